@@ -8,9 +8,15 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from reports.make.fit.shipped_networks import fit_fabric, fit_scale_up, with_profile_fit
+from reports.make.fit.shipped_networks import (
+    NetworkFits,
+    fit_fabric,
+    fit_scale_up,
+    network_without_others,
+    with_profile_fit,
+)
 from simulator.calibrate.network.measured_network import Fit
-from simulator.calibrate.network.network_fit import Case
+from simulator.calibrate.network.network_fit import FABRIC_PRIORS, Case, priors_of
 from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
@@ -86,3 +92,14 @@ def test_writing_a_fit_twice_changes_nothing_more() -> None:
 def test_parameters_of_kin_are_marked_assumed() -> None:
     fit = Fit("fabric", {"latency_s": 2e-6}, rows=10, median_error=0.05)
     assert "{kind: assumed" in with_profile_fit(PROFILE, fit, "as another (table)")
+
+
+def test_links_that_no_fit_has_seen_have_nothing_of_the_shipped_ones(network: Network) -> None:
+    """What is shipped of a fabric may rest on the row that is predicted."""
+    nothing = NetworkFits(networks={}, scale_up={}, fabric={})
+    unseen = network_without_others(nothing, "h100-sxm-80gb", network)
+    assert unseen.fabric.latency_s == FABRIC_PRIORS["latency_s"].value
+    assert unseen.scale_up.latency_s == priors_of("scale_up", network)["latency_s"].value
+    assert unseen.fabric.kind == network.fabric.kind
+    seen = NetworkFits({}, {}, {network.fabric.kind: Fit("fabric", {"latency_s": 9e-6}, 10, 0.05)})
+    assert network_without_others(seen, "h100-sxm-80gb", network).fabric.latency_s == 9e-6

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.make.fit.shipped_networks import Made, fitted_networks
+from reports.make.fit.shipped_networks import (
+    Made,
+    NetworkFits,
+    fitted_networks,
+    network_without_others,
+)
 from simulator.calibrate.network.network_fit import Case
 from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile, profile_names
@@ -71,7 +76,8 @@ def predictions(tables: Sequence[Path]) -> Iterator[Prediction]:
                 name = profile_name_of(row.gpu, names) or ""
                 yield Prediction(
                     row.id, source, row.gpu, _links(row, name, shipped[name]),
-                    _error(row, shipped[name]), _error(row, without.networks[name]),
+                    _error(row, network_of(row, shipped[name])),
+                    _error(row, _left_out(row, name, without)),
                 )  # fmt: skip
 
 
@@ -82,7 +88,12 @@ def _sources(tables: Sequence[Path]) -> Mapping[str, str]:
 
 
 def _error(row: CollectiveRow, network: Network) -> float:
-    return predicted_s(row, network_of(row, network)) / row.seconds - 1
+    return predicted_s(row, network) / row.seconds - 1
+
+
+def _left_out(row: CollectiveRow, profile: str, without: NetworkFits) -> Network:
+    network = network_of(row, without.networks[profile])
+    return network_without_others(without, profile, network)
 
 
 def _links(row: CollectiveRow, profile: str, network: Network) -> str:

@@ -129,6 +129,24 @@ def fit_fabric(cases: Sequence[Case], network: Network) -> Fit:
     return fit_links(cases, "fabric", priors_of("fabric", network))
 
 
+def network_without_others(fits: NetworkFits, profile: str, network: Network) -> Network:
+    """The network that a row crosses, with nothing but what some fits say of it.
+
+    A row may cross another fabric than its profile's, and links that no fit has seen: what is
+    shipped of those may rest on the row itself, so NCCL's own numbers stand for it.
+
+    Args:
+        fits: What other rows say.
+        profile: The row's system.
+        network: Its links and fabric.
+    """
+    if profile not in fits.scale_up:
+        values = {name: prior.value for name, prior in priors_of("scale_up", network).items()}
+        network = with_values(network, "scale_up", values)
+    fabric = fits.fabric.get(_fabric_name(profile, network))
+    return with_values(network, "fabric", fabric.values if fabric else _believed_of_fabrics())
+
+
 Made = dict[tuple[object, ...], Fit]
 """Fits by all that they were made of."""
 

@@ -32,8 +32,8 @@ Model, GPUs, batch, precision and framework of ten published runs are given to t
 `clustersim plan`; the plan is withheld. The search is exact: no plan of its space has a shorter
 simulated step and fits. Both plans are simulated alike; *measured* is what the team measured with
 its own. Varied are tp, pp, vpp, cp, ep, microbatch, recomputation and ZeRO 0 or 1; how layers are
-dealt to stages, overlaps and everything else stay as published. Where a published plan needs more
-memory in the simulation than a device has, the search is given as much (*given*).
+dealt to stages, overlaps and everything else stay as published. Where a published plan
+needs more memory in the simulation than a search would choose, devices have as much (*given*).
 
 """
 

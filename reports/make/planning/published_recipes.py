@@ -7,6 +7,7 @@ predicted plans rank. What the framework of its time did not offer is not search
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from simulator.described.load import job_from_document
 from simulator.planning.search.search import PlanSearch, search_plans
 from simulator.planning.search.space import Axes
 from simulator.results.difference import difference_s
+from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.units import format_bytes, format_quantity
@@ -90,15 +92,16 @@ def published_recipes(
 
 
 def _with_room(job: Job) -> Job:
-    """The job itself where it fits, else on devices with the memory that it needs.
+    """The job itself if a search may choose it, else on devices with the memory that it asks for.
 
-    A plan that ran did fit; otherwise the search could not choose it.
+    A plan that ran did fit; a search chooses what is sure enough to.
     """
-    step = run_step(job)
-    if step.peak_device_bytes <= step.capacity_bytes:
+    step, allowed = run_step(job), allowed_device_bytes(job, DEFAULT_RISK)
+    if step.peak_device_bytes <= allowed:
         return job
-    memory = format_quantity(step.peak_device_bytes, "bytes")
-    return job.replace({"cluster.device.memory": memory})
+    # A byte more, because what is allowed is a quotient and rounds.
+    needed = step.peak_device_bytes * step.capacity_bytes / allowed + 1
+    return job.replace({"cluster.device.memory": format_quantity(math.ceil(needed), "bytes")})
 
 
 def options_of_its_time(job: Job) -> Axes:
@@ -120,8 +123,9 @@ def recipes_section(recipes: Sequence[Recipe]) -> str:
         "| published / best | plans | simulated |\n"
         "|---|---|---|---|---:|---:|---|---:|---:|---:|---:|\n"
     )
+    rows = "\n".join(map(_row, recipes))
     left = "\n".join(_left_on_the_table(each) for each in recipes if each.ratio > CLOSE)
-    return f"{head}{chr(10).join(map(_row, recipes))}\n\nWhat was left on the table:\n\n{left}\n"
+    return f"{head}{rows}\n" + (f"\nWhat was left on the table:\n\n{left}\n" if left else "")
 
 
 def _row(recipe: Recipe) -> str:

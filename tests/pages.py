@@ -162,6 +162,8 @@ class _Reader:
                 assert _run([*rest, "--help"], said, said) == 0, f"{self.page}: {said.getvalue()}"
             case ["python" | ".venv/bin/python", "-m", module, *_]:
                 assert importlib.util.find_spec(module), f"{self.page}: no {module}"
+            case ["python", archive, *_] if archive.endswith(".pyz"):
+                pass  # packed by a command beside it
             case [program, *_]:
                 assert program in FOREIGN_PROGRAMS, f"{self.page}: {program}"
 

@@ -154,7 +154,7 @@ class _Reader:
         match words:
             case []:
                 pass
-            case ["make", target]:
+            case ["make", target, *settings] if all("=" in each for each in settings):
                 makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
                 assert f"\n{target}:" in makefile, f"{self.page}: no make {target}"
             case ["clustersim", *rest]:

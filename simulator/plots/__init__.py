@@ -4,7 +4,8 @@ Of every picture ``build_*_figure`` returns the figure; ``style.save`` writes on
 palette, fonts, legends and axes for all.
 
 pipeline, memory, comparison, links, roofline       one step
-sweep, goodput, variant_comparison                  many steps
+sweep, goodput, variant_comparison, distribution    many steps
+offer_intervals                                     offers side by side
 serving                                             requests of a serving run
 schedule, schedule_lanes                            orders of a pipeline
 bus_bandwidth, kernel_fit, measured_timeline        predictions beside measurements

@@ -89,7 +89,7 @@ def test_what_is_not_given_stays_open_and_says_which_field_to_set():
     bare = capacity(job(systems={}))
     assert (bare.time.goodput_share, bare.energy.total_j, bare.money.cheapest) == (None,) * 3
     opens = {factor.name: factor.origin for factor in factors(bare) if factor.amount is None}
-    assert "--set campaign.systems.h100-sxm-80gb.on_demand" in opens["money, on demand"]
+    assert "--set 'campaign.systems.h100-sxm-80gb.on_demand=… USD/h'" in opens["money, on demand"]
     assert "--set campaign.site.pue" in opens["energy, building"]
     assert "campaign.failures" in opens["goodput"]
 

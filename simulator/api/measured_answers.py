@@ -148,6 +148,25 @@ def _nothing() -> None:
     return
 
 
+RUN_NUMBERS = ("measured", "predicted", "with what was learnt", "width of its band", "now")
+"""What :func:`run_rows` says of a run, after its name."""
+
+
+def run_rows(found: OwnSystem) -> list[list[str]]:
+    """Every run of the user's own before and after, as texts."""
+    return [
+        [
+            each.run.name,
+            format_seconds(each.run.measured_s),
+            format_seconds(each.run.predicted_s),
+            format_seconds(each.after_s),
+            f"{each.band_before:.0%}",
+            f"{each.band_after:.0%}",
+        ]
+        for each in found.runs
+    ]
+
+
 @dataclass(frozen=True)
 class CalibrateAnswer(Answer):
     """What measured runs say of a system; ``found`` holds the numbers and every run."""
@@ -194,22 +213,9 @@ class CalibrateAnswer(Answer):
         from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
 
         found = self.found
-        rows = [
-            cells(
-                [
-                    each.run.name,
-                    format_seconds(each.run.measured_s),
-                    format_seconds(each.run.predicted_s),
-                    format_seconds(each.after_s),
-                    f"{each.band_before:.0%}",
-                    f"{each.band_after:.0%}",
-                ]
-            )
-            for each in found.runs
-        ]
-        numbers = ("measured", "predicted", "with what was learnt", "width of its band", "now")
+        rows = [cells(row) for row in run_rows(found)]
         title = f"What runs of {found.framework} say of {found.profile}"
-        table = Table("Runs", "", columns(("run",), numbers), rows)
+        table = Table("Runs", "", columns(("run",), RUN_NUMBERS), rows)
         sentence = f"{len(found.fields)} numbers of the profile moved."
         return AnswerPage(title=title, sentences=[sentence], tables=[table])
 
@@ -277,8 +283,8 @@ class ValidateAnswer(Answer):
 
         document = self.to_dict()
         names = list(document["rows"][0]) if document["rows"] else []
-        rows = [cells(map(_cell_text, row.values())) for row in document["rows"]]
-        totals = [(str(name), _cell_text(value)) for name, value in self.summary.items()]
+        rows = [cells(map(cell_text, row.values())) for row in document["rows"]]
+        totals = [(str(name), cell_text(value)) for name, value in self.summary.items()]
         return AnswerPage(
             title="Predictions against measurements",
             sentences=[f"{len(rows)} rows."],
@@ -287,11 +293,12 @@ class ValidateAnswer(Answer):
         )
 
 
-def _cell_text(value: object) -> str:
+def cell_text(value: object) -> str:
+    """A cell of a table of predictions beside measurements."""
     if value is None:
         return ""
     if isinstance(value, (tuple, list)):
-        return " to ".join(map(_cell_text, value))
+        return " to ".join(map(cell_text, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

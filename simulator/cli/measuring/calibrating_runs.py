@@ -18,7 +18,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, Changes, complete_profile, file_to_write, quantity
 from simulator.errors import InputError
 from simulator.files import write_whole
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes
 
 if TYPE_CHECKING:
     from simulator.calibrate.own_system import OwnSystem
@@ -151,21 +151,10 @@ def _number_text(value: object) -> str:
 
 
 def _print_runs(found: OwnSystem) -> None:
-    rows = [
-        (
-            each.run.name,
-            format_seconds(each.run.measured_s),
-            format_seconds(each.run.predicted_s),
-            format_seconds(each.after_s),
-            f"{each.band_before:.0%}",
-            f"{each.band_after:.0%}",
-        )
-        for each in found.runs
-    ]
-    columns = text_columns("run") + number_columns(
-        "measured", "predicted", "with what was learnt", "width of its band", "now"
-    )
-    print_table(f"runs of {found.framework} on {found.profile}", columns, rows)
+    from simulator.api.measured_answers import RUN_NUMBERS, run_rows
+
+    columns = text_columns("run") + number_columns(*RUN_NUMBERS)
+    print_table(f"runs of {found.framework} on {found.profile}", columns, run_rows(found))
     if found.lesson.memory_bytes:
         beyond = found.lesson.memory_bytes
         word = "more" if beyond > 0 else "less"

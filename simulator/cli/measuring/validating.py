@@ -235,6 +235,8 @@ def _show(
 
 
 def _print_report(document: Mapping[str, Any]) -> None:
+    from simulator.api.measured_answers import cell_text
+
     totals = {name: table for name, table in document.items() if _is_row(table)}
     for name, table in document.items():
         if name in totals:
@@ -247,7 +249,7 @@ def _print_report(document: Mapping[str, Any]) -> None:
         if rows:
             _print_rows(name.replace("_", " "), rows)
     for name in sorted(totals, key=lambda name: name == "summary"):
-        cells = [(key, _cell(value)) for key, value in totals[name].items()]
+        cells = [(key, cell_text(value)) for key, value in totals[name].items()]
         print_table(name, text_columns("") + number_columns(""), cells)
 
 
@@ -258,12 +260,14 @@ def _is_row(table: object) -> bool:
 
 
 def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    from simulator.api.measured_answers import cell_text
+
     names = list(rows[0])
     columns = [
         Column(name, is_number=any(isinstance(row[name], (int, float)) for row in rows))
         for name in names
     ]
-    print_table(title, columns, [[_cell(row[name]) for name in names] for row in rows])
+    print_table(title, columns, [[cell_text(row[name]) for name in names] for row in rows])
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -271,11 +275,3 @@ def _write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         writer = csv.DictWriter(file, rows[0] if rows else [])
         writer.writeheader()
         writer.writerows(rows)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, (tuple, list)):
-        return " to ".join(map(_cell, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

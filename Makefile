@@ -10,7 +10,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
+  collectives looks planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ memory-report: $(VENV)/.core  ## reports/memory.md: predicted against published 
 	$(BIN)/python -m reports.make.accuracy.memory_page reports/first_sight.csv reports/data/out_of_memory.csv \
 	  reports/data/runs_open.csv reports/data/runs_opened.csv --picture reports/memory.png > build-memory.md
 	mv build-memory.md reports/memory.md
+
+looks: $(VENV)/.dev  ## reports/look/: how the pages of --html look, by an installed Chromium; 3 minutes
+	$(BIN)/python -m reports.make.galleries.page_pictures reports/look
 
 strategies: $(VENV)/.core  ## reports/strategies/: ways of data parallelism, compared and drawn
 	$(BIN)/python -m reports.make.strategies.strategies_report workloads/llama-7b-8xh100.yaml reports/strategies

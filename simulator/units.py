@@ -15,6 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 HOUR_S, DAY_S = 3600.0, 86400.0
+J_PER_KWH = 3.6e6
 
 # Factors are exact fractions, so that "2.5 us" is the float nearest to 2.5e-6.
 _DECIMAL = {p: Fraction(1000) ** i for i, p in enumerate(["", "k", "M", "G", "T", "P", "E"])}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.described.job import Job, plan_text
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import DAY_S, HOUR_S, format_seconds
+from simulator.units import DAY_S, HOUR_S, J_PER_KWH, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
     from simulator.planning.campaign.capacity import Capacity, Refusal
     from simulator.planning.campaign.goodput import Goodput
-
-_J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def _headline(found: Capacity) -> Iterator[tuple[str, str]]:
     yield "GPU-hours", f"{time.gpu_s / HOUR_S:,.0f}"
     yield "money", "open" if cheapest is None else f"{cheapest[1]:,.0f} USD"
     energy_j, co2_kg = found.energy.total_j, found.energy.co2_kg
-    yield "energy", "open" if energy_j is None else f"{energy_j / _J_PER_KWH / 1000:,.1f} MWh"
+    yield "energy", "open" if energy_j is None else f"{energy_j / J_PER_KWH / 1000:,.1f} MWh"
     yield "CO2", "open" if co2_kg is None else f"{co2_kg / 1000:,.1f} t"
     yield "goodput", "open" if time.goodput_share is None else percent(time.goodput_share)
 
@@ -294,7 +292,7 @@ def cluster_dict(found: Capacity | Refusal) -> dict[str, Any]:
         "wall_band_s": time.wall_band_s,
         "gpu_hours": time.gpu_s / HOUR_S,
         "money": asdict(found.money),
-        "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / _J_PER_KWH,
+        "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / J_PER_KWH,
         "co2_kg": found.energy.co2_kg,
         "breakdown_s": {kind.value: s for kind, s in found.step.breakdown_s.items()},
     }

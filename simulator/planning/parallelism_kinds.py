@@ -53,12 +53,21 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         family.name: family
         for family in (
             Family("DDP", "every GPU holds the whole model; gradients are added up", zero=(0,)),
-            Family("ZeRO-1", "DDP with divided optimizer states", zero=(1,)),
-            Family("ZeRO-2", "and divided gradients", zero=(2,)),
-            Family("ZeRO-3", "and divided weights, gathered layer by layer (FSDP)", zero=(3,)),
-            Family("TP + DP", "matrix products are divided inside a node", has_tp=True),
+            Family("ZeRO-1", "DDP with sharded optimizer states", zero=(1,)),
+            Family("ZeRO-2", "DDP with sharded optimizer states and gradients", zero=(2,)),
+            Family(
+                "ZeRO-3",
+                "weights are sharded, too, and gathered layer by layer",
+                zero=(3,),
+            ),
+            Family("TP + DP", "matrix products are split inside a node", has_tp=True),
             Family("PP + DP", "each GPU holds some layers", has_pp=True),
-            Family("TP + PP + DP", "both at once", has_tp=True, has_pp=True),
+            Family(
+                "TP + PP + DP",
+                "layers and their products are split",
+                has_tp=True,
+                has_pp=True,
+            ),
         )
     }
 )

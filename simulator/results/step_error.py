@@ -73,6 +73,10 @@ class StepError:
         exposed = np.minimum(exposed, 1.0)
         return float(exposed @ self.covariance @ exposed + exposed**2 @ self.noise)
 
+    def scale(self, exposed: Floats) -> float:
+        """Of Student's t that the error of a step follows; arguments as of :meth:`variance`."""
+        return math.sqrt(self.variance(exposed))
+
     def band(self, exposed: Floats) -> tuple[float, float]:
         """Ratios of measured to predicted time between which eight of ten runs lie.
 
@@ -80,7 +84,7 @@ class StepError:
             exposed: How much each regime weighs, shape (regimes,).
         """
         reach = students_t_quantile((1 + COVERAGE) / 2, self.freedom)
-        half_width = reach * math.sqrt(self.variance(exposed))
+        half_width = reach * self.scale(exposed)
         return math.exp(-half_width), math.exp(half_width)
 
 

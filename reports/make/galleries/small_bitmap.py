@@ -22,7 +22,12 @@ def save_small(figure: Figure, path: Path, colors: int = 64) -> Path:
     """
     full = io.BytesIO()
     figure.savefig(full, format="png", dpi=style.PNG_DPI, metadata={})
-    with Image.open(full) as picture:
+    return save_with_few_colors(full, path, colors)
+
+
+def save_with_few_colors(source: Path | io.BytesIO, path: Path, colors: int) -> Path:
+    """The same for a bitmap that is there already, which may be the one that is written."""
+    with Image.open(source) as picture:
         flat = picture.convert("RGB")
     small = flat.quantize(colors, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     small.save(path, optimize=True)

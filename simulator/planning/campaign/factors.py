@@ -11,9 +11,14 @@ from dataclasses import dataclass
 
 from simulator.planning.campaign.capacity import Capacity
 from simulator.planning.campaign.training_run import CampaignTime, system_of
-from simulator.units import DAY_S, HOUR_S, format_count, format_quantity, format_seconds
-
-_J_PER_KWH = 3.6e6
+from simulator.units import (
+    DAY_S,
+    HOUR_S,
+    J_PER_KWH,
+    format_count,
+    format_quantity,
+    format_seconds,
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ def _set(field: str, unit: str = "") -> str:
 
 
 def _kwh(joule: float | None) -> float | None:
-    return None if joule is None else joule / _J_PER_KWH
+    return None if joule is None else joule / J_PER_KWH
 
 
 def factor_text(factor: Factor) -> str:

@@ -190,7 +190,7 @@ def errors_of(job: Job, result: StepResult, share: float | None = None) -> Predi
     """
     if share is None:
         exposed = job_exposure(job, result.step_time_s, result.breakdown_s)
-        common = math.sqrt(job_error(job).variance(exposed))
+        common = job_error(job).scale(exposed)
         return PredictionErrors(common, common / 2, job_spread(job).scale)
     return PredictionErrors(common=share, each=share / 2, memory=share)
 

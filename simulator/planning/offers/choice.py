@@ -52,7 +52,7 @@ def _choice(rows: Sequence[OfferResult], late_risk: float) -> Choice:
     in_time = [row for row in running if _late(row) <= late_risk]
     priced = [row for row in in_time if row.usd is not None]
     answers: dict[str, OfferResult | None] = {}
-    if rows[0].deadline_s is not None or any(row.deadline_s is not None for row in rows):
+    if any(row.deadline_s is not None for row in rows):
         answers[FEWEST] = min(
             in_time, key=lambda row: (row.gpus, _usd(row), row.done_s), default=None
         )

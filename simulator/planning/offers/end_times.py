@@ -69,9 +69,9 @@ class EndTimes:
 def end_times(job: Job, step: StepResult, time: CampaignTime) -> EndTimes:
     """The distribution of a campaign's time."""
     error = job_error(job)
-    variance = error.variance(job_exposure(job, step.step_time_s, step.breakdown_s))
+    scale = error.scale(job_exposure(job, step.step_time_s, step.breakdown_s))
     walls_s: tuple[float, ...] = (time.wall_s,)
     if time.goodput is not None:
         middles = (np.arange(_PARTS) + 0.5) / _PARTS
         walls_s = tuple(np.quantile(time.goodput.walls_s, middles).tolist())
-    return EndTimes(walls_s, math.sqrt(variance), error.freedom)
+    return EndTimes(walls_s, scale, error.freedom)

@@ -16,10 +16,8 @@ from simulator.planning.offers.offers_file import Case, Offer, Offers, cases
 from simulator.planning.search.best_plans import Replanned, replanned
 from simulator.planning.sweep import Journal, fingerprint, journal_path
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import HOUR_S
+from simulator.units import HOUR_S, J_PER_KWH
 from simulator.version import __version__
-
-_J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ def _row(asked: Offers, case: Case, changes: Mapping[str, Any], found: Capacity)
         gpu_usd_per_h=None if rate is None else rate * HOUR_S,
         usd=usd(time.wall_s),
         usd_interval=None if rate is None else (usd(first_s) or 0.0, usd(last_s) or 0.0),
-        energy_kwh=None if drawn.total_j is None else drawn.total_j / _J_PER_KWH,
+        energy_kwh=None if drawn.total_j is None else drawn.total_j / J_PER_KWH,
         co2_kg=drawn.co2_kg,
         breakdown_s={cause.value: seconds for cause, seconds in step.breakdown_s.items()},
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s
+from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s, sustained_share
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import AttentionModel, FlashKernel, Precision
 
@@ -71,7 +71,11 @@ def attention_s(
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
     efficiency = one.efficiency * (profile.common.flash_1_share if kernel == "flash-1" else 1.0)
-    rate = peak_flop_per_s(profile, precision) * efficiency * _sustained_share(profile, kernel)
+    rate = (
+        peak_flop_per_s(profile, precision)
+        * efficiency
+        * _sustained_share(profile, precision, kernel)
+    )
     sms = profile.device.sm_count
     tiles = batch * heads * math.ceil(seq_q / _QUERY_TILE)
     keys = _keys_per_sm(tiles / sms, seq_q, seq_kv, one, causal=causal)
@@ -104,12 +108,12 @@ def _pass(model: AttentionModel, *, wide: bool, backward: bool) -> _Pass:
     )
 
 
-def _sustained_share(profile: HardwareProfile, kernel: FlashKernel) -> float:
+def _sustained_share(profile: HardwareProfile, precision: Precision, kernel: FlashKernel) -> float:
     """Share of its benchmark rate that attention keeps in long training."""
     common = profile.common
     of_flash_1 = kernel == "flash-1"
     power_share = common.flash_1_power_share if of_flash_1 else common.attention_power_share
-    return min(1.0, profile.kernels.sustained_clock / power_share)
+    return min(1.0, sustained_share(profile, precision) / power_share)
 
 
 def _keys_per_sm(

@@ -4,7 +4,7 @@ The library cuts the output into tiles and gives each streaming multiprocessor (
 tile at a time. Three effects set the time: waves of tiles, of which the last is rarely full, the
 start and end of every tile, and the memory traffic; the library is assumed to pick the best tile
 and the best split of the inner dimension. Cool benchmarks are the base; the profile's
-``sustained_clock`` slows the compute part for long training.
+``sustained_clock`` slows the compute part for long training, as its number format draws power.
 
 Shape letters: an (m, k) operand times a (k, n) operand gives (m, n).
 """
@@ -20,6 +20,7 @@ from simulator.cost.rates import (
     memory_traffic_bytes,
     output_bytes,
     peak_flop_per_s,
+    sustained_share,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import GemmModel, Precision
@@ -142,7 +143,7 @@ def grouped_gemm_s(
     sm_flop_per_s = (
         peak_flop_per_s(profile, precision)
         * model.efficiency
-        * profile.kernels.sustained_clock
+        * sustained_share(profile, precision)
         * (1.0 if aligned else profile.common.unaligned_share)
         / profile.device.sm_count
     )

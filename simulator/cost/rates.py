@@ -27,6 +27,7 @@ NVIDIA's NVFP4 layout (one scale byte per 16 elements).
 """
 
 _HALF_BYTES = 2.0
+_SIXTEEN_BIT: tuple[Precision, ...] = ("bf16", "fp16")
 
 
 def activation_precision(precision: Precision) -> Precision:
@@ -54,6 +55,36 @@ def peak_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
             f"choose one of {', '.join(p for p in ELEMENT_BYTES if profile.device.peak.of(p))}",
         )
     return peak
+
+
+def sustained_share(profile: HardwareProfile, precision: Precision) -> float:
+    """Share of their benchmark rate that products of a number format keep in long training.
+
+    Long training leaves a device the power at which 16-bit products run at ``sustained_clock``.
+    A format whose benchmark rate draws less than 16-bit products do keeps as much more of it, up
+    to all; one that would draw more is measured under the same limit and keeps as much as they.
+
+    Args:
+        profile: System with its clock and the energy per operation of each format.
+        precision: Number format of both operands.
+
+    Source:
+        Power is energy per operation times operations per second; that energy does not depend on
+        the clock is an assumption.
+    """
+    watts = {name: _cool_product_w(profile, name) for name in (precision, *_SIXTEEN_BIT)}
+    drawn_w = watts[precision]
+    sixteen_bit_w = max(watts[name] for name in _SIXTEEN_BIT)
+    saved = sixteen_bit_w / drawn_w if 0.0 < drawn_w < sixteen_bit_w else 1.0
+    return min(1.0, profile.kernels.sustained_clock * saved)
+
+
+def _cool_product_w(profile: HardwareProfile, precision: Precision) -> float:
+    """Power of products at their benchmark rate [W]; 0 where it is not known."""
+    model, peak = profile.kernels.gemm.get(precision), profile.device.peak.of(precision)
+    if model is None or peak is None:
+        return 0.0
+    return peak * model.efficiency * model.joule_per_operation
 
 
 def memory_bound_s(

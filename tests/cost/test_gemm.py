@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,9 @@ from simulator.cost.kernel_time import (
     rows_are_aligned,
     strided_s,
 )
-from simulator.described.load import job_from_document
+from simulator.cost.rates import sustained_share
+from simulator.described.cluster.kernel_parameters import Precision
+from simulator.described.load import job_from_document, load_profile
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
 from tests.tiny import GEMM, TINY_FAST, tiny_profile, with_bandwidth
@@ -260,3 +264,31 @@ def test_every_part_of_a_split_product_starts_its_tile():
     profile = without_floor(tile_start_s=1e-5)
     expected = 2 * 64 * 32 * 1024 / 0.25e12 + 1e-5
     assert gemm_s(profile, 64, 32, 4096) == pytest.approx(expected)
+
+
+def drawing(watts: Mapping[Precision, float]):
+    """A device whose products run cool at its peak of 1 TFLOP/s and draw so many watts."""
+    models = {
+        name: GEMM.model_copy(update={"floor_s": 0.0, "joule_per_operation": w / 1e12})
+        for name, w in watts.items()
+    }
+    return with_bandwidth(tiny_profile(gemm=models, sustained_clock=0.6), 1e30)
+
+
+def test_a_format_that_draws_less_than_16_bit_products_keeps_as_much_more_of_its_rate():
+    """Of 100 W training leaves 60: enough for 75 W at 0.8 of their rate, and for all of 50 W."""
+    profile = drawing({"bf16": 100.0, "fp8": 75.0, "fp32": 50.0})
+    shares = {name: sustained_share(profile, name) for name in profile.kernels.gemm}
+    assert shares == pytest.approx({"bf16": 0.6, "fp8": 0.8, "fp32": 1.0})
+
+
+def test_no_format_is_slowed_more_than_16_bit_products():
+    assert sustained_share(drawing({"bf16": 100.0, "fp8": 200.0}), "fp8") == 0.6
+
+
+def test_fp32_products_of_an_h100_never_meet_its_power_limit():
+    profile = load_profile("h100-sxm-80gb")
+    assert sustained_share(profile, "fp32") == 1.0
+    assert sustained_share(profile, "tf32") == pytest.approx(
+        sustained_share(profile, "bf16"), rel=0.01
+    )

@@ -10,8 +10,9 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from reports.make.fit.kernel_families import (
@@ -85,9 +86,18 @@ def _write(
         for target in (fit.block.path, *fit.block.also):
             if not _holds_rows_of(target, fit.block.path):
                 kind, said = "assumed", f"as {_name(fit)}, whose units it shares"
+            if target[-1] == "tf32" != fit.block.path[-1]:
+                said = f"{said}: half the rate for as much power"
+                numbers = replace(numbers, values=_at_half_rate(numbers.values))
             if _stands_in(text, gpu, target):
                 text = written(text, target, numbers, kind, said)
     path.write_text(text, encoding="utf-8")
+
+
+def _at_half_rate(values: Mapping[str, float]) -> dict[str, float]:
+    """Parameters of units that take two cycles for an operation and draw as much power."""
+    energy = "joule_per_operation"
+    return {name: 2.0 * value if name == energy else value for name, value in values.items()}
 
 
 def _holds_rows_of(target: tuple[str, ...], fitted: tuple[str, ...]) -> bool:

@@ -102,9 +102,10 @@ class KernelModel(Spec):
     """Time of kernels over that which follows from all other numbers, as own runs say
     (``clustersim calibrate runs``)."""
     sustained_clock: PositiveFraction = 1.0
-    """Share of the benchmark rate that matrix products keep in long training.
+    """Share of the benchmark rate that 16-bit matrix products keep in long training.
 
-    Power limits long runs of products; the other parameters describe short, cool ones.
+    Power limits long runs of products; the other parameters describe short, cool ones. Formats
+    that draw less power keep more (:func:`simulator.cost.rates.sustained_share`).
     Attention draws less power and so keeps more (:mod:`simulator.cost.attention`);
     memory-bound kernels are taken to keep their rate (assumption).
     """

@@ -46,6 +46,7 @@ generated: $(VENV)/.core  ## everything written from code: JSON schemas, and fou
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json
+	$(BIN)/clustersim schema offers > workloads/offers/schema.json
 	$(BIN)/python -m tests.reference
 
 schedules: $(VENV)/.core  ## reports/schedules/: every pipeline schedule, drawn and explained

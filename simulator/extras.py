@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
 from simulator.errors import InputError
@@ -34,6 +36,17 @@ def require(library: str, purpose: str) -> None:
     except ModuleNotFoundError:  # of the package that it is a part of
         is_there = False
     if not is_there:
-        extra = f"clustersim[{_EXTRA_OF[library]}]" if library in _EXTRA_OF else library
-        hint = f"install it: pip install '{extra}'"
+        words = _libraries(_EXTRA_OF[library]) if library in _EXTRA_OF else library
+        hint = f"install it: pip install {words}"
         raise InputError.single(library, f"{purpose}, and is not installed", hint=hint)
+
+
+def _libraries(extra: str) -> str:
+    """What pip has to install for an extra: its libraries, since clustersim is on no index."""
+    try:
+        listed = requires("clustersim") or []
+    except PackageNotFoundError:  # run from a clone
+        listed = []
+    marker = re.compile(rf"""extra == ["']{extra}["']""")
+    words = [f"'{each.partition(';')[0].strip()}'" for each in listed if marker.search(each)]
+    return " ".join(words) or f"'.[{extra}]' in a clone of clustersim"

@@ -22,6 +22,7 @@ from simulator.described.json_schemas import job_schema
 from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
 from simulator.planning.distribution.sampled_steps import StepDistribution, StragglerScale
 from simulator.planning.distribution.step_sampler import Control
+from simulator.planning.offers.offers_schema import offers_schema
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.verdict import Advice, WhatIf
@@ -102,6 +103,8 @@ _PARTS_OF_A_JOB = {
     ),
 }  # fmt: skip
 
+_PARTS_OF_OFFERS = ("", "Offer", "Price", "Workload")
+
 Schema = Mapping[str, Any]
 
 
@@ -110,7 +113,11 @@ def fields_page() -> str:
     schema = job_schema()
     blocks = {"": schema, **schema["$defs"]}
     lines = [_FIELDS_TITLE]
-    for part, names in _PARTS_OF_A_JOB.items():
+    parts = [(part, names, blocks) for part, names in _PARTS_OF_A_JOB.items()]
+    offers = offers_schema()
+    of_offers = {"": offers, **offers["$defs"]}
+    parts.append(("Offers: the file of `clustersim rent`", _PARTS_OF_OFFERS, of_offers))
+    for part, names, blocks in parts:
         lines.append(f"## {part}\n")
         for name in names:
             lines.extend(_block(name, blocks))
@@ -126,7 +133,7 @@ def _block(name: str, blocks: Mapping[str, Schema]) -> Iterator[str]:
         yield _markdown(block.get("description", "")) + "\n"
     yield "| field | value | if left out | meaning |\n|---|---|---|---|"
     for field, value in block["properties"].items():
-        if field != "source":
+        if field != "source" or field in block.get("required", ()):
             meaning = " ".join(_meaning(value, blocks).split())
             default = _default(field, value, block.get("required", ()))
             cells = (f"`{field}`", _values(value), default, _markdown(meaning))
@@ -190,6 +197,8 @@ def _values(value: Schema) -> str:
     """Which values a field takes, in words."""
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
+        if name == "Job":
+            return "[a job](#the-job)"
         return f"[{name}](#{name.lower()})" if name != "ModelChanges" else "`{base: NAME, …}`"
     if "anyOf" in value:
         options = [
@@ -214,13 +223,20 @@ def _plain_values(value: Schema) -> str:
             return _number(value, "whole number" if kind == "integer" else "number")
         case {"type": "array", "items": items}:
             return f"list of {_values(items)}"
-        case {"type": "object", "additionalProperties": named}:
-            return f"by name: {_values(named)}"
+        case {"type": "object"}:
+            return _object_values(value)
         case {"type": "boolean"}:
             return "true, false"
         case {"examples": [example, *_]}:
             return f"such as `{example}`"
     return "a file.csv" if "csv" in value.get("pattern", "") else "text"
+
+
+def _object_values(value: Schema) -> str:
+    named = value["additionalProperties"]
+    if named:
+        return f"by name: {_values(named)}"
+    return f"`{{{', '.join(f'{field}: …' for field in value['properties'])}}}`"
 
 
 def _number(value: Schema, kind: str) -> str:

@@ -86,6 +86,21 @@ def test_values_of_a_sweep_are_a_list(job, values):
         sim.sweep(job, {"plan.tp": values})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"top": 0}, "top = 0: must be 1 or more"),
+        ({"vary": {"plan.tp": 3}}, r"plan\.tp = 3: must be a list"),
+        ({"vary": {"plan.tp": "1"}}, r"plan\.tp = '1': must be a list"),
+        ({"vary": {"cluster.gpus": 8}}, r"cluster\.gpus = 8: must be a list"),
+        ({"vary": {"cluster.gpus": []}}, r"cluster\.gpus: needs at least one value"),
+    ],
+)
+def test_what_a_search_cannot_try_is_refused_at_its_name(job, arguments, says):
+    with pytest.raises(InputError, match=says):
+        sim.plan(job, **arguments)
+
+
 def test_a_what_if_is_a_changed_job(job):
     more = job.replace(**{"cluster.gpus": 16, "batch.global": 32})
     assert (job.dp, more.dp) == (2, 4)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.described.job import Job, options_text
+from simulator.errors import InputError
+from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
 
@@ -61,7 +63,17 @@ class PlanAnswer(Answer):
     def tokens_per_s_per_gpu(self, choice: PlanChoice) -> float:
         """Rate of a plan, with its own global batch [tokens/s]."""
         batch = choice.changes.get("batch.global", self.job.batch.global_batch)
-        return float(batch * self.job.batch.seq_len / choice.step_time_s / self.job.cluster.gpus)
+        gpus = choice.changes.get("cluster.gpus", self.job.cluster.gpus)
+        return float(batch * self.job.batch.seq_len / choice.step_time_s / gpus)
+
+    @property
+    def cluster_text(self) -> str:
+        """The GPUs that plans were searched for: ``8, 16 or 32 x h100-sxm-80gb``."""
+        own = self.job.cluster.gpus
+        sizes = sorted({each.changes.get("cluster.gpus", own) for each in self.choices}) or [own]
+        *others, last = map(str, sizes)
+        counts = f"{', '.join(others)} or {last}" if others else last
+        return f"{counts} x {self.job.cluster.profile.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plans, prices of other risks, what was pruned and why, and the way out."""
@@ -205,7 +217,7 @@ class PlanAnswer(Answer):
         """The plans side by side, where their time goes, and why the others are left out."""
         from simulator.exporters.html.answer_page import AnswerPage
 
-        job, cluster = self.job, self.job.cluster
+        job = self.job
         headline, tables = [], []
         if self.choices:
             best = self.choices[0]
@@ -219,7 +231,7 @@ class PlanAnswer(Answer):
             ]
             tables = [self._plans_table(), self._time_table()]
         return AnswerPage(
-            title=f"Fastest plans of {job.model.name} on {cluster.gpus} x {cluster.profile.name}",
+            title=f"Fastest plans of {job.model.name} on {self.cluster_text}",
             sentences=[self._verdict(), *self.explanation()],
             headline=headline,
             tables=[*tables, self._pruned_table()],
@@ -340,7 +352,8 @@ def plan(
     Args:
         job: Model, cluster, batch, and the rest of the plan.
         vary: Values by dotted path, in place of the default ones: ``{"plan.zero": [1]}``.
-        top: How many plans to find.
+        top: How many plans to find; with several numbers of GPUs (``{"cluster.gpus": [64, 128]}``)
+            of each.
         risk: Probability of running out of memory that a plan has at most.
         global_batches: Global batches to choose from, ranked by time per token.
         why: Whether to simulate what would make the fastest plan faster, and other risks.
@@ -357,19 +370,26 @@ def plan(
     from simulator.planning.changes.faster import reasons
     from simulator.planning.changes.fitting import nearest_fit
     from simulator.planning.executors import worker_pool
+    from simulator.planning.search.search import GPUS
+    from simulator.planning.search.space import checked_values
 
+    if top < 1:
+        raise InputError.single("top", "must be 1 or more", top)
+    axes = dict(vary or {})
+    sizes = checked_values(GPUS, axes.pop(GPUS)) if GPUS in axes else []
     prices: dict[float, PlanSearch] = {}
     with worker_pool(workers) as (executor, processes):
         settings: dict[str, Any] = {
-            "vary": vary or {},
+            "vary": axes,
             "executor": executor,
             "at_a_time": processes,
             "on_progress": on_progress,
         }
-        found = _searched(job, global_batches, top, {**settings, "risk": risk})
+        variants = _variants(job, global_batches, sizes)
+        found = _searched(variants, top, {**settings, "risk": risk})
         if why and found.choices:
             risks = [other for other in OTHER_RISKS if other != risk]
-            prices = _at_other_risks(job, global_batches, risks, settings)
+            prices = _at_other_risks(variants, risks, settings)
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
     causes = None
     if why and found.choices:
@@ -378,37 +398,63 @@ def plan(
     return PlanAnswer(job, risk, found, prices, nearest, causes)
 
 
-def _searched(
-    job: Job, global_batches: Sequence[int], top: int, settings: dict[str, Any]
-) -> PlanSearch:
+class _Variant(NamedTuple):
+    """The job with another global batch or number of GPUs.
+
+    Attributes:
+        changes: What it changes: ``{"cluster.gpus": 64}``.
+    """
+
+    changes: Mapping[str, Any]
+    job: Job
+
+
+def _variants(job: Job, global_batches: Sequence[int], gpus: Sequence[int]) -> list[_Variant]:
+    """The job, or one for each global batch and number of GPUs that it is to have."""
+    from simulator.planning.search.search import BATCH, GPUS
+
+    found = [_Variant({}, job)]
+    if gpus:
+        found = [_Variant({GPUS: each}, with_gpus(job, each)) for each in gpus]
+    if not global_batches:
+        return found
+    return [
+        _Variant({**changes, BATCH: size}, _with_batch(each, size))
+        for changes, each in found
+        for size in global_batches
+    ]
+
+
+def _searched(variants: Sequence[_Variant], top: int, settings: dict[str, Any]) -> PlanSearch:
     from simulator.planning.search.search import merged_searches, search_plans
 
-    if not global_batches:
-        return search_plans(job, top=top, **settings)
-    found = {
-        size: search_plans(with_batch(job, size), top=top, **settings) for size in global_batches
-    }
-    return merged_searches(found, top)
+    found = [(each.changes, search_plans(each.job, top=top, **settings)) for each in variants]
+    return found[0][1] if len(found) == 1 and not found[0][0] else merged_searches(found, top)
 
 
 def _at_other_risks(
-    job: Job, global_batches: Sequence[int], risks: Sequence[float], settings: dict[str, Any]
+    variants: Sequence[_Variant], risks: Sequence[float], settings: dict[str, Any]
 ) -> dict[float, PlanSearch]:
     """The fastest plan at other risks than the one that is asked."""
     from simulator.planning.search.search import merged_searches, search_risks
 
-    if not global_batches:
-        return search_risks(job, risks, **settings)
-    found = {
-        size: search_risks(with_batch(job, size), risks, **settings) for size in global_batches
-    }
+    found = [(each.changes, search_risks(each.job, risks, **settings)) for each in variants]
     return {
-        risk: merged_searches({size: each[risk] for size, each in found.items()}, 1)
+        risk: merged_searches([(changes, each[risk]) for changes, each in found], 1)
         for risk in risks
     }
 
 
-def with_batch(job: Job, size: int) -> Job:
+def with_gpus(job: Job, gpus: int) -> Job:
+    """The job on another number of GPUs, whether or not its own plan divides them.
+
+    Raises:
+        InputError: No job runs on that many.
+    """
+    return searchable_job(lambda changes: job.replace({"cluster.gpus": gpus, **changes}))
+
+
+def _with_batch(job: Job, size: int) -> Job:
     """The job with another global batch, whether or not its own plan divides it."""
     batch = job.batch.model_copy(update={"global_batch": size})
     return job.model_copy(update={"batch": batch})

@@ -104,7 +104,7 @@ def export_chakra(
 
     There is one per rank.
 
-    Needs the extra: pip install 'clustersim[chakra]'.
+    Needs the extra chakra: pip install '.[chakra]' in a clone.
 
     Example:  clustersim export chakra job.yaml --out traces/
 

@@ -55,8 +55,8 @@ Risk = Annotated[
 def mcp() -> None:
     """Serve the commands as tools to coding agents.
 
-    The tools plan, run, memory, diagnose and names, over stdin and stdout, by the Model Context
-    Protocol. Needs the extra: pip install 'clustersim[mcp]'
+    The tools plan, run, memory, rent, diagnose and names, over stdin and stdout, by the Model
+    Context Protocol. Needs the extra mcp: pip install '.[mcp]' in a clone
 
     Example:  clustersim mcp
     """
@@ -73,7 +73,7 @@ def build_server() -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer(
         "clustersim", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
-    for tool in (plan, run, memory, diagnose, names):
+    for tool in (plan, run, memory, rent, diagnose, names):
         server.add_tool(tool, structured_output=True)
     return server
 
@@ -113,6 +113,32 @@ async def memory(
 ) -> dict[str, Any]:
     """Say who holds which bytes on every pipeline stage, and how likely the job fits."""
     return await _answer("memory", job, changes, ["--savings"] if savings else [])
+
+
+async def rent(
+    offers: Annotated[
+        dict[str, Any] | str,
+        Field(
+            description="Offers of GPUs and the training runs that are wanted: path of a YAML "
+            'file, or its content, such as {"offers": {"a": {"cluster": {"profile": '
+            '"h100-sxm-80gb"}, "gpus": [64, 128], "price": {"gpu": "2.5 USD/h", "source": "quote"}'
+            '}}, "workloads": {"run": {"job": {"model": "llama3.1-8b", "batch": {"global": 256, '
+            '"seq_len": 8192}}, "tokens": "500B", "deadline": "45 d"}}}'
+        ),
+    ],
+    risk: Risk = 0.05,
+    late_risk: Annotated[
+        float,
+        Field(ge=0.001, le=0.5, description="Accepted probability of missing a deadline."),
+    ] = 0.1,
+) -> dict[str, Any]:
+    """Say which of several offers of GPUs to rent, and why: fewest GPUs, cheapest, safest.
+
+    Each offer runs each workload under its own fastest plan that fits; answers with time, money,
+    energy and the probability of missing the deadline. Takes minutes. Never invent a price: leave
+    it out, or ask.
+    """
+    return await _answer("rent", offers, None, [f"--risk={risk}", f"--late-risk={late_risk}"])
 
 
 async def diagnose(

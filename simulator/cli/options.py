@@ -104,7 +104,7 @@ def refuse_captures(path: Path) -> None:
 
 def note_doubts(job: Job) -> None:
     """Say which numbers of a job's hardware no machine has."""
-    for cluster in job.cluster.pools or (job.cluster,):
+    for cluster in job.cluster.kinds:
         note_doubts_on(cluster.profile, "cluster.")
 
 

@@ -264,6 +264,7 @@ class SchemaName(StrEnum):
     JOB = "job"
     PROFILE = "profile"
     MODEL = "model"
+    OFFERS = "offers"
 
 
 def schema(name: Annotated[SchemaName, typer.Argument(help="The kind of file.")]) -> None:
@@ -277,10 +278,12 @@ def schema(name: Annotated[SchemaName, typer.Argument(help="The kind of file.")]
 def schema_text(name: SchemaName) -> str:
     """The JSON schema of a kind of file, as text that ends in a newline."""
     from simulator.described import json_schemas as schemas
+    from simulator.planning.offers.offers_schema import offers_schema
 
     builders: dict[SchemaName, Callable[[], dict[str, Any]]] = {
         SchemaName.JOB: schemas.job_schema,
         SchemaName.PROFILE: schemas.profile_schema,
         SchemaName.MODEL: schemas.model_schema,
+        SchemaName.OFFERS: offers_schema,
     }
     return json.dumps(builders[name](), indent=2) + "\n"

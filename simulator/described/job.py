@@ -30,6 +30,11 @@ class Pool(Spec):
     gpus: Ranks
     """GPUs of this kind; they fill whole nodes, or a part of one."""
 
+    @property
+    def nodes(self) -> int:
+        """Hosts that the GPUs stand in."""
+        return -(-self.gpus // self.profile.network.gpus_per_node)
+
 
 class Cluster(Spec):
     """A system and how many of its GPUs the job takes."""
@@ -53,10 +58,14 @@ class Cluster(Spec):
         return self.profile.network.taken_by(self.gpus)
 
     @property
+    def kinds(self) -> tuple[Pool | Cluster, ...]:
+        """The pools, or the cluster itself where all GPUs are of one kind."""
+        return self.pools or (self,)
+
+    @property
     def name(self) -> str:
         """GPUs and profiles in a few words."""
-        kinds = self.pools or (self,)
-        return " + ".join(f"{kind.gpus} x {kind.profile.name}" for kind in kinds)
+        return " + ".join(f"{kind.gpus} x {kind.profile.name}" for kind in self.kinds)
 
     def of_pool(self, number: int) -> Cluster:
         """As many GPUs, all of the kind of one pool."""

@@ -25,29 +25,29 @@ from simulator.described.plan.stack import STACKS
 
 Schema = dict[str, Any]
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def model_schema() -> Schema:
     """JSON schema of a model file."""
-    return {"$schema": _DIALECT, **_schema_of(Model)}
+    return {"$schema": DIALECT, **schema_of(Model)}
 
 
 def profile_schema() -> Schema:
     """JSON schema of a hardware profile file."""
-    schema = _without_provenance(_schema_of(HardwareProfile))
+    schema = _without_provenance(schema_of(HardwareProfile))
     blocks = schema["$defs"]
     for name in _FILLED_IN_ELSEWHERE:
         blocks[name] = _partial(blocks[name])
     for block in [schema, *blocks.values()]:
         _allow_sources(block, blocks)
-    blocks["Provenance"] = _schema_of(Provenance)
-    return {"$schema": _DIALECT, **schema}
+    blocks["Provenance"] = schema_of(Provenance)
+    return {"$schema": DIALECT, **schema}
 
 
 def job_schema() -> Schema:
     """JSON schema of a job file."""
-    schema = _schema_of(Job)
+    schema = schema_of(Job)
     blocks = schema["$defs"]
     properties = schema["properties"]
     overrides = _without_required(profile_schema())
@@ -81,7 +81,7 @@ def job_schema() -> Schema:
     cluster["properties"] = {**pool["properties"], "pools": pools}
     cluster["anyOf"] = [{"required": cluster.pop("required")}, {"required": ["pools"]}]
     blocks.pop("HardwareProfile")
-    return {"$schema": _DIALECT, **schema}
+    return {"$schema": DIALECT, **schema}
 
 
 _FILLED_IN_ELSEWHERE = ("KernelModel", "GemmModel", "AttentionModel", "Common")
@@ -93,7 +93,8 @@ _STACK = f"A framework: {', '.join(STACKS)}; in a block, the one that the other 
 _PROFILE = "A shipped hardware profile, or a path to a .yaml file. Other fields override it."
 
 
-def _schema_of(spec: type[Spec]) -> Schema:
+def schema_of(spec: type[Spec]) -> Schema:
+    """What a specification says of itself, its fields described."""
     return spec.model_json_schema(by_alias=True, schema_generator=_WithFieldTexts)
 
 

@@ -71,8 +71,7 @@ class MemorySpread(NamedTuple):
 
 def job_spread(job: Job) -> MemorySpread:
     """What is known of predictions for a job's framework and systems."""
-    pools = job.cluster.pools or (job.cluster,)
-    return memory_spread(job.stack_name, [pool.profile.name for pool in pools])
+    return memory_spread(job.stack_name, [kind.profile.name for kind in job.cluster.kinds])
 
 
 def allowed_device_bytes(job: Job, risk: float) -> float:

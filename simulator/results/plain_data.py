@@ -101,7 +101,7 @@ def _class_to_dict(rank_class: RankClass) -> dict[str, Any]:
 
 def source_counts(job: Job) -> dict[str, int]:
     """How many numbers of the hardware profile are measured, fitted, assumed, and so on."""
-    profiles = {pool.profile.name: pool.profile for pool in job.cluster.pools or (job.cluster,)}
+    profiles = {pool.profile.name: pool.profile for pool in job.cluster.kinds}
     sources = [source for profile in profiles.values() for source in profile.provenance.values()]
     return dict(Counter(source.kind for source in sources).most_common())
 

@@ -244,10 +244,10 @@ def framework_of(job: Job) -> str:
     return EAGER if is_eager else job.stack_name
 
 
-def job_error(job: Job) -> StepError:
-    """The error of a job's steps, on one kind of GPUs."""
-    profile, precision = job.cluster.profile, job.plan.precision
-    return shipped_errors().step_error(profile, precision, framework_of(job))
+def job_error(job: Job, profile: HardwareProfile | None = None) -> StepError:
+    """The error of a job's steps on one kind of GPU; by default that of its first pool."""
+    profile = profile or job.cluster.profile
+    return shipped_errors().step_error(profile, job.plan.precision, framework_of(job))
 
 
 def error_before_runs(job: Job) -> StepError:

@@ -45,7 +45,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     breakdowns = class_breakdowns(timeline, waits)
     breakdown = mean_over_ranks(timeline, breakdowns)
     exposed = {category: s for category, s in breakdown.items() if category in COMMUNICATION}
-    pools = job.cluster.pools or (job.cluster,)
+    pools = job.cluster.kinds
     return StepResult(
         timeline=timeline,
         step_time_s=step_time_s,
@@ -73,7 +73,7 @@ def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
     the dense peak of the format that the plan computes in.
     """
     plan, seq_len, gpus = job.plan, job.batch.seq_len, job.cluster.gpus
-    pools = job.cluster.pools or (job.cluster,)
+    pools = job.cluster.kinds
     peaks = (pool.gpus * peak_flop_per_s(pool.profile, plan.precision) for pool in pools)
     peak = sum(peaks) / gpus
     tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mcp", reason="needs the extra mcp: pip install 'clustersim[mcp]'")
+pytest.importorskip("mcp", reason="needs the extra mcp: pip install '.[mcp]'")
 
 ROOT = Path(__file__).parent.parent.parent
 JOB = {
@@ -17,6 +17,21 @@ JOB = {
     "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
     "batch": {"global": 16, "seq_len": 1024},
     "plan": {},
+}
+OFFERS = {
+    "offers": {
+        "a": {
+            "cluster": {"profile": "h100-sxm-80gb"},
+            "gpus": 1,
+            "price": {"gpu": "2 USD/h", "source": "assumed"},
+        }
+    },
+    "workloads": {
+        "tiny": {
+            "job": {"model": "qwen3-0.6b", "batch": {"global": 4, "seq_len": 512}},
+            "tokens": "100M",
+        }
+    },
 }
 
 
@@ -41,6 +56,7 @@ def talk():
                 {"job": {**JOB, "batch": {"global": 8, "seq_len": 1024}}, "step": "0.5 s"},
             ),
             "names": ("names", {"kind": "profiles"}),
+            "rent": ("rent", {"offers": OFFERS, "late_risk": 0.2}),
             "misfit": (
                 "run",
                 {
@@ -63,7 +79,7 @@ def talk():
 
 def test_every_tool_says_what_it_takes(talk):
     tools, _ = talk
-    assert set(tools) >= {"plan", "run", "memory", "diagnose", "names"}
+    assert set(tools) == {"plan", "run", "memory", "rent", "diagnose", "names"}
     assert tools["plan"].input_schema["properties"]["top"]["maximum"] == 50
     assert all(tool.description for tool in tools.values())
 
@@ -94,6 +110,13 @@ def test_a_diagnosis_names_what_may_be_otherwise(talk):
     _, answers = talk
     assert answers["diagnose"].structured_content["hypotheses"]
     assert "rtx-4090" in answers["names"].structured_content["profiles"]
+
+
+def test_offers_are_answered_with_what_to_rent(talk):
+    _, answers = talk
+    found = answers["rent"].structured_content
+    assert found["late_risk"] == 0.2
+    assert found["choices"][0]["answers"]["cheapest"] == {"offer": "a", "gpus": 1}
 
 
 def test_a_job_that_does_not_fit_is_an_answer(talk):

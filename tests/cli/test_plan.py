@@ -62,9 +62,21 @@ def test_no_plan_that_fits_is_an_answer_with_the_nearest_that_would(clustersim, 
 
 
 def test_a_field_that_cannot_be_varied_is_the_users_to_mend(clustersim, job_file):
-    outcome = clustersim("plan", job_file, "--vary", "cluster.gpus=8,16")
+    outcome = clustersim("plan", job_file, "--vary", "cluster.profile=h100-sxm-80gb")
     assert outcome.code == 2
     assert "cannot be varied" in outcome.err
+
+
+def test_plans_of_several_numbers_of_gpus_are_those_of_each_alone(clustersim, job_file):
+    words = ("plan", job_file, *FEW, "--no-why", "--json", "--top")
+    both = json.loads(clustersim(*words, 1, "--vary", "cluster.gpus=4,8").out)["choices"]
+    assert [choice["changes"]["cluster.gpus"] for choice in both] == [8, 4]
+    for choice in both:
+        gpus = choice["changes"].pop("cluster.gpus")
+        alone = json.loads(clustersim(*words, 1, "--set", f"cluster.gpus={gpus}").out)["choices"]
+        assert [choice] == alone
+    table = clustersim("plan", job_file, *FEW, "--no-why", "--vary", "cluster.gpus=4,8")
+    assert "on 4 or 8 x" in table.out
 
 
 def test_the_best_plan_says_what_is_lost_and_what_would_help(clustersim, job_file):

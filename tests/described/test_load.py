@@ -25,6 +25,7 @@ from simulator.described.load import (
 )
 from simulator.described.rules.profile_rules import profile_faults
 from simulator.errors import InputError
+from simulator.planning.offers.offers_schema import offers_schema
 
 JOB = """
     model: llama3.1-8b
@@ -386,11 +387,17 @@ def shipped_files() -> list[tuple[str, Path]]:
         "profile": data_folder("hardware_profiles"),
         "job": data_folder("workloads"),
         "model": data_folder("workloads") / "models",
+        "offers": data_folder("workloads") / "offers",
     }
     return [(kind, path) for kind, folder in folders.items() for path in folder.glob("*.yaml")]
 
 
-SCHEMAS = {"profile": profile_schema(), "job": job_schema(), "model": model_schema()}
+SCHEMAS = {
+    "profile": profile_schema(),
+    "job": job_schema(),
+    "model": model_schema(),
+    "offers": offers_schema(),
+}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ Vary = Annotated[
         "--vary",
         metavar="FIELD=VALUE,VALUE,…",
         help="Values of a field to try in place of the default ones, for example "
-        "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated.",
+        "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated. With cluster.gpus=64,128 the "
+        "plans of each number of GPUs are found.",
     ),
 ]
 
@@ -143,14 +144,21 @@ def plan(
     Example:  clustersim plan job.yaml --html plan.html
     """
     from simulator import api
+    from simulator.planning.search.search import GPUS
 
     job = read_job_to_search(job_file, changes)
     if sizes and pareto is None:
         raise InputError.single("--gpus", "belongs to --pareto", sizes, "add --pareto FILE.png")
+    axes = _axes(job, vary, max_tp)
+    if pareto is not None and GPUS in axes:
+        rule, hint = (
+            "draws the numbers of GPUs that --gpus names",
+            "write --gpus in place of --vary",
+        )
+        raise InputError.single("--pareto", rule, hint=hint)
     if pareto is not None and global_batch is not None:
         rule = "draws plans of one global batch"
         raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")
-    axes = _axes(job, vary, max_tp)
     with search_status() as show:
         found = api.plan(
             job,
@@ -182,18 +190,17 @@ def plan(
 
 def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
     """Values by field: those of ``--vary``, and the degrees that ``--max-tp`` leaves."""
+    from simulator.api.plan_answers import with_gpus
+    from simulator.planning.search.search import GPUS
     from simulator.planning.search.space import default_axes
 
     axes: dict[str, Sequence[Any]] = dict(parse_grid(vary or (), "--vary"))
     if max_tp is not None:
-        degrees = axes.get("plan.tp") or default_axes(job).get("plan.tp", [1])
+        jobs = [with_gpus(job, gpus) for gpus in axes.get(GPUS, ())] or [job]
+        every = {tp for each in jobs for tp in default_axes(each).get("plan.tp", [1])}
+        degrees = axes.get("plan.tp") or sorted(every)
         axes["plan.tp"] = [tp for tp in degrees if tp <= max_tp]
     return axes
-
-
-def _with_gpus(job: Job, gpus: int) -> Job:
-    cluster = job.cluster.model_copy(update={"gpus": gpus})
-    return job.model_copy(update={"cluster": cluster})
 
 
 def _draw_pareto(
@@ -204,6 +211,7 @@ def _draw_pareto(
     workers: int | None,
     path: Path,
 ) -> None:
+    from simulator.api.plan_answers import with_gpus
     from simulator.planning.executors import worker_pool
     from simulator.planning.search.search import pareto_front
     from simulator.plots.style import save
@@ -212,7 +220,7 @@ def _draw_pareto(
     with worker_pool(workers) as (executor, processes):
         settings: dict[str, Any] = {"executor": executor, "at_a_time": processes, "risk": risk}
         fronts = {
-            gpus: pareto_front(_with_gpus(job, gpus), vary=axes, **settings) for gpus in gpu_counts
+            gpus: pareto_front(with_gpus(job, gpus), vary=axes, **settings) for gpus in gpu_counts
         }
     points = {
         gpus: [(each.step_time_s, each.peak_device_bytes, _short_name(each)) for each in front]
@@ -252,6 +260,4 @@ def _print_choices(found: PlanAnswer) -> None:
         + number_columns("step time", "tokens/s per GPU", "fullest GPU", "fits")
         + text_columns("lost to")
     )
-    job, cluster = found.job, found.job.cluster
-    title = f"fastest plans of {job.model.name} on {cluster.gpus} x {cluster.profile.name}"
-    print_table(title, columns, rows)
+    print_table(f"fastest plans of {found.job.model.name} on {found.cluster_text}", columns, rows)

@@ -344,6 +344,6 @@ def _print_sources(result: Result) -> None:
 
     rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
     columns = text_columns("source") + number_columns("numbers")
-    kinds = result.job.cluster.pools or (result.job.cluster,)
+    kinds = result.job.cluster.kinds
     names = " and ".join(dict.fromkeys(kind.profile.name for kind in kinds))
     print_table(f"hardware numbers of {names}", columns, rows)

@@ -45,7 +45,7 @@ def source_blocks(job: Job) -> dict[str, str]:
 
 def profiles(job: Job) -> list[HardwareProfile]:
     """The kinds of GPUs of a job's cluster, each once."""
-    kinds = [pool.profile for pool in job.cluster.pools or (job.cluster,)]
+    kinds = [pool.profile for pool in job.cluster.kinds]
     return list({profile.name: profile for profile in kinds}.values())
 
 

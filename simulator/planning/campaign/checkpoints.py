@@ -56,19 +56,20 @@ def checkpoint_bytes(job: Job) -> float:
 def checkpoint_cost(job: Job, checkpoint: Checkpoint) -> CheckpointCost:
     """What one checkpoint of a job takes.
 
-    The GPUs share the bytes evenly.
+    The GPUs share the bytes evenly, and where they are of several kinds the slowest is waited for.
 
     Raises:
         InputError: Two copies of a node's share are more than its memory.
     """
-    cluster, profile = job.cluster, job.cluster.profile
+    cluster, profiles = job.cluster, [kind.profile for kind in job.cluster.kinds]
     size = checkpoint_bytes(job) if checkpoint.size_bytes is None else checkpoint.size_bytes
-    to_host_s = size / cluster.gpus / profile.host.pcie_bytes_per_s
+    to_host_s = size / cluster.gpus / min(each.host.pcie_bytes_per_s for each in profiles)
     if checkpoint.storage_bytes_per_s is None:
-        gpus = min(cluster.gpus, profile.network.gpus_per_node)
-        _check_host_memory(2 * size / cluster.gpus * gpus, profile.host.memory_bytes)
-        fabric = profile.network.fabric
-        node_bytes_per_s = fabric.nics_per_node * fabric.nic_bytes_per_s * fabric.efficiency
+        gpus = min(cluster.gpus, cluster.profile.network.gpus_per_node)
+        memory_bytes = min(each.host.memory_bytes for each in profiles)
+        _check_host_memory(2 * size / cluster.gpus * gpus, memory_bytes)
+        fabrics = [each.network.fabric for each in profiles]
+        node_bytes_per_s = min(f.nics_per_node * f.nic_bytes_per_s * f.efficiency for f in fabrics)
         if cluster.gpus <= gpus or not node_bytes_per_s:
             rule = "in-memory needs a second node to copy to"
             raise InputError.single("campaign.checkpoint.mode", rule, hint="take asynchronous")

@@ -16,7 +16,6 @@ import numpy as np
 
 from simulator.described.campaign import Failures
 from simulator.described.job import Job
-from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError
 from simulator.planning.campaign.checkpoints import (
     NS,
@@ -109,7 +108,6 @@ def goodput(
     Raises:
         InputError: Failures or checkpoint are missing, or no campaign comes to an end.
     """
-    refuse_pools(job, "goodput")
     campaign = job.campaign
     failures, checkpoint = campaign.failures, campaign.checkpoint
     if failures is None or checkpoint is None:
@@ -242,7 +240,9 @@ def hazards(job: Job, failures: Failures) -> tuple[Hazard, ...]:
     counts = {
         "node": nodes,
         "gpu": job.cluster.gpus,
-        "link": nodes * job.cluster.profile.network.fabric.nics_per_node,
+        "link": sum(
+            kind.nodes * kind.profile.network.fabric.nics_per_node for kind in job.cluster.kinds
+        ),
     }
     given = {"node": failures.node, "gpu": failures.gpu, "link": failures.link}
     found = [

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from simulator.described.campaign import Owned, System
+from simulator.described.campaign import Owned, Power, System
+from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.planning.campaign.checkpoints import Spent
@@ -146,15 +147,22 @@ class Energy:
 
 
 def energy(job: Job, time: CampaignTime) -> Energy:
-    """The electricity of a job's campaign."""
-    profile, site = job.cluster.profile, job.campaign.site
-    power = system_of(job).power
-    busy_s = time.training_s * time.busy_share
-    busy_w = profile.device.power_w if power.gpu_busy_w is None else power.gpu_busy_w
-    gpu_busy_j = busy_w * busy_s * time.gpus
-    gpu_waiting_j = _times(power.gpu_waiting_w, (time.wall_s - busy_s) * time.gpus)
-    node_s = time.wall_s * job.cluster.nodes
-    host_j, network_j = _times(power.host_w, node_s), _times(power.network_w, node_s)
+    """The electricity of a job's campaign.
+
+    Ignores that GPUs of several kinds compute for different shares of a step: each has the mean's.
+    """
+    site, busy_s = job.campaign.site, time.training_s * time.busy_share
+    waiting_s = time.wall_s - busy_s
+    kinds = [(kind, _power_of(job, kind.profile)) for kind in job.cluster.kinds]
+    gpu_busy_j = sum(
+        (kind.profile.device.power_w if power.gpu_busy_w is None else power.gpu_busy_w)
+        * busy_s
+        * kind.gpus
+        for kind, power in kinds
+    )
+    gpu_waiting_j = _sum(*(_times(p.gpu_waiting_w, waiting_s * kind.gpus) for kind, p in kinds))
+    host_j = _sum(*(_times(p.host_w, time.wall_s * kind.nodes) for kind, p in kinds))
+    network_j = _sum(*(_times(p.network_w, time.wall_s * kind.nodes) for kind, p in kinds))
     computers_j = _sum(gpu_busy_j, gpu_waiting_j, host_j, network_j)
     building_j = None
     if computers_j is not None and site.pue is not None:
@@ -174,6 +182,10 @@ def energy(job: Job, time: CampaignTime) -> Energy:
 def system_of(job: Job) -> System:
     """What the campaign says about the job's hardware profile; empty if nothing."""
     return job.campaign.systems.get(job.cluster.profile.name, System())
+
+
+def _power_of(job: Job, profile: HardwareProfile) -> Power:
+    return job.campaign.systems.get(profile.name, System()).power
 
 
 def _times(factor: float | None, amount: float) -> float | None:

@@ -14,6 +14,8 @@ from math import inf
 from simulator.planning.offers.offer_results import OfferResult
 from simulator.units import DAY_S
 
+KWH_PER_MWH = KG_PER_T = 1000.0
+
 DEFAULT_LATE_RISK = 0.1
 """Probability of missing the deadline that is accepted. Then the 80 % interval ends before it."""
 CHEAPEST, SAFEST, FEWEST = "cheapest", "safest", "fewest GPUs for the deadline"
@@ -96,6 +98,22 @@ def _sentences(
             yield _other_offer([row for row in rows if row.offer == offer], best, late_risk)
     if best.goodput is None:
         yield "Nothing was said of failures, so none are in the days."
+    missing = [
+        words
+        for words, amount in (
+            ("energy (power, site.pue)", best.energy_kwh),
+            ("CO2 (site.grid)", best.co2_kg),
+        )
+        if amount is None
+    ]
+    if missing:
+        yield f"Not given, so left open: {' and '.join(missing)}."
+    if any(" + " in row.system for row in rows):
+        yield (
+            "No run on GPUs of several kinds is published: the interval of such an offer is that "
+            "of its kind with the larger error, and its plan is the fastest of those that are "
+            "fastest on each kind alone."
+        )
 
 
 def name_of(row: OfferResult) -> str:
@@ -119,6 +137,10 @@ def _what_it_gives(row: OfferResult) -> str:
         )
     if row.usd is not None:
         text += f"; it costs {row.usd:,.0f} USD"
+    if row.energy_kwh is not None:
+        text += f" and takes {row.energy_kwh / KWH_PER_MWH:,.1f} MWh"
+        if row.co2_kg is not None:
+            text += f", {row.co2_kg / KG_PER_T:,.1f} t CO2e"
     return text + "."
 
 

@@ -5,7 +5,9 @@ measured over predicted step time, whose logarithm follows Student's t
 (:mod:`simulator.results.step_error`). Both are taken as independent, so the share of runs that end
 by a time is the mean, over simulated campaigns, of the share of factors that let each end by then.
 
-Ignores that a slower run meets more failures: a campaign's losses are taken in proportion.
+Ignores that a slower run meets more failures: a campaign's losses are taken in proportion. No run
+on pools of several kinds of GPU is published: their error is that of the kind with the largest one,
+an assumption.
 """
 
 from __future__ import annotations
@@ -68,10 +70,11 @@ class EndTimes:
 
 def end_times(job: Job, step: StepResult, time: CampaignTime) -> EndTimes:
     """The distribution of a campaign's time."""
-    error = job_error(job)
-    scale = error.scale(job_exposure(job, step.step_time_s, step.breakdown_s))
+    exposed = job_exposure(job, step.step_time_s, step.breakdown_s)
+    kinds = [kind.profile for kind in job.cluster.kinds]
+    error = max((job_error(job, kind) for kind in kinds), key=lambda each: each.variance(exposed))
     walls_s: tuple[float, ...] = (time.wall_s,)
     if time.goodput is not None:
         middles = (np.arange(_PARTS) + 0.5) / _PARTS
         walls_s = tuple(np.quantile(time.goodput.walls_s, middles).tolist())
-    return EndTimes(walls_s, scale, error.freedom)
+    return EndTimes(walls_s, error.scale(exposed), error.freedom)

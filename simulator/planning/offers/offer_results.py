@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 from simulator.described.job import Job, plan_text
 from simulator.errors import InputError
-from simulator.planning.campaign.capacity import Capacity, capacity
+from simulator.planning.campaign.training_run import campaign_time, energy
 from simulator.planning.offers.end_times import end_times
 from simulator.planning.offers.offers_file import Case, Offer, Offers, cases
 from simulator.planning.search.best_plans import Replanned, replanned
 from simulator.planning.sweep import Journal, fingerprint, journal_path
 from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.results.simulation import run_step
 from simulator.units import HOUR_S, J_PER_KWH
 from simulator.version import __version__
 
@@ -172,16 +173,19 @@ def _result(asked: Offers, case: Case, plan: Replanned, settings: _Members) -> O
     if plan.job is None:
         return OfferResult(case.workload, case.offer, case.gpus, plan.reason)
     try:
-        found = capacity(plan.job, members=settings.members, seed=settings.seed)
+        return _row(asked, case, plan.job, plan.changes, settings)
     except InputError as error:
         fault = error.faults[0]
         return OfferResult(case.workload, case.offer, case.gpus, f"{fault.path} {fault.rule}")
-    return _row(asked, case, plan.changes, found)
 
 
-def _row(asked: Offers, case: Case, changes: Mapping[str, Any], found: Capacity) -> OfferResult:
+def _row(
+    asked: Offers, case: Case, job: Job, changes: Mapping[str, Any], settings: _Members
+) -> OfferResult:
     offer, deadline_s = asked.offers[case.offer], asked.workloads[case.workload].deadline_s
-    job, step, time, drawn = found.job, found.step, found.time, found.energy
+    step = run_step(job)
+    time = campaign_time(job, step, members=settings.members, seed=settings.seed)
+    drawn = energy(job, time)
     ends = end_times(job, step, time)
     first_s, last_s = ends.interval_s
     rate = gpu_usd_per_s(offer, job)
@@ -194,7 +198,7 @@ def _row(asked: Offers, case: Case, changes: Mapping[str, Any], found: Capacity)
         workload=case.workload,
         offer=case.offer,
         gpus=case.gpus,
-        system=job.cluster.profile.name,
+        system=" + ".join(dict.fromkeys(kind.profile.name for kind in job.cluster.kinds)),
         plan=plan_text(job),
         changes=changes,
         fits_probability=step.fits_probability,
@@ -218,10 +222,13 @@ def _row(asked: Offers, case: Case, changes: Mapping[str, Any], found: Capacity)
 
 
 def gpu_usd_per_s(offer: Offer, job: Job) -> float | None:
-    """Price of one GPU; a node's is shared by the job's GPUs in it [USD/s]."""
+    """Price of the mean GPU; a node's is shared by the job's GPUs in it [USD/s]."""
     price = offer.price
     if price is None:
         return None
+    if price.pools:
+        paid = (kind.gpus * price.pools[kind.profile.name] for kind in job.cluster.kinds)
+        return sum(paid) / job.cluster.gpus
     if price.gpu_usd_per_s is not None:
         return price.gpu_usd_per_s
     assert price.node_usd_per_s is not None

@@ -33,7 +33,7 @@ from simulator.errors import Fault, InputError
 from simulator.planning.search.space import searchable_job
 
 _FILE = "give a file of offers and workloads as YAML"
-_RANGE = {"from", "to"}
+_RANGE = ("from", "to")
 _MOST_COUNTS = 64
 
 
@@ -44,7 +44,7 @@ def _gpu_counts(given: Any) -> Any:
     if isinstance(given, Mapping):
         first: Any = given.get("from")
         last: Any = given.get("to")
-        is_range = set(given) == _RANGE and type(first) is int and type(last) is int
+        is_range = set(given) == set(_RANGE) and type(first) is int and type(last) is int
         if not is_range or first < 1:
             raise ValueError("must be a number, a list of numbers, or {from: 64, to: 512}")
         if first > last:
@@ -67,7 +67,7 @@ GpuCounts = Annotated[
                 {
                     "type": "object",
                     "properties": {name: {"type": "integer", "minimum": 1} for name in _RANGE},
-                    "required": sorted(_RANGE),
+                    "required": list(_RANGE),
                     "additionalProperties": False,
                 },
             ]
@@ -83,13 +83,17 @@ class Price(Spec):
     """Price of one GPU, such as 2.5 USD/h."""
     node_usd_per_s: UsdPerSecond | None = None
     """Price of one node, in place of that of a GPU."""
+    pools: Mapping[str, UsdPerSecond] = Field(default_factory=dict)
+    """Price of one GPU by the name of its hardware profile, in place of both, where the cluster has
+    pools."""
     source: str
     """Where it was read: a quote, a page with its date, or ``assumed``."""
 
     @model_validator(mode="after")
     def _one_price(self) -> Self:
-        if (self.gpu_usd_per_s is None) == (self.node_usd_per_s is None):
-            raise ValueError("must have one price; give gpu or node")
+        given = (self.gpu_usd_per_s is not None, self.node_usd_per_s is not None, bool(self.pools))
+        if sum(given) != 1:
+            raise ValueError("must have one price; give gpu or node, or for pools a price of each")
         return self
 
 
@@ -97,22 +101,49 @@ class Offer(Spec):
     """GPUs that somebody rents out."""
 
     cluster: Mapping[str, Any]
-    """A hardware profile, and what is different here, as in a job's cluster without ``gpus``."""
-    gpus: GpuCounts
-    """How many can be had: one number, a list, or ``{from: 64, to: 512}``, each twice the last."""
+    """A hardware profile, and what is different here, as in a job's cluster without ``gpus``; or
+    ``pools``, each with its profile and ``gpus``, for a mixed cluster."""
+    gpus: GpuCounts = ()
+    """How many can be had: one number, a list, or ``{from: 64, to: 512}``, each twice the last.
+    Pools say their own."""
     price: Price | None = None
     """By default open."""
     start_s: Seconds = 0.0
-    """From today until they can be used."""
+    """From today until they can be used, such as 14 d."""
     term_s: Seconds = 0.0
     """Shortest rental; a shorter run pays it all the same."""
     power: Power = Power()
+    """What one node draws; by default open, as are energy and CO2."""
     site: Site | None = None
     """By default that of the file."""
     failures: Failures | None = None
     """By default those of the file; spot offers add preemption here."""
     checkpoint: Checkpoint | None = None
     """By default that of the file."""
+
+    @property
+    def clusters(self) -> list[Mapping[str, Any]]:
+        """The cluster block of a job on each number of GPUs."""
+        if self.is_mixed:
+            return [self.cluster]
+        return [{**self.cluster, "gpus": gpus} for gpus in self.gpus]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it has pools of several kinds of GPU."""
+        return "pools" in self.cluster
+
+    @model_validator(mode="after")
+    def _gpus_are_said_once(self) -> Self:
+        if "gpus" in self.cluster:
+            raise ValueError("has gpus beside the offer's own gpus in cluster; leave those out")
+        if self.is_mixed and self.gpus:
+            raise ValueError("has gpus, and its pools have their own; leave out those of the offer")
+        if not self.is_mixed and not self.gpus:
+            raise ValueError("must say how many GPUs there are; give gpus, such as [64, 128]")
+        if self.price is not None and self.price.pools and not self.is_mixed:
+            raise ValueError("has a price of each pool, and no pools; give the price of a gpu")
+        return self
 
 
 class Workload(Spec):
@@ -184,9 +215,10 @@ def cases(asked: Offers, file: Path | None = None) -> list[Case]:
         of_workload: list[Case] = []
         errors: list[InputError] = []
         for offer, terms in asked.offers.items():
-            for gpus in terms.gpus:
+            for cluster in terms.clusters:
+                gpus = _gpus_of(cluster)
                 try:
-                    job = _job(asked, workload, offer, gpus, document, source)
+                    job = _job(asked, workload, offer, cluster, document, source)
                     of_workload.append(Case(workload, offer, gpus, job))
                 except InputError as error:
                     fault = error.faults[0]
@@ -227,17 +259,11 @@ def _job(
     asked: Offers,
     workload: str,
     offer: str,
-    gpus: int,
+    cluster: Mapping[str, Any],
     document: Mapping[str, Any],
     source: str,
 ) -> Job:
     terms, wanted = asked.offers[offer], asked.workloads[workload]
-    if "pools" in terms.cluster:
-        rule = "is not compared: plans are searched for GPUs of one kind"
-        raise InputError.single("cluster.pools", rule, hint="make each kind an offer of its own")
-    if "gpus" in terms.cluster:
-        rule, hint = "stands beside the offer's own gpus", "leave it out; name the numbers in gpus"
-        raise InputError.single("cluster", f"gpus {rule}", terms.cluster["gpus"], hint)
     own = {
         name: block.model_dump(by_alias=True, exclude_unset=True)
         for name in ("site", "failures", "checkpoint")
@@ -247,15 +273,28 @@ def _job(
     if not isinstance(given, Mapping):
         raise InputError.single("campaign", "must be a block of fields", given)
     campaign = merged(given, {**own, "tokens": wanted.tokens})
-    here = {**document, "cluster": {**terms.cluster, "gpus": gpus}, "campaign": campaign}
-
+    here = {**document, "cluster": cluster, "campaign": campaign}
     job = searchable_job(
         lambda changes: job_from_document(with_changes(here, changes), source=source)
     )
+    names = [kind.profile.name for kind in job.cluster.kinds]
+    priced = terms.price.pools if terms.price is not None else {}
+    if priced and set(priced) != set(names):
+        rule = f"must have one price for each of {', '.join(dict.fromkeys(names))}"
+        raise InputError.single("cluster.pools", rule, ", ".join(priced), "see price.pools")
     power = terms.power.model_dump(by_alias=True, exclude_unset=True)
     if not power:
         return job
-    return job.replace({"campaign.systems": {job.cluster.profile.name: {"power": power}}})
+    return job.replace({"campaign.systems": {name: {"power": power} for name in names}})
+
+
+def _gpus_of(cluster: Mapping[str, Any]) -> int:
+    """GPUs of a cluster block; 0 where its pools do not say, which loading refuses."""
+    counts = [
+        pool.get("gpus", 0) if isinstance(pool, Mapping) else 0
+        for pool in cluster.get("pools") or [cluster]
+    ]
+    return sum(count for count in counts if type(count) is int)
 
 
 def _at_its_place(error: InputError, workload: str, offer: str) -> InputError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.planning.offers.choice import Choice, name_of
+from simulator.planning.offers.choice import KG_PER_T, KWH_PER_MWH, Choice, name_of
 from simulator.planning.offers.offer_results import OfferResult
 from simulator.units import DAY_S, format_seconds
 
@@ -11,8 +11,6 @@ NUMBERS = ("GPUs", "step time", "MFU", "fits", "done after", "80 % interval", "l
 MORE_NUMBERS = ("MWh", "t CO2e")
 """Columns that are left out where no row has any."""
 LAST_TEXTS = ("plan",)
-
-_KWH_PER_MWH = KG_PER_T = 1000.0
 
 
 def numbers_of(rows: list[OfferResult]) -> tuple[str, ...]:
@@ -35,7 +33,7 @@ def cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:
         "80 % interval": f"{low:.1f} to {high:.1f} d",
         "late": "" if row.late_probability is None else f"{100 * row.late_probability:.1f} %",
         "USD": "open" if row.usd is None else f"{row.usd:,.0f}",
-        "MWh": "open" if row.energy_kwh is None else f"{row.energy_kwh / _KWH_PER_MWH:,.1f}",
+        "MWh": "open" if row.energy_kwh is None else f"{row.energy_kwh / KWH_PER_MWH:,.1f}",
         "t CO2e": "open" if row.co2_kg is None else f"{row.co2_kg / KG_PER_T:,.1f}",
     }
     return [row.offer, *(known[name] for name in numbers), row.plan]

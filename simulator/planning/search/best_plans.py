@@ -2,19 +2,30 @@
 
 One search takes seconds to minutes, and nothing of it depends on another, so the jobs are dealt to
 processes. Jobs that differ only in their campaign (prices, failures, tokens) share one search.
+
+On one kind of GPU the plan is proven to be the fastest. On pools of several kinds there is no lower
+bound of a step, so plans that are fastest where all GPUs are of one of the kinds are simulated on
+the pools, and the fastest of those that fit is taken; another may be faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from simulator.described.job import Job
+from simulator.errors import InputError
 from simulator.planning.search.search import PlanSearch, search_plans
+from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.results.simulation import run_step
 from simulator.units import format_bytes
+
+_PLANS_OF_A_KIND = 4
+"""Plans of each kind of GPU that are simulated on pools."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +52,6 @@ def replanned(
         jobs: What to plan; their own plans say only what is not searched.
         risk: Probability of running out of memory that a plan has at most.
         workers: Processes of this machine that search; with 1 everything happens in this one.
-
-    Raises:
-        InputError: A job has GPUs of several kinds.
     """
     alike: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
@@ -53,7 +61,8 @@ def replanned(
         if isinstance(found, Exception):
             raise found
         for number in groups[position]:
-            yield number, _replanned(jobs[number], found, risk)
+            planned = None if found.job is None else jobs[number].replace(found.changes)
+            yield number, Replanned(planned, found.reason, found.changes)
 
 
 def _step_key(job: Job) -> str:
@@ -63,8 +72,8 @@ def _step_key(job: Job) -> str:
 
 def _searches(
     jobs: Sequence[Job], risk: float, workers: int
-) -> Iterator[tuple[int, PlanSearch | Exception]]:
-    search = partial(search_plans, risk=risk)
+) -> Iterator[tuple[int, Replanned | Exception]]:
+    search = partial(_fastest, risk=risk)
     if workers == 1 or len(jobs) == 1:
         yield from ((number, search(job)) for number, job in enumerate(jobs))
         return
@@ -73,13 +82,48 @@ def _searches(
     yield from run_on_processes(search, jobs, workers)
 
 
-def _replanned(job: Job, found: PlanSearch, risk: float) -> Replanned:
-    if found.choices:
-        changes = found.choices[0].changes
-        return Replanned(job.replace(changes), changes=changes)
+def _fastest(job: Job, risk: float) -> Replanned:
+    if job.cluster.pools:
+        return _fastest_on_pools(job, risk)
+    found = search_plans(job, risk=risk)
+    if not found.choices:
+        return Replanned(None, _why_none(job, found, risk))
+    changes = found.choices[0].changes
+    return Replanned(job.replace(changes), changes=changes)
+
+
+def _why_none(job: Job, found: PlanSearch, risk: float) -> str:
     if found.smallest is None:
         fields = ", ".join(list(found.pruned.refused)[:2])
-        return Replanned(None, f"no combination is a valid plan (rules of {fields})")
+        return f"no combination is a valid plan (rules of {fields})"
     memory = format_bytes(job.cluster.profile.device.memory_bytes)
-    reason = f"none of {found.plans} plans fits into {memory} with a probability of {1 - risk:.0%}"
-    return Replanned(None, reason)
+    return f"none of {found.plans} plans fits into {memory} with a probability of {1 - risk:.0%}"
+
+
+def _fastest_on_pools(job: Job, risk: float) -> Replanned:
+    """The fastest that fits of the plans that are fastest on each kind of GPU alone."""
+    fastest, fastest_s, tried = Replanned(None), float("inf"), 0
+    for changes in _plans_of_kinds(job, risk):
+        tried += 1
+        with suppress(InputError):  # what one kind can run, pools of several may not
+            changed = job.replace(changes)
+            step = run_step(changed)
+            has_room = step.host is None or step.host.fits
+            fits = has_room and step.fits_probability >= 1 - risk
+            if fits and step.step_time_s < fastest_s:
+                fastest, fastest_s = Replanned(changed, changes=changes), step.step_time_s
+    if fastest.job is not None:
+        return fastest
+    reason = f"none of {tried} plans, the fastest of each kind of GPU alone, runs and fits on all"
+    return Replanned(None, reason if tried else "no plan fits on any of the kinds alone")
+
+
+def _plans_of_kinds(job: Job, risk: float) -> list[Mapping[str, Any]]:
+    """The fastest plans where all GPUs are of one of the kinds, each once."""
+    found: list[Mapping[str, Any]] = []
+    for pool in job.document["cluster"]["pools"]:
+        alone = {"cluster": {**pool, "gpus": job.cluster.gpus}}
+        same = searchable_job(lambda changes, alone=alone: job.replace({**alone, **changes}))  # type: ignore[misc]
+        choices = search_plans(same, top=_PLANS_OF_A_KIND, risk=risk).choices
+        found += [each.changes for each in choices if each.changes not in found]
+    return found

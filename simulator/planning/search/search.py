@@ -413,29 +413,45 @@ def _try(job: Job, tier: Tier) -> _Trial:
     return _Trial(step.step_time_s, peak_bytes, step.fits_probability, step.breakdown_s)
 
 
-BATCH = "batch.global"
+BATCH, GPUS = "batch.global", "cluster.gpus"
 
 
-def merged_searches(searches: Mapping[int, PlanSearch], top: int) -> PlanSearch:
-    """One ranking of searches that differ in their global batch.
+def merged_searches(
+    searches: Sequence[tuple[Mapping[str, Any], PlanSearch]], top: int
+) -> PlanSearch:
+    """One ranking of searches that differ in their global batch, their number of GPUs, or both.
+
+    Args:
+        searches: Each with what it changes of the job: ``{"batch.global": 256}``.
+        top: Plans of each number of GPUs.
 
     Returns:
-        The plans with the least time per sequence; their changes name the batch.
+        The plans with the least time per sequence, first; their changes name batch and GPUs.
     """
     ranked = sorted(
         (
-            (choice.step_time_s / batch, replace(choice, changes={BATCH: batch, **choice.changes}))
-            for batch, search in searches.items()
+            (
+                choice.step_time_s / changes.get(BATCH, 1),
+                replace(choice, changes={**changes, **choice.changes}),
+            )
+            for changes, search in searches
             for choice in search.choices
         ),
         key=lambda pair: pair[0],
     )
-    parts = list(searches.values())
+    kept: list[PlanChoice] = []
+    taken: Counter[Any] = Counter()
+    for _, choice in ranked:
+        gpus = choice.changes.get(GPUS)
+        if taken[gpus] < top:
+            kept.append(choice)
+        taken[gpus] += 1
+    parts = [search for _, search in searches]
     smallest = next(
-        ({BATCH: b, **s.smallest} for b, s in searches.items() if s.smallest is not None), None
+        ({**changes, **s.smallest} for changes, s in searches if s.smallest is not None), None
     )
     return PlanSearch(
-        choices=tuple(choice for _, choice in ranked[:top]),
+        choices=tuple(kept),
         plans=sum(part.plans for part in parts),
         replayed=sum(part.replayed for part in parts),
         simulated=sum(part.simulated for part in parts),

@@ -207,14 +207,28 @@ def _checked(job: Job, path: str, values: Sequence[Any]) -> list[Any]:
     block, _, field = path.partition(".")
     is_plan = block == "plan" and field in Plan.model_fields
     if not (is_plan or path == _MICRO):
-        rule = "cannot be varied: only batch.micro and the fields of plan can"
+        rule = "cannot be varied: only cluster.gpus, batch.micro and the fields of plan can"
         raise InputError.single(path, rule, hint="take for example plan.schedule")
-    if not values:
-        raise InputError.single(path, "needs at least one value to try")
+    checked_values(path, values)
     if is_plan:
         return [getattr(validated(Plan, {field: value}, "plan"), field) for value in values]
     batch = job.batch.model_dump(by_alias=True)
     return [validated(Batch, {**batch, "micro": value}, "batch").micro_batch for value in values]
+
+
+def checked_values(path: str, values: Any) -> list[Any]:
+    """The values of a field that is varied.
+
+    Raises:
+        InputError: They are no list, or there are none.
+    """
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+        raise InputError.single(
+            path, "must be a list of values to try", values, f"write [{values}]"
+        )
+    if len(values) == 0:
+        raise InputError.single(path, "needs at least one value to try")
+    return list(values)
 
 
 def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart]) -> Fault | None:

@@ -18,7 +18,12 @@ from simulator.validate.measured_trace.account import (
     merged,
     predicted_spans,
 )
-from simulator.validate.measured_trace.rows import collective_kind, kernel_kind, operator_kind
+from simulator.validate.measured_trace.kernel_names import (
+    Wait,
+    collective_kind,
+    kernel_kind,
+    operator_kind,
+)
 from simulator.validate.measured_trace.trace_phases import innermost
 from simulator.validate.torch_run.predict import class_phases_s
 from tests.validate.test_torch_strategies import EXPERTS, job
@@ -31,7 +36,7 @@ SPANS = [
     Span(Kind.ALL_REDUCE, "backward", 3.5, 6.0),  # 0.5 s behind a kernel
     Span(GEMM, "backward", 7.0, 8.0),
     Span(Kind.ALL_GATHER, "backward", 5.5, 6.5),  # 0.5 s beside the all_reduce
-    Span(None, "backward", 8.0, 8.5),
+    Span(Wait.HOST, "backward", 8.0, 8.5),
     Span(OTHER, "optimizer", 9.0, 10.0),
 ]
 
@@ -45,8 +50,9 @@ def test_a_step_is_booked_as_one_does_by_eye():
         ("backward", Kind.ALL_REDUCE): 2.0,
         ("backward", Kind.ALL_GATHER): 0.5,
         ("backward", GEMM): 1.0,
-        # 6.5 to 7, the wait for the host, and 8.5 to 9: the optimizer waits for gradients.
-        ("backward", IDLE): 1.5,
+        ("backward", Wait.HOST): 0.5,
+        # 6.5 to 7, and 8.5 to 9: the optimizer waits for gradients.
+        ("backward", IDLE): 1.0,
         ("optimizer", OTHER): 1.0,
         ("optimizer", IDLE): 1.0,
     }
@@ -76,7 +82,7 @@ def test_bare_communication_belongs_to_the_phase_that_sent_it():
 
 ANY_SPAN = st.builds(
     lambda kind, phase, start, length: Span(kind, phase, start, start + length),
-    st.sampled_from([*KernelKind, Kind.ALL_REDUCE, Kind.SEND_RECV, None]),
+    st.sampled_from([*KernelKind, Kind.ALL_REDUCE, Kind.SEND_RECV, *Wait]),
     st.sampled_from(PHASES),
     st.floats(-1, 12),
     st.floats(0, 5),
@@ -162,6 +168,38 @@ KERNELS = {
     "ncclDevKernel_Generic": OTHER,
     "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)": Kind.ALL_TO_ALL,
     "bmm_E4m3_E4m3E4m3_Fp32_t128x64x128u2_s6_et64x64_m64x64x32": GEMM,
+    "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*)": Kind.ALL_TO_ALL,
+    "void dpsk::ep::internode::notify_dispatch<false, 4>(int const*)": Kind.ALL_TO_ALL,
+    "void deep_ep::internode_ll::combine<true, 3>(void*, int*)": Kind.ALL_TO_ALL,
+    "void dpsk::ep::cuda::get_dispatch_layout(long const*)": OTHER,
+    "void cdpsk::ep::CUB_200500_900_NS::DeviceScanKernel<>": OTHER,
+    "void c10d::nvshmem_extension::allToAllV<false>(void*)": Kind.ALL_TO_ALL,
+    "void dpsk::gemm::fp8_gemm_kernel<7168u, 2048u, 128u>": GEMM,
+    "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<float, 16>": Kind.ALL_REDUCE,
+    "void multimem_all_reduce_kernel<c10::BFloat16, 16>": Kind.ALL_REDUCE,
+    "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>": Kind.ALL_REDUCE,
+    "ncclSymkDevKernel_AllGather_LLMC(ncclSymkDevWorkArgs4K)": Kind.ALL_GATHER,
+    "void userbuffers_fp16_sum_inplace_gpu_rw_ag<2>(int, int)": Kind.ALL_GATHER,
+    "void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<4>(int, int)": Kind.REDUCE_SCATTER,
+    "kuserbuffers_pushrecv(int, int, int*)": Kind.SEND_RECV,
+    "triton_poi_fused__scaled_dot_product_flash_attention_clone_2": OTHER,
+    "triton_red_fused_addmm_matmul_native_layer_norm_0": OTHER,
+    "triton_tem_fused_addmm_relu_1": GEMM,
+    "void flashinfer::norm::RMSNormKernel<8u, __nv_bfloat16>": OTHER,
+    "void flashinfer::BatchPrefillWithRaggedKVCacheKernel<>": ATTENTION,
+    "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100": ATTENTION,
+    "kernel_cutlass_kernel_quackrmsnormRMSNorm_object_at": OTHER,
+    "void cutlass::device_kernel<flash::FlashAttnFwdSm90<>>": ATTENTION,
+    "cutlass3x_sm100_tensorop_bf16gemm_f32_256x128x64": GEMM,
+    "Custom_Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x224x64": GEMM,
+    "void ck_tile::kentry<1, ck_tile::FmhaFwdKernel<>>": ATTENTION,
+    "cudnn::cnn::conv2d_fprop_bf16_128x64": GEMM,
+    "_rms_norm_forward_kernel": OTHER,
+    "liger_cross_entropy_kernel": OTHER,
+    "_rope_embedding": OTHER,
+    "_cce_lse_forward_kernel": GEMM,
+    "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>": OTHER,
+    "void kgemm_4bit_inference_naive<__nv_bfloat16, 128, 16>": GEMM,
 }
 
 
@@ -196,6 +234,7 @@ def test_nccl_says_which_collective_its_sends_and_receives_make_up():
         ("autograd::engine::evaluate_function: MmBackward0", OTHER),
         ("c10d::allreduce_", None),
         ("_c10d_functional::wait_tensor", None),
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", Wait.DATA_LOADER),
     ],
 )
 def test_an_operator_is_known_by_its_name(name, kind):

@@ -18,6 +18,7 @@ from simulator.errors import InputError
 from simulator.program.ir import Kind
 from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.account import IDLE, PHASES, account
+from simulator.validate.measured_trace.kernel_names import Wait
 from simulator.validate.measured_trace.measured_step import read_step
 from simulator.validate.measured_trace.trace_comparison import compare_trace
 from simulator.validate.torch_run.train_and_compare import validate_torch
@@ -62,7 +63,7 @@ def test_autograd_tells_the_phases_that_the_program_names(tmp_path):
     assert booked.keys() == booked_too.keys()
     for key, seconds in booked.items():
         # Between its passes a program prepares the next, which only it can tell.
-        share = 0.03 if key[1] == IDLE else 0.002
+        share = 0.03 if key[1] == Wait.HOST else 0.002
         assert booked_too[key] == pytest.approx(seconds, abs=share * named.step_s)
 
 
@@ -142,3 +143,50 @@ def test_a_rank_that_contradicts_the_trace_or_the_job_is_refused(gpu_trace):
 @pytest.mark.parametrize("header", [{"distributedInfo": 3}, world(-1, True), world(None, "8")])
 def test_a_rank_that_is_no_number_counts_as_not_said(gpu_trace, header):
     assert compare_trace(gpu_trace(**header), job_from_document(GPU_JOB)).rank == 0
+
+
+def layers_on_gpu(path: Path, layers: int) -> Path:
+    """A trace of one forward pass: four products and one attention per layer, and a head."""
+    gpu = Gpu()
+    for layer in range(layers):
+        for place, name in enumerate(
+            ["nvjet_a", "flash_fwd_kernel", "nvjet_b", "nvjet_c", "nvjet_d"]
+        ):
+            start = 100 + 50 * layer + 10 * place
+            gpu.run(name, start - 90, start, 10)
+    gpu.run("nvjet_head", 40 + 50 * layers, 100 + 50 * layers, 10)
+    return write_trace(path / "t.json", gpu.events)
+
+
+OTHER_MODEL = "forward runs 4 attention kernels in the trace and 2 in the prediction"
+
+
+@pytest.mark.parametrize(("layers", "sentence"), [(2, ""), (4, OTHER_MODEL)])
+def test_a_trace_of_another_model_is_noticed_by_its_kernels(tmp_path, layers, sentence):
+    job = job_from_document(
+        GPU_JOB
+        | {
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": 1},
+            "batch": {"global": 1, "seq_len": 2048},
+            "plan": {},
+        }
+    )
+    found = compare_trace(layers_on_gpu(tmp_path, layers), job)
+    noticed = [note for note in found.notes if "another model" in note]
+    assert [note.startswith(sentence) for note in noticed] == [True] * bool(sentence)
+
+
+def test_a_trace_of_a_cpu_that_should_be_of_a_gpu_is_called_so():
+    job = job_from_document(
+        GPU_JOB | {"cluster": {"profile": "h100-sxm-80gb", "gpus": 2}, "plan": {}}
+    )
+    assert any("recorded on a CPU alone" in note for note in compare_trace(REAL, job).notes)
+
+
+def test_the_verdict_says_how_far_and_where(job):
+    found = compare_trace(REAL, job)
+    assert found.verdict == (
+        "The step takes 73.7 ms (68 %) longer than predicted, outside the 80 % prediction "
+        "interval. Most of it: gemm of backward, +47.0 ms."
+    )
+    assert found.to_dict()["verdict"] == found.verdict

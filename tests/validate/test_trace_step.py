@@ -8,6 +8,7 @@ from simulator.errors import InputError
 from simulator.program.ir import Kind
 from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.account import IDLE, account
+from simulator.validate.measured_trace.kernel_names import Wait
 from simulator.validate.measured_trace.measured_step import read_step
 from tests.validate.kineto import AUTOGRAD, MAIN, Gpu, annotation, operator, world, write_trace
 
@@ -61,7 +62,9 @@ BOOKED = {
     ("backward", Kind.ALL_REDUCE): 50 * US,
     ("backward", OTHER): 50 * US,
     ("optimizer", OTHER): 100 * US,
-    ("optimizer", IDLE): 100 * US,
+    # The host launches the next step's first kernel 10 us after the GPU has finished this one.
+    ("optimizer", Wait.HOST): 10 * US,
+    ("optimizer", IDLE): 90 * US,
 }
 
 
@@ -185,12 +188,12 @@ def test_a_cpu_step_is_booked_as_one_does_by_eye(write):
     found = account(step.spans, step.step_s)
     assert found.by_phase_s == pytest.approx(
         {
-            ("forward", IDLE): 10 * US,
+            ("forward", Wait.HOST): 10 * US,
             ("forward", OTHER): 10 * US,
             ("forward", GEMM): 30 * US,
             ("backward", GEMM): 40 * US,
             ("backward", Kind.ALL_REDUCE): 20 * US,
-            ("backward", IDLE): 20 * US,
+            ("backward", Wait.HOST): 20 * US,
             ("optimizer", OTHER): 20 * US,
         }
     )

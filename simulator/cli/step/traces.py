@@ -127,7 +127,8 @@ def compare(
         Path,
         typer.Argument(
             metavar="TRACE.json.gz",
-            help="One rank's profile: what export_chrome_trace of torch.profiler writes.",
+            help="One rank's profile: what export_chrome_trace of torch.profiler writes, or "
+            "nsys export --type sqlite.",
         ),
     ],
     job_file: JobFile,
@@ -158,9 +159,9 @@ def compare(
     Differences stand by phase and kind.
 
     Every moment is booked once: under the kernel that computes; else as communication that is
-    not hidden; else as idle. Kernels of NCCL spin while they wait for other ranks, so such waits
-    are communication in a profile, and idle time in a prediction. A profiler costs time itself,
-    on a CPU much of it.
+    not hidden; else as a wait for the host or its data loader; else as idle. Kernels of NCCL
+    spin while they wait for other ranks, so such waits are communication in a profile, and idle
+    time in a prediction. A profiler costs time itself, on a CPU much of it.
 
     On a GPU record ProfilerActivity.CPU, too: it tells backward from forward. Ranges named
     forward, backward and optimizer (torch.profiler.record_function) tell it better.
@@ -199,7 +200,7 @@ def _boxes(spans: Sequence[Span], step_s: tuple[float, float]) -> list[Box]:
     return [
         Box(Kind(span.phase) if span.computes else Kind(str(span.kind)), not span.computes,
             span.start_s, span.end_s)
-        for span in merged((s for s in spans if s.kind is not None), max(step_s) / _PIXELS)
+        for span in merged(spans, max(step_s) / _PIXELS)
     ]  # fmt: skip
 
 
@@ -212,6 +213,7 @@ def _print_comparison(found: TraceComparison) -> None:
     if found.communication:
         rows = [_row(gap, step_s) for gap in found.communication]
         print_table("communication, hidden or not", columns, rows)
+    typer.echo(f"\n{found.verdict}")
 
 
 def _row(gap: Gap, step_s: float) -> tuple[str, ...]:

@@ -20,7 +20,14 @@ from simulator.errors import InputError
 from simulator.program.ir import Category
 from simulator.results.rank_classes import classes_of
 from simulator.results.step import StepResult
-from simulator.validate.measured_trace.account import Account, account, predicted_spans
+from simulator.validate.measured_trace.account import (
+    IDLE,
+    PHASES,
+    Account,
+    account,
+    predicted_spans,
+)
+from simulator.validate.measured_trace.kernel_names import Wait
 from simulator.validate.measured_trace.trace_comparison import compare_trace
 
 MemoryKind = Literal["allocated", "reserved", "device"]
@@ -85,7 +92,13 @@ class TraceTimes:
 
 
 def _by_name(found: Account) -> Seconds:
-    return {f"{phase} {kind}": seconds for (phase, kind), seconds in found.by_phase_s.items()}
+    """Idle time as one: a prediction cannot say as finely as a trace what it waits for."""
+    busy = {
+        f"{phase} {kind}": seconds
+        for (phase, kind), seconds in found.by_phase_s.items()
+        if kind not in {*Wait, IDLE}
+    }
+    return busy | {f"{phase} {IDLE}": idle_s for phase in PHASES if (idle_s := found.idle_s(phase))}
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Where does the time of a step go, by phase and by kind, measured or predicted?
 
 Every moment of a step is booked once: under the kernel that computes in it; else, if a message is
-on its way, under that collective, which is then *exposed*; else it is idle. Idle time belongs to
-the phase of what follows, as it delays that; before the optimizer it belongs to backward, whose
-gradients are waited for.
+on its way, under that collective, which is then *exposed*; else under the host or its data loader,
+if the GPU waits for them; else it is idle. Time without a kernel belongs to the phase of what
+follows, as it delays that; before the optimizer it belongs to backward, whose gradients are waited
+for.
 
-A simulated step gives the same spans. Work of the host that a GPU waits for is idle time, as in a
-profile. A pass is the sum of its layers, so kernels of a kind follow one another; they do not
-alternate.
+A simulated step gives the same spans. A pass is the sum of its layers, so kernels of a kind follow
+one another; they do not alternate.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from simulator.program.price.stage_cost import SHARDING_COPY
 from simulator.program.states.data_parallel_collectives import BUCKET_COPY
 from simulator.results.passes import part_spans
 from simulator.results.step import StepResult
-from simulator.validate.measured_trace.rows import SpanKind
+from simulator.validate.measured_trace.kernel_names import SpanKind, Wait
 
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 IDLE = "idle"
-"""Where neither a kernel nor a collective runs."""
+"""Where neither a kernel nor a collective runs, and no host is waited for."""
 
 _PASSES: Mapping[Kind, Phase] = {
     Kind.FORWARD: "forward",
@@ -62,20 +62,25 @@ class Span(NamedTuple):
     """Something that runs on a rank.
 
     Attributes:
-        kind: What it does; None is waiting for its host.
+        kind: What it does, or what it waits for.
         phase: Of which phase it is.
         start_s, end_s: When, since the step began [s].
     """
 
-    kind: SpanKind | None
+    kind: SpanKind | Wait
     phase: Phase
     start_s: float
     end_s: float
 
     @property
     def computes(self) -> bool:
-        """Whether it is no communication, but belongs to the work of its phase."""
-        return self.kind is None or isinstance(self.kind, KernelKind)
+        """Whether it is a kernel that is no communication."""
+        return isinstance(self.kind, KernelKind)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is time in which a host is waited for."""
+        return isinstance(self.kind, Wait)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,10 @@ class Account:
         """Length of a phase [s]."""
         return sum(s for (found, _), s in self.by_phase_s.items() if found == phase)
 
+    def idle_s(self, phase: Phase) -> float:
+        """Time of a phase in which nothing runs, whatever is waited for [s]."""
+        return sum(self.by_phase_s.get((phase, why), 0.0) for why in (*Wait, IDLE))
+
 
 def account(spans: Iterable[Span], step_s: float) -> Account:
     """Book every moment of a step.
@@ -109,8 +118,8 @@ def account(spans: Iterable[Span], step_s: float) -> Account:
         for span in sorted(spans, key=lambda span: span.start_s)
         if span.end_s > 0 and span.start_s < step_s
     ]
-    computing = list(_one_at_a_time(span for span in inside if span.computes))
-    messages = [span for span in inside if not span.computes]
+    computing = list(_one_at_a_time(s for s in inside if s.computes or s.waits))
+    messages = [span for span in inside if not (span.computes or span.waits)]
     booked: dict[tuple[Phase, str], float] = {}
 
     def book(phase: Phase, kind: str, seconds: float) -> None:
@@ -118,14 +127,14 @@ def account(spans: Iterable[Span], step_s: float) -> Account:
             booked[phase, kind] = booked.get((phase, kind), 0.0) + seconds
 
     exposed = _Sweep(list(_one_at_a_time(messages)))
-    for phase, start_s, end_s in _gaps(computing, messages, step_s):
+    for phase, why, start_s, end_s in _gaps(computing, messages, step_s):
         left_s = end_s - start_s
         for message, seconds in exposed.inside(start_s, end_s):
             book(message.phase, str(message.kind), seconds)
             left_s -= seconds
-        book(phase, IDLE, left_s)
+        book(phase, why, left_s)
     for span in computing:
-        if span.kind is not None:
+        if span.computes:
             book(span.phase, span.kind, span.end_s - span.start_s)
     kinds = dict.fromkeys(span.kind for span in messages)
     communication = {
@@ -141,7 +150,7 @@ def account(spans: Iterable[Span], step_s: float) -> Account:
 def merged(spans: Iterable[Span], apart_s: float) -> Iterator[Span]:
     """The same, drawn together: neighbours that do the same as one, small gaps closed.
 
-    All that computes in a phase counts as doing the same.
+    All that computes in a phase counts as doing the same. Waits are left out.
 
     Args:
         spans: In order of start.
@@ -149,6 +158,8 @@ def merged(spans: Iterable[Span], apart_s: float) -> Iterator[Span]:
     """
     last: dict[object, Span] = {}
     for span in spans:
+        if span.waits:
+            continue
         key = span.phase if span.computes else span.kind
         before = last.get(key)
         if before is None or span.start_s - before.end_s >= apart_s:
@@ -171,20 +182,25 @@ def _one_at_a_time(spans: Iterable[Span]) -> Iterator[Span]:
 
 def _gaps(
     computing: Sequence[Span], messages: Sequence[Span], step_s: float
-) -> Iterator[tuple[Phase, float, float]]:
-    """Phase, start and end of every time without a kernel, in order."""
+) -> Iterator[tuple[Phase, str, float, float]]:
+    """Phase, reason, start and end of every time without a kernel, in order."""
     if not computing:
-        yield (messages[0].phase if messages else PHASES[0]), 0.0, step_s
+        yield (messages[0].phase if messages else PHASES[0]), IDLE, 0.0, step_s
         return
     clock_s, before = 0.0, computing[0].phase
     for span in computing:
         if span.start_s > clock_s:
-            yield (before if span.phase == "optimizer" else span.phase), clock_s, span.start_s
-        if span.kind is None:
-            yield span.phase, span.start_s, span.end_s
+            yield delayed_phase(before, span.phase), IDLE, clock_s, span.start_s
+        if span.waits:
+            yield span.phase, str(span.kind), span.start_s, span.end_s
         clock_s, before = span.end_s, span.phase
     if step_s > clock_s:
-        yield before, clock_s, step_s
+        yield before, IDLE, clock_s, step_s
+
+
+def delayed_phase(before: Phase, after: Phase) -> Phase:
+    """The phase that a time without a kernel belongs to, by the kernels around it."""
+    return before if after == "optimizer" else after
 
 
 class _Sweep:
@@ -257,10 +273,10 @@ def _parts(
 
 def _kind(
     part: Part, kinds: Mapping[str, KernelKind], issued: Mapping[str, Kind]
-) -> SpanKind | None:
-    """What a part of a pass is; None where the GPU waits for its host."""
+) -> SpanKind | Wait:
+    """What a part of a pass is."""
     if part.category is Category.HOST:
-        return None
+        return Wait.HOST
     if part.category in COMMUNICATION and part.name not in _DEVICE_COPIES:
         return issued.get(part.name, _USUAL[part.category])
     return kinds.get(part.name, KernelKind.OTHER)

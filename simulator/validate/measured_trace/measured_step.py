@@ -1,14 +1,18 @@
 """What ran in one step that torch's profiler recorded?
 
-On a GPU a step is what its host launched in a range ``ProfilerStep#N``, and lasts until the
-first kernel of the next step begins; the last step lasts until its last kernel ends. On a CPU
-a step is the range itself, and what no operator covers is the interpreter's.
+On a GPU a step begins with the first kernel that its host launched in a range ``ProfilerStep#N``,
+and lasts until the first kernel of the next step begins; the last step lasts until its last kernel
+ends. What an earlier step launched and runs on into it, such as a late reduction, is booked in it,
+too. Where the GPU is without work until the host launches the next kernel, it waits for the host,
+or for its data loader. On a CPU a step is the range itself, and what no operator covers is the
+host's: of its interpreter, or its data loader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,8 @@ from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.program.price.roofline import KernelKind
-from simulator.validate.measured_trace.account import PHASES, Span
+from simulator.validate.measured_trace.account import PHASES, Span, delayed_phase
+from simulator.validate.measured_trace.kernel_names import SpanKind, Wait
 from simulator.validate.measured_trace.rows import STEP, Range, Rows, Table, read_rows
 from simulator.validate.measured_trace.trace_phases import PhaseClock, innermost, phase_clock
 
@@ -77,16 +82,20 @@ class _Reader:
         if len(self.rows.devices) > 1:
             self._refuse("has kernels of several GPUs", "record every rank in a file of its own")
         steps = self._steps()
-        launched_us = self._launched_us() if self.is_gpu else np.empty(0)
-        windows = self._windows(list(steps.values()), launched_us)
+        if self.is_gpu:
+            steps = self._with_kernels(steps, number)
+        hosts = list(steps.values())
+        windows = self._windows(hosts)
         chosen = self._chosen(list(steps), [end - start for start, end in windows], number)
-        window, host = windows[chosen], list(steps.values())[chosen]
+        window, host = windows[chosen], hosts[chosen]
         clock = self._phases(host)
-        spans = (
-            self._gpu_spans(window, host, launched_us, clock)
-            if self.is_gpu
-            else self._cpu_spans(window, clock)
-        )
+        if not clock.start_us.size:
+            self.notes.append("nothing in the trace tells backward from forward")
+        if self.is_gpu:
+            earlier = self._phases(hosts[chosen - 1]) if chosen else clock
+            spans = self._gpu_spans(window, host, clock, earlier)
+        else:
+            spans = self._cpu_spans(window, clock)
         rank, ranks = self._place()
         has_numbers = any(self._numbers())
         return TracedStep(
@@ -121,6 +130,7 @@ class _Reader:
         begin, end = min(starts, default=0.0), max(ends, default=0.0)
         return {0: Range("", thread, float(begin), float(end))}
 
+    @cached_property
     def _launched_us(self) -> NDArray[np.float64]:
         """When the host launched each kernel; NaN if unknown."""
         launches = self.launches
@@ -137,14 +147,24 @@ class _Reader:
             self.notes.append(f"{share} are left out: nothing tells their launch")
         return np.where(is_known, launches.start_us[order][place], np.nan)
 
-    def _windows(
-        self, hosts: Sequence[Range], launched_us: NDArray[np.float64]
-    ) -> list[tuple[float, float]]:
+    def _launched_in(self, host: Range) -> NDArray[np.bool_]:
+        return (self._launched_us >= host.start_us) & (self._launched_us < host.end_us)
+
+    def _with_kernels(self, steps: Mapping[int, Range], number: int | None) -> dict[int, Range]:
+        """Steps that launch something; the others are said."""
+        found = {each: host for each, host in steps.items() if self._launched_in(host).any()}
+        missing = [each for each in steps if each not in found]
+        if not found or number in missing:
+            self._refuse("has steps that launch no kernel", "record whole steps")
+        if missing:
+            names = ", ".join(map(str, missing[:10]))
+            self.notes.append(f"steps that launch no kernel are left out: {names}")
+        return found
+
+    def _windows(self, hosts: Sequence[Range]) -> list[tuple[float, float]]:
         if not self.is_gpu:
             return [(host.start_us, host.end_us) for host in hosts]
-        own = [(launched_us >= host.start_us) & (launched_us < host.end_us) for host in hosts]
-        if not all(mask.any() for mask in own):
-            self._refuse("has steps that launch no kernel", "record whole steps")
+        own = [self._launched_in(host) for host in hosts]
         starts = [float(self.kernels.start_us[mask].min()) for mask in own]
         return list(
             zip(starts, [*starts[1:], float(self.kernels.end_us[own[-1]].max())], strict=True)
@@ -162,49 +182,96 @@ class _Reader:
     def _phases(self, host: Range) -> PhaseClock:
         operators = self.operators
         inside = (operators.start_us >= host.start_us) & (operators.start_us < host.end_us)
-        computes = np.asarray([each.kind is not None for each in self.rows.activity], dtype=bool)
+        computes = self._is_kind(lambda kind: kind is not None and not _is_wait(kind))
         operators = operators.where(inside & computes[operators.code])
         ranges = [r for r in self.rows.ranges if host.start_us <= r.start_us < host.end_us]
         backward = self.is_backward[operators.code]
-        clock = phase_clock(ranges, operators, backward, host.thread)
-        if not clock.start_us.size:
-            self.notes.append("nothing in the trace tells backward from forward")
-        return clock
+        return phase_clock(ranges, operators, backward, host.thread)
+
+    def _is_kind(self, holds: Callable[[SpanKind | Wait | None], bool]) -> NDArray[np.bool_]:
+        """Of every code of a row, whether something holds of its kind."""
+        return np.asarray([holds(each.kind) for each in self.rows.activity], dtype=bool)
 
     def _gpu_spans(
-        self,
-        window: tuple[float, float],
-        host: Range,
-        launched_us: NDArray[np.float64],
-        clock: PhaseClock,
+        self, window: tuple[float, float], host: Range, clock: PhaseClock, earlier: PhaseClock
     ) -> list[Span]:
-        own = (launched_us >= host.start_us) & (launched_us < host.end_us)
-        kernels, phases = self.kernels.where(own), clock.at(launched_us[own])
-        return self._spans(kernels, phases, window[0])
+        is_known = (self.kernels.end_us > window[0]) & ~np.isnan(self._launched_us)
+        kernels, launched_us = self.kernels.where(is_known), self._launched_us[is_known]
+        is_carried = launched_us < host.start_us
+        phases = np.where(is_carried, earlier.at(launched_us), clock.at(launched_us))
+        is_seen = kernels.start_us < window[1]
+        spans = self._spans(kernels.where(is_seen), phases[is_seen], window)
+        computes = self._is_kind(lambda kind: isinstance(kind, KernelKind))[kernels.code]
+        own = kernels.where(computes)
+        return spans + list(self._waits(own, launched_us[computes], phases[computes], window))
 
     def _cpu_spans(self, window: tuple[float, float], clock: PhaseClock) -> list[Span]:
         def inside(table: Table) -> Table:
             return table.where((table.end_us > window[0]) & (table.start_us < window[1]))
 
         operators, messages = inside(self.operators), inside(self.messages)
-        whole = np.asarray([each.kind in _WHOLE for each in self.rows.activity], dtype=bool)
-        spans = self._spans(messages, clock.at(messages.start_us), window[0])
+        operators = operators.where(~self._is_kind(_is_wait)[operators.code])
+        whole = self._is_kind(lambda kind: kind in _WHOLE)
+        parts = []
         for thread in np.unique(operators.key):
             own = operators.where(operators.key == thread)
             segments = list(innermost(own.start_us, own.end_us, own.code, whole[own.code]))
             start_us, end_us, code = (np.asarray(column) for column in zip(*segments, strict=True))
-            table = Table(start_us, end_us, np.zeros(code.size, np.int64), code.astype(np.int16))
-            spans += self._spans(table, clock.at(start_us), window[0])
-        return spans
+            parts.append(Table(start_us, end_us, np.zeros(code.size, np.int64), code))
+        covered = Table(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        phases = clock.at(covered.start_us)
+        spans = self._spans(messages, clock.at(messages.start_us), window)
+        spans += self._spans(covered, phases, window)
+        computes = self._is_kind(lambda kind: isinstance(kind, KernelKind))[covered.code]
+        own = covered.where(computes)
+        return spans + list(self._waits(own, own.start_us, phases[computes], window))
 
-    def _spans(self, table: Table, phases: NDArray[np.int64], begin_us: float) -> list[Span]:
-        rows = zip(
-            table.start_us.tolist(), table.end_us.tolist(), table.code.tolist(), phases.tolist(),
-            strict=True,
-        )  # fmt: skip
+    def _waits(
+        self,
+        computing: Table,
+        launched_us: NDArray[np.float64],
+        phases: NDArray[np.int64],
+        window: tuple[float, float],
+    ) -> Iterator[Span]:
+        """Times in which nothing computes, until the host launches what computes next.
+
+        Args:
+            computing: What computes, also the first that begins behind the window.
+            launched_us: When it was launched, shape (rows,); a CPU launches what it begins.
+            phases: Places in :data:`PHASES`, shape (rows,).
+            window: Begin and end of the step [us].
+        """
+        loads = self.operators.where(self._is_kind(_is_wait)[self.operators.code])
+        order = np.argsort(computing.start_us, kind="stable")
+        columns = (computing.start_us, computing.end_us, launched_us, phases)
+        clock_us, before = window[0], None
+        for start_us, end_us, launch_us, place in zip(
+            *(column[order].tolist() for column in columns), strict=True
+        ):
+            phase = PHASES[place]
+            is_behind = start_us >= window[1]
+            waiting = before if before and is_behind else delayed_phase(before or phase, phase)
+            until_us = min(launch_us, start_us, window[1])
+            for why, begin_us, stop_us in _by_loader(clock_us, until_us, loads):
+                yield Span(why, waiting, (begin_us - window[0]) / 1e6, (stop_us - window[0]) / 1e6)
+            if is_behind:
+                return
+            clock_us, before = max(clock_us, end_us), phase
+        if not self.is_gpu:
+            for why, begin_us, stop_us in _by_loader(clock_us, window[1], loads):
+                yield Span(why, before or PHASES[0], (begin_us - window[0]) / 1e6,
+                           (stop_us - window[0]) / 1e6)  # fmt: skip
+
+    def _spans(
+        self, table: Table, phases: NDArray[np.int64], window: tuple[float, float]
+    ) -> list[Span]:
+        """What of rows lies in the window, from its begin on."""
+        start_s = (table.start_us.clip(*window) - window[0]) / 1e6
+        end_s = (table.end_us.clip(*window) - window[0]) / 1e6
+        columns = (start_s.tolist(), end_s.tolist(), table.code.tolist(), phases.tolist())
         return [
-            Span(kind, PHASES[phase], (start_us - begin_us) / 1e6, (end_us - begin_us) / 1e6)
-            for start_us, end_us, code, phase in rows
+            Span(kind, PHASES[phase], begins_s, ends_s)
+            for begins_s, ends_s, code, phase in zip(*columns, strict=True)
             if (kind := self.rows.activity[code].kind) is not None
         ]
 
@@ -218,6 +285,26 @@ class _Reader:
 
     def _refuse(self, rule: str, hint: str) -> None:
         raise InputError.single("traceEvents", rule, file=self.file, hint=hint)
+
+
+def _is_wait(kind: SpanKind | Wait | None) -> bool:
+    return isinstance(kind, Wait)
+
+
+def _by_loader(start_us: float, end_us: float, loads: Table) -> Iterator[tuple[Wait, float, float]]:
+    """A wait for the host, cut into what its data loader takes and the rest."""
+    is_seen = (loads.end_us > start_us) & (loads.start_us < end_us)
+    clock_us = start_us
+    for row in np.flatnonzero(is_seen)[np.argsort(loads.start_us[is_seen])].tolist():
+        begin_us = max(clock_us, float(loads.start_us[row]))
+        stop_us = min(end_us, float(loads.end_us[row]))
+        if begin_us > clock_us:
+            yield Wait.HOST, clock_us, begin_us
+        if stop_us > begin_us:
+            yield Wait.DATA_LOADER, begin_us, stop_us
+            clock_us = stop_us
+    if end_us > clock_us:
+        yield Wait.HOST, clock_us, end_us
 
 
 def _device(header: Mapping[str, Any]) -> str:

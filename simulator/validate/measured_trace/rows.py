@@ -1,15 +1,7 @@
-"""What of a trace is needed to account for its steps, and what does each kernel do by its name?
+"""What of a trace is needed to account for its steps?
 
 Times and a small number for what ran, in columns: an event as Python reads it takes a kilobyte, a
 row of a column table forty bytes, and a trace of a few steps may have millions of events.
-
-Libraries name their kernels after what they compute, but agree on no scheme; what no word gives
-away counts as :attr:`KernelKind.OTHER`. Attention that is not fused shows as the products and the
-softmax that it is made of.
-
-Source:
-    Names as they stand in profiles of torch (operators ``aten::``), cuBLAS, CUTLASS, Triton,
-    FlashAttention, cuDNN, DeepEP, NCCL, RCCL (Tensile, Composable Kernel) and gloo.
 """
 
 from __future__ import annotations
@@ -26,48 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.program.ir import Kind
-from simulator.program.price.roofline import KernelKind
+from simulator.files import why_unreadable
+from simulator.validate.measured_trace.kernel_names import (
+    SpanKind,
+    Wait,
+    collective_kind,
+    kernel_kind,
+    operator_kind,
+    waits_for_data,
+)
+from simulator.validate.measured_trace.nsight_export import SIGNATURE, NsightExport
 from simulator.validate.measured_trace.trace_events import Event, TraceFile
-
-SpanKind = KernelKind | Kind
-
-_COLLECTIVES = {
-    "all_reduce": Kind.ALL_REDUCE,
-    "allreduce": Kind.ALL_REDUCE,
-    "all_gather": Kind.ALL_GATHER,
-    "allgather": Kind.ALL_GATHER,
-    "reduce_scatter": Kind.REDUCE_SCATTER,
-    "reducescatter": Kind.REDUCE_SCATTER,
-    "all_to_all": Kind.ALL_TO_ALL,
-    "alltoall": Kind.ALL_TO_ALL,
-    "broadcast": Kind.BROADCAST,
-    "sendrecv": Kind.SEND_RECV,
-    "scatter": Kind.SCATTER,
-    "gather": Kind.GATHER,
-    "reduce": Kind.REDUCE,
-    "send": Kind.SEND_RECV,
-    "recv": Kind.SEND_RECV,
-}
-"""Words in the names of collectives; longer ones contain shorter ones and come first."""
-
-_EXCHANGE = "deep_ep::"
-"""DeepEP's kernels send and receive the tokens of experts themselves."""
-_COPIES = {"dtoh": Kind.COPY_TO_HOST, "htod": Kind.COPY_TO_DEVICE}
-_ATTENTION = re.compile(
-    r"flash|fmha|flex_attention|(efficient|cudnn|fused)_attention|fused_attn|sdpa"
-    r"|attn?_?(fwd|bwd)|attention_?(fwd|bwd|forward|backward)"
-)
-_PRODUCT_KERNEL = re.compile(
-    r"gemm|gemv|^bmm_|cutlass|cublas|xmma|nvjet|^cijk_|matmul|splitk|triton_tem_fused.*mm|triton_mm"
-)
-_PRODUCT_OPERATOR = re.compile(
-    r"::_?(add|b|badd|grouped_|scaled_|scaled_grouped_|int_)?(mm|mv)(_|$)|_linear(_|$)"
-)
-_WRAPPER = re.compile(r"^aten::(_?scaled_dot_product_attention|_?linear|matmul)")
-"""Operators that only call others, which are counted themselves."""
-_WAIT = re.compile(r"^(_?c10d(_functional)?|gloo|nccl)::")
-"""Operators of collectives: what they take is waiting, or the launch of what is counted."""
 
 MAX_ROWS = 5_000_000
 """More events are not kept but refused: some hundred bytes each at the most, in all."""
@@ -97,44 +58,6 @@ PHASE = re.compile(r"^(?:step: |\W*)(forward|backward|optimizer)(?![a-z])", re.I
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime"})
 
 _ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-
-
-def collective_kind(name: str) -> Kind | None:
-    """What a collective does, by its name in any spelling; None where no word says."""
-    lower = name.lower()
-    return next((kind for word, kind in _COLLECTIVES.items() if word in lower), None)
-
-
-def kernel_kind(name: str, args: Mapping[str, Any]) -> SpanKind:
-    """What a kernel, copy or fill of a GPU does.
-
-    Args:
-        name: As the profiler gives it.
-        args: What else it says; a kernel of NCCL names its collective there.
-    """
-    lower = name.lower()
-    if lower.startswith(("nccl", "rccl", "mscclkernel")):
-        # An exchange between all is sends and receives to NCCL.
-        stated = collective_kind(str(args.get("Collective name", "")))
-        return stated or collective_kind(name) or KernelKind.OTHER
-    if _EXCHANGE in lower:
-        return Kind.ALL_TO_ALL
-    if lower.startswith("memcpy"):
-        return next((kind for word, kind in _COPIES.items() if word in lower), KernelKind.OTHER)
-    if _ATTENTION.search(lower):
-        return KernelKind.ATTENTION
-    return KernelKind.GEMM if _PRODUCT_KERNEL.search(lower) else KernelKind.OTHER
-
-
-def operator_kind(name: str) -> KernelKind | None:
-    """What an operator on a CPU does; None is waiting for other ranks."""
-    if _WAIT.match(name):
-        return None
-    if _WRAPPER.match(name):
-        return KernelKind.OTHER
-    if _ATTENTION.search(name):
-        return KernelKind.ATTENTION
-    return KernelKind.GEMM if _PRODUCT_OPERATOR.search(name) else KernelKind.OTHER
 
 
 class Range(NamedTuple):
@@ -198,7 +121,7 @@ class Table(NamedTuple):
 class _Activity(NamedTuple):
     """What a row does; the numbers of rows are places in a list of these."""
 
-    kind: SpanKind | None
+    kind: SpanKind | Wait | None
     is_backward: bool = False
 
 
@@ -208,7 +131,7 @@ class Rows:
 
     Attributes:
         activity: What each code stands for: a kind of kernel, operator or collective (None is
-            waiting), and whether it belongs to autograd.
+            waiting for other ranks), and whether it belongs to autograd.
         kernels: What ran on the GPU; keys are correlations.
         launches: When the host launched it; keys are correlations.
         operators: What ran on the CPU; keys are threads.
@@ -255,6 +178,8 @@ class Rows:
             kind = collective_kind(name) if name.startswith(_ON_CPU) else None
             if kind is not None:
                 self.messages.add(span_us, 0, self._code(_Activity(kind)))
+            elif waits_for_data(name):
+                self.operators.add(span_us, self._thread(event), self._operator_code(name))
             elif STEP.match(name) or PHASE.match(name) or name.startswith(UPDATE):
                 self.ranges.append(Range(name[:200], self._thread(event), *span_us))
         return True
@@ -285,12 +210,12 @@ class Rows:
 
 
 def read_rows(path: Path) -> Rows:
-    """What a trace of torch's profiler holds.
+    """What a trace of torch's profiler holds, or an export of Nsight Systems.
 
     Raises:
         InputError: It is no such trace, damaged, or larger than any trace.
     """
-    file, rows, events = TraceFile(path), Rows(), 0
+    file, rows, events = _opened(path), Rows(), 0
     for event in file.events():
         try:
             events += rows.add(event)
@@ -307,6 +232,15 @@ def read_rows(path: Path) -> Rows:
         hint = "record it with torch.profiler and export_chrome_trace"
         raise InputError.single("traceEvents", rule, file=str(path), hint=hint)
     return rows
+
+
+def _opened(path: Path) -> TraceFile | NsightExport:
+    try:
+        with path.open("rb") as file:
+            is_database = file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError as error:
+        raise InputError.single("", why_unreadable(error), file=str(path)) from error
+    return NsightExport(path) if is_database else TraceFile(path)
 
 
 def _number(value: object) -> float:

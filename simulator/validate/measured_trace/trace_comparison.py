@@ -14,6 +14,7 @@ from simulator.program.price.roofline import KernelKind
 from simulator.results.rank_classes import classes_of
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
+from simulator.units import format_seconds, signed_seconds
 from simulator.validate.measured_trace.account import (
     IDLE,
     PHASES,
@@ -23,10 +24,12 @@ from simulator.validate.measured_trace.account import (
     account,
     predicted_spans,
 )
+from simulator.validate.measured_trace.kernel_census import census_notes, predicted_census
+from simulator.validate.measured_trace.kernel_names import Wait
 from simulator.validate.measured_trace.measured_step import TracedStep, read_step
 
 SCHEMA_VERSION = 1
-_KINDS = (*map(str, KernelKind), *map(str, Kind), IDLE)
+_KINDS = (*map(str, KernelKind), *map(str, Kind), *map(str, Wait), IDLE)
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,30 @@ class TraceComparison:
             if kind in measured.communication_s or kind in predicted.communication_s
         ]
 
+    @property
+    def verdict(self) -> str:
+        """How far the step is off, whether that was to be expected, and where most of it lies."""
+        whole, *gaps = self.gaps
+        if round(whole.gap_s / whole.predicted_s, 3) == 0:
+            return "The step takes as long as predicted."
+        side = "longer" if whole.gap_s > 0 else "less"
+        share = abs(whole.gap_s) / whole.predicted_s
+        sentence = (
+            f"The step takes {format_seconds(abs(whole.gap_s))} ({100 * share:.0f} %) {side} than "
+            f"predicted{self._expectation(whole.measured_s)}."
+        )
+        largest = max((gap for gap in gaps if gap.kind), key=lambda gap: gap.gap_s * whole.gap_s)
+        return f"{sentence} Most of it: {largest.kind} of {largest.phase}, " + (
+            f"{signed_seconds(largest.gap_s)}."
+        )
+
+    def _expectation(self, measured_s: float) -> str:
+        band_s = self.result.step_time_band_s
+        if band_s is None:
+            return ""
+        is_inside = band_s[0] <= measured_s <= band_s[1]
+        return f", {'inside' if is_inside else 'outside'} the 80 % prediction interval"
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         step, (whole, *gaps) = self.step, self.gaps
@@ -127,6 +154,7 @@ class TraceComparison:
             "measured_step_s": whole.measured_s,
             "predicted_step_s": whole.predicted_s,
             "gap_s": whole.gap_s,
+            "verdict": self.verdict,
             "phases": [gap.to_dict() for gap in gaps if not gap.kind],
             "gaps": [gap.to_dict() for gap in gaps if gap.kind],
             "communication": [gap.to_dict() for gap in self.communication],
@@ -172,10 +200,17 @@ def compare_trace(
     if not traced.is_gpu:
         notes.append(
             "a CPU dispatches its operators itself: that time is part of its operators in the "
-            "trace, and idle in the prediction"
+            "trace, and time of the host in the prediction"
         )
+        if not job.cluster.profile.device.launches_itself:
+            notes.append(
+                "the trace was recorded on a CPU alone; to record the kernels of a GPU, add "
+                "ProfilerActivity.CUDA"
+            )
     if traced.number is not None and len(traced.numbers) > 1:
         notes.append(f"step {traced.number} of steps {traced.numbers[0]} to {traced.numbers[-1]}")
+    if traced.is_gpu:
+        notes += census_notes(traced.spans, predicted_census(job, result, rank_class))
     spans = predicted_spans(job, result, rank_class)
     return TraceComparison(job, own, rank_class, traced, result, spans, notes)
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from simulator.validate.measured_trace.rows import collective_kind
+from simulator.validate.measured_trace.kernel_names import collective_kind
 from simulator.validate.torch_run.run_comparison import TracedSpan
 
 if TYPE_CHECKING:

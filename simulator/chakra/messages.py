@@ -10,19 +10,25 @@ Source: MLCommons Chakra, ``schema/protobuf/et_def.proto``; protobuf's encoding 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
+from simulator.chakra.execution_trace import NodeType
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import why_unreadable
 
 MAX_MESSAGE_BYTES = 16 * 1024**2
 """A longer message is no node; the longest real ones list the ranks of process groups."""
+MAX_JSON_BYTES = 512 * 1024**2
+"""A longer file has more nodes than are read."""
 _MAX_VARINT_BYTES = 10
+_SPACE = re.compile(r"\s*")
 _PACKAGE = "clustersim.chakra"
 
 _ATTRIBUTE_VALUES = {
@@ -115,6 +121,51 @@ def read_messages(path: Path) -> Iterator[bytes]:
                 yield content
     except OSError as error:
         raise broken_file(path, why_unreadable(error)) from error
+
+
+def json_messages(path: Path, kinds: Iterable[str]) -> Iterator[Any]:
+    """Messages that are written as JSON objects, one behind the other.
+
+    Args:
+        path: The file.
+        kinds: What each message is.
+
+    Raises:
+        InputError: It cannot be read, is too large, or is no row of such objects.
+    """
+    types = message_types()
+    from google.protobuf.json_format import ParseDict, ParseError
+
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise broken_file(path, f"has more than {MAX_JSON_BYTES} bytes of JSON")
+        text, decoder = path.read_text(encoding="utf-8"), json.JSONDecoder()
+        place = _next_place(text, 0)
+        for kind in kinds:
+            if place == len(text):
+                return
+            found, end = decoder.raw_decode(text, place)
+            yield ParseDict(_numbered(found), getattr(types, kind)(), ignore_unknown_fields=True)
+            place = _next_place(text, end)
+    except OSError as error:
+        raise broken_file(path, why_unreadable(error)) from error
+    except (ValueError, RecursionError, ParseError) as error:
+        raise broken_file(path, f"is no Chakra trace as JSON: {error}") from error
+
+
+def _next_place(text: str, place: int) -> int:
+    """Where the next object begins."""
+    space = _SPACE.match(text, place)
+    return space.end() if space else place
+
+
+def _numbered(message: object) -> object:
+    """A node whose type is a number, as it is among messages; JSON has its name."""
+    if isinstance(message, dict) and isinstance(kind := message.get("type"), str):
+        name = kind.removesuffix("_NODE")
+        if name in NodeType.__members__:
+            return message | {"type": int(NodeType[name])}
+    return message
 
 
 def _length(file: BinaryIO, path: Path) -> int | None:

@@ -228,8 +228,18 @@ class RankReader:
         return ranks
 
     def _ends(self, node: Node) -> tuple[int, int]:
-        """Rank that sends and rank that receives; a missing one is the rank itself."""
+        """Rank that sends and rank that receives; a missing one is the rank itself.
+
+        Chakra's converter of PyTorch's traces names neither, but a group; of two ranks it tells.
+        """
         own = self.trace.rank
+        if not {names.SOURCE, names.TARGET} & node.attributes.keys():
+            ranks = self._ranks(node) if names.GROUP in node.attributes else ()
+            if len(ranks) != 2 or own not in ranks:
+                rule = "names neither comm_src nor comm_dst, nor a process group of two ranks"
+                raise self._fault(node, rule, node.name)
+            other = sum(ranks) - own
+            return (own, other) if node.type is NodeType.COMM_SEND else (other, own)
         ends = [node.attributes.get(name, own) for name in (names.SOURCE, names.TARGET)]
         if not all(type(end) is int and end >= 0 for end in ends) or own not in ends:
             raise self._fault(node, "must be between this rank and another", ends)
@@ -274,6 +284,9 @@ class RankReader:
             raise self._fault(node, rule, number)
         if number == BARRIER:
             return self._once(kind.value, _BARRIER_BYTES, ranks)
+        if not num_bytes:
+            # Text converters write an exchange that there is none of as one of no bytes.
+            return NO_COST
         if kind is CollectiveKind.ALL_GATHER:
             num_bytes *= len(ranks)
         return self._once(kind.value, self._number(node, names.NUM_BYTES, num_bytes), ranks)

@@ -1,18 +1,28 @@
 """How does a rank's trace get into a file, and out of one that anybody may have written?
 
-Process groups stand in a metadata node, in the way PyTorch's execution traces have them.
+Process groups stand in a metadata node, in the way PyTorch's execution traces have them. Chakra's
+converters write no version, but the schema that they read; its ``chakra_jsonizer`` writes the same
+messages as JSON objects, one after another.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from simulator.chakra.execution_trace import SECONDS, STEP, Node, NodeType, RankTrace, Scalar
-from simulator.chakra.messages import broken_file, message_types, read_messages, write_message
+from simulator.chakra.messages import (
+    broken_file,
+    json_messages,
+    message_types,
+    read_messages,
+    write_message,
+)
 from simulator.errors import InputError
 from simulator.files import whole_file
 
@@ -22,7 +32,9 @@ MAX_NODES = 1_000_000
 """Nodes of all files together that are read, about a gigabyte of memory."""
 _GROUPS = "## process_group:init ##"
 """Name of the node that lists process groups, as PyTorch writes it."""
-_RANK = re.compile(r"(?:.*\.)?(?P<rank>\d{1,9})\.et")
+_RANK = re.compile(r"(?:.*\.)?(?P<rank>\d{1,9})\.(?:et|json)")
+_SCHEMA = "schema"
+"""Attribute of the first message that Chakra's converters write in place of a version."""
 _MICRO = 1e-6
 
 
@@ -85,9 +97,13 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     Raises:
         InputError: There is none, or two are of the same rank.
     """
-    files = [file for path in paths for file in (path.glob("*.et") if path.is_dir() else [path])]
+    files = [
+        file
+        for path in paths
+        for file in ([*path.glob("*.et"), *path.glob("*.json")] if path.is_dir() else [path])
+    ]
     if not files:
-        rule, hint = "holds no traces", "give files named NAME.RANK.et, one per rank"
+        rule, hint = "holds no traces", "give files NAME.RANK.et (or .json), one per rank"
         raise InputError.single("", rule, hint=hint, file=", ".join(map(str, paths)))
     by_rank: dict[int, Path] = {}
     for file in files:
@@ -103,7 +119,7 @@ def _rank_of(file: Path) -> int:
     found = _RANK.fullmatch(file.name)
     if found is None:
         rule = "does not say its rank"
-        raise InputError.single("", rule, hint="name it NAME.RANK.et", file=str(file))
+        raise InputError.single("", rule, hint="name it NAME.RANK.et or .json", file=str(file))
     return int(found["rank"])
 
 
@@ -128,16 +144,19 @@ def read_trace(path: Path, max_nodes: int = MAX_NODES) -> RankTrace:
         InputError: It is no trace, a broken one, or too long.
     """
     rank, origin = _rank_of(path), str(path)
-    messages = read_messages(path)
-    head = _parsed("GlobalMetadata", next(messages, b""), origin)
-    if not head.version:
-        raise broken_file(path, "is no Chakra trace: it does not begin with a version")
+    messages = _messages(path)
+    head = next(messages, None) or message_types().GlobalMetadata()
+    facts = _attributes(head)
+    if not head.version and _SCHEMA not in facts:
+        raise broken_file(path, "is no Chakra trace: it begins with no version and no schema")
     nodes: dict[int, Node] = {}
     groups: dict[str, tuple[int, ...]] = {}
-    for content in messages:
-        message = _parsed("Node", content, origin)
+    optional: set[int] = set()
+    for message in messages:
+        optional |= set(message.ctrl_deps)
         if message.type == NodeType.METADATA:
             groups |= _groups(message, origin)
+            optional.add(message.id)
             continue
         node = _node(message, origin)
         if node.id in nodes:
@@ -147,14 +166,31 @@ def read_trace(path: Path, max_nodes: int = MAX_NODES) -> RankTrace:
             rule = f"has more nodes than the {max_nodes:,} that are left of {MAX_NODES:,}"
             hint = "give the traces of fewer ranks, or of a shorter step"
             raise InputError.single("", rule, hint=hint, file=origin)
-    step_s = _attributes(head).get(STEP)
+    step_s = facts.get(STEP)
     return RankTrace(
         rank,
-        tuple(nodes.values()),
+        tuple(_without(node, optional - nodes.keys()) for node in nodes.values()),
         groups,
         float(step_s) if isinstance(step_s, float) else None,
         origin,
     )
+
+
+def _without(node: Node, absent: frozenset[int] | set[int]) -> Node:
+    """A node that waits for nothing absent: for no metadata, and no caller that was left out."""
+    if absent.isdisjoint(node.waits_for):
+        return node
+    return replace(node, waits_for=tuple(each for each in node.waits_for if each not in absent))
+
+
+def _messages(path: Path) -> Iterator[Any]:
+    """The metadata of a trace, then its nodes."""
+    kinds = chain(["GlobalMetadata"], repeat("Node"))
+    if path.suffix == ".json":
+        yield from json_messages(path, kinds)
+        return
+    for kind, content in zip(kinds, read_messages(path), strict=False):
+        yield _parsed(kind, content, str(path))
 
 
 def _parsed(kind: str, content: bytes, origin: str) -> Any:

@@ -43,7 +43,8 @@ def replay(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRACES...", help="A folder of Chakra traces NAME.RANK.et (or .json), or such files."
+            metavar="TRACES...",
+            help="A folder of Chakra traces NAME.RANK.et (or .json), or such files.",
         ),
     ],
     profile: Annotated[

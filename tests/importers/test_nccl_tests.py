@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import bus_share
 from simulator.importers.nccl_tests.nccl_tests_output import read_nccl_tests
+from simulator.importers.nccl_tests.nccl_tests_run import Excerpt
 from tests.nccl_output import (
     HEADING,
     Bench,
@@ -300,3 +301,44 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 )
 def test_bus_bandwidth_is_what_a_ring_moves_through_a_port(kind: str, share: float) -> None:
     assert bus_share(kind, 8) == share
+
+
+def pasted(bench: Bench) -> str:
+    """What people paste: the heading and the rows."""
+    return HEADING + "".join(table_row(bench, 2**power) for power in range(20, 26))
+
+
+def test_a_pasted_table_is_read_once_it_is_said_what_ran(tmp_path):
+    bench = Bench("all_gather", nodes=2)
+    path = tmp_path / "pasted.txt"
+    path.write_text(pasted(bench))
+    found = read_nccl_tests(path, excerpt=Excerpt("all_gather", 16, 2))
+    assert {(row.kind, row.ranks, row.nodes, row.gpus_per_node) for row in found.rows} == {
+        ("all_gather", 16, 2, 8)
+    }
+    assert [row.seconds for row in found.rows] == [
+        pytest.approx(bench.time_us(2**power) * 1e-6, rel=1e-3) for power in range(20, 26)
+    ]
+
+
+def test_a_pasted_table_alone_asks_what_ran(tmp_path):
+    path = tmp_path / "pasted.txt"
+    path.write_text(pasted(Bench("all_reduce")))
+    with pytest.raises(InputError, match=r"line 3: .*no line above it .*--collective all_reduce"):
+        read_nccl_tests(path)
+
+
+def test_a_pasted_table_of_other_ranks_than_said_is_refused(tmp_path):
+    path = tmp_path / "pasted.txt"
+    path.write_text(pasted(Bench("all_reduce")))
+    with pytest.raises(InputError, match=r"busbw / algbw = 1\.75"):
+        read_nccl_tests(path, excerpt=Excerpt("all_reduce", 16, 2))
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [(("all_reduces", 8, 1), "--collective"), (("all_reduce", 8, 3), "divide the 8 ranks")],
+)
+def test_what_is_said_of_a_pasted_table_is_checked(said, rule):
+    with pytest.raises(InputError, match=rule):
+        Excerpt(*said)

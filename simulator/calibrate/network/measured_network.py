@@ -28,7 +28,7 @@ from simulator.described.load import profile_names
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
 from simulator.importers.nccl_tests.nccl_tests_output import read_nccl_tests
-from simulator.importers.nccl_tests.nccl_tests_run import CollectiveFile, Excluded
+from simulator.importers.nccl_tests.nccl_tests_run import CollectiveFile, Excerpt, Excluded
 from simulator.tables.collective_rows import (
     network_of,
     predicted_s,
@@ -112,15 +112,22 @@ class Calibration:
         )
 
 
-def read_measured(path: str | Path, *, partial: bool = False) -> CollectiveFile:
+def read_measured(
+    path: str | Path, *, partial: bool = False, excerpt: Excerpt | None = None
+) -> CollectiveFile:
     """The rows of a file: a collected table (.csv), or output of nccl-tests or rccl-tests.
+
+    Args:
+        path: The file.
+        partial: Take the rows of runs that were cut off.
+        excerpt: What ran, for output without the lines that say so.
 
     Raises:
         InputError: The file is none of these, or was cut off.
     """
     file = Path(path)
     if file.suffix.lower() != ".csv":
-        return read_nccl_tests(file, partial=partial)
+        return read_nccl_tests(file, partial=partial, excerpt=excerpt)
     rows = tuple(read_collective_rows(file))
     own = own_table(file)
     if own is None:

@@ -30,10 +30,12 @@ from simulator.units import format_bytes
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration
-    from simulator.importers.nccl_tests.nccl_tests_run import Excluded
+    from simulator.importers.nccl_tests.nccl_tests_run import Excerpt, Excluded
 
 
 _PLACES_SHOWN = 4
+
+_MOST_RANKS = 2**20
 
 MeasuredBackend = Literal["nccl", "gloo"]
 
@@ -76,6 +78,19 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     partial: Annotated[
         bool, typer.Option("--partial", help="Take the rows of runs that were cut off.")
     ] = False,
+    collective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="What a pasted table measured, where it does not say: all_reduce."
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=2, max=_MOST_RANKS, metavar="NUMBER", help="On how many GPUs it ran."),
+    ] = None,
+    nodes: Annotated[
+        int, typer.Option(min=1, metavar="NUMBER", help="On how many hosts it ran.")
+    ] = 1,
     measure: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +135,8 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     elif not given:
         hint = "name files, or measure under torchrun with --measure TABLE.csv"
         raise InputError.single("FILE", "nothing to fit to", hint=hint)
-    read = [read_measured(file, partial=partial) for file in given]
+    excerpt = _excerpt(collective, ranks, nodes)
+    read = [read_measured(file, partial=partial, excerpt=excerpt) for file in given]
     with working(f"fitting to {sum(len(file.rows) for file in read)} rows"):
         calibration = calibrate_collectives(read, base)
     if as_json:
@@ -139,6 +155,18 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
 
         title = f"collectives of {base.name}"
         write_picture(build_collective_fit_figure(calibration.points, title), plot)
+
+
+def _excerpt(collective: str | None, ranks: int | None, nodes: int) -> Excerpt | None:
+    """What ran, of a table without the lines that say so."""
+    from simulator.importers.nccl_tests.nccl_tests_run import SAY, Excerpt
+
+    if collective is None and ranks is None and nodes == 1:
+        return None
+    if collective is None or ranks is None:
+        missing = "--collective" if collective is None else "--ranks"
+        raise InputError.single(missing, "is needed to read a pasted table", hint=SAY)
+    return Excerpt(collective, ranks, nodes)
 
 
 def _print_parameters(calibration: Calibration) -> None:

@@ -23,9 +23,11 @@ from simulator.files import strict_json
 from simulator.importers.nccl_tests.measured_collective import ALGORITHM_OF_NAME
 from simulator.importers.nccl_tests.nccl_tests_run import (
     PROGRAMS,
+    SAY,
     CollectiveFile,
     Device,
     Entry,
+    Excerpt,
     Excluded,
     Run,
     file_of_runs,
@@ -52,24 +54,27 @@ _END = "Avg bus bandwidth"
 _TYPES = re.compile(r"^(?:u?int(?:8|32|64)|half|float|double|bfloat16|f(?:p)?8\w*|char|int)$")
 
 
-def read_text(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[str]]:
+def read_text(
+    text: str, file: str, *, partial: bool, excerpt: Excerpt | None = None
+) -> tuple[list[Run], list[str]]:
     """The runs of a log, and what was taken for granted.
 
     Args:
         text: Everything that was printed.
         file: Its name, for messages; it may also tell the collective.
         partial: Take the rows of runs that were cut off.
+        excerpt: What ran, for tables without the lines that say so.
 
     Raises:
         InputError: No output of these programs, or a run that was cut off.
     """
-    reader = _Reader(file)
+    reader = _Reader(file, excerpt)
     for count, raw in enumerate(text.splitlines(), start=1):
         line = _LABEL.sub("", _COLOUR.sub("", raw), count=1)
         reader.read(line, count)
     if not reader.runs:
         rule = "is no output of nccl-tests or rccl-tests: no line '# nThread ... nGpus ...'"
-        hint = "give the whole text they print, their JSON, or a table with a column collective"
+        hint = "give all that they print, from '#       size' on at the least, or their JSON"
         raise InputError.single("", rule, hint=hint, file=file)
     for run in reader.runs:
         run.program = run.program or _program_of_file(file)
@@ -81,8 +86,9 @@ def read_text(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[s
 class _Reader:
     """Reads line by line; keeps what a line says of the run to come."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, excerpt: Excerpt | None) -> None:
         self.file = file
+        self._excerpt = excerpt
         self.runs: list[Run] = []
         self.assumed: list[str] = []
         self.last_line: dict[int, int] = {}
@@ -172,19 +178,35 @@ class _Reader:
 
     def _read_table(self, line: str, count: int) -> None:
         cells = line.replace("#wrong", "wrong").lstrip("# \t").split()
-        if cells[:2] == ["size", "count"] and self.runs:
-            self._columns = cells
-            self.runs[-1].cpu_time = "cputime" in cells
+        if cells[:2] == ["size", "count"]:
+            self._begin_table(cells, count)
             return
         if len(cells) < 3 or not (cells[0].isdecimal() and cells[1].isdecimal()):
             return
         if not self._columns:
             if _TYPES.match(cells[2]):
                 rule = "is a row of a table without its heading"
-                hint = "keep the lines above the table: they name its columns and the ranks"
+                hint = "keep the line '#       size ...' above the table: it names the columns"
                 raise InputError.single(f"line {count}", rule, hint=hint, file=self.file)
             return
         self._add_entry(cells, count)
+
+    def _begin_table(self, columns: list[str], count: int) -> None:
+        """Note the columns; an excerpt begins with them, and what ran is said beside it."""
+        is_excerpt = not self.runs or bool(self.runs[-1].entries)
+        if is_excerpt:
+            if self._excerpt is None:
+                rule = (
+                    "is the heading of a table, and no line above it says what ran on which ranks"
+                )
+                raise InputError.single(f"line {count}", rule, hint=SAY, file=self.file)
+            self.runs.append(Run(f"line {count}", library=self._library))
+        run = self.runs[-1]
+        if self._excerpt is not None and not run.devices:
+            run.program = run.program or self._excerpt.program
+            run.devices = self._excerpt.devices()
+            self.complete.add(len(self.runs) - 1)
+        self._columns, run.cpu_time = columns, "cputime" in columns
 
     def _add_entry(self, cells: Sequence[str], count: int) -> None:
         run, columns, place = self.runs[-1], self._columns, f"line {count}"
@@ -363,7 +385,9 @@ MAX_OUTPUT_BYTES = 32 * 1024**2
 _WANTED = "give what nccl-tests or rccl-tests print, or the JSON that they write"
 
 
-def read_nccl_tests(path: str | Path, *, partial: bool = False) -> CollectiveFile:
+def read_nccl_tests(
+    path: str | Path, *, partial: bool = False, excerpt: Excerpt | None = None
+) -> CollectiveFile:
     """The measured collectives of a file, and what became of the rest of it.
 
     Times are those out of place. Hosts are counted, their names are not kept; nor is the
@@ -372,6 +396,7 @@ def read_nccl_tests(path: str | Path, *, partial: bool = False) -> CollectiveFil
     Args:
         path: Text as nccl-tests or rccl-tests print it, or JSON as nccl-tests writes it.
         partial: Take the rows of runs that were cut off, instead of refusing the file.
+        excerpt: What ran, for text without the lines that say so.
 
     Raises:
         InputError: Another kind of file, a run that was cut off, or one that contradicts
@@ -384,6 +409,6 @@ def read_nccl_tests(path: str | Path, *, partial: bool = False) -> CollectiveFil
     if text.lstrip().startswith("{"):
         runs, assumed, date = read_json(text, file.name, partial=partial)
     else:
-        runs, assumed = read_text(text, file.name, partial=partial)
+        runs, assumed = read_text(text, file.name, partial=partial, excerpt=excerpt)
     modified = datetime.datetime.fromtimestamp(modified_s, datetime.UTC)
     return file_of_runs(runs, file.name, assumed, date or modified.date().isoformat())

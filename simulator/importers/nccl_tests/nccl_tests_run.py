@@ -28,6 +28,8 @@ PROGRAMS = (
 )  # fmt: skip
 """Collectives of nccl-tests, by its own names."""
 
+SAY = "say what ran: --collective all_reduce --ranks 16 --nodes 2"
+"""How a command is told what an excerpt does not say."""
 _VENDOR_WORDS = re.compile(r"^(?:NVIDIA|AMD|Tesla|GeForce|Instinct)\s+", re.IGNORECASE)
 _PRINTED_DIGITS = 0.02
 """Relative error of rates that are printed with three digits, and a margin."""
@@ -60,6 +62,37 @@ class Device:
     host: str
     process: str
     gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What ran, where people pasted a table without the lines above it.
+
+    Attributes:
+        program: Collective as nccl-tests spells it.
+        ranks: How many took part, one process each.
+        nodes: On how many hosts, as many ranks on each.
+    """
+
+    program: str
+    ranks: int
+    nodes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.program not in PROGRAMS:
+            hint = f"known: {', '.join(PROGRAMS)}"
+            raise InputError.single("--collective", "is not known", self.program, hint)
+        if self.nodes < 1 or self.ranks % self.nodes:
+            rule = f"must divide the {self.ranks} ranks"
+            raise InputError.single("--nodes", rule, self.nodes)
+
+    def devices(self) -> list[Device]:
+        """One per rank, on hosts without names."""
+        per_node = self.ranks // self.nodes
+        return [
+            Device(rank, 0, f"node {rank // per_node}", f"process {rank}", "")
+            for rank in range(self.ranks)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +225,7 @@ def _check(run: Run, file: str) -> None:
     ranks = sorted({device.rank for device in run.devices})
     if not ranks:
         rule = "names no GPUs, so that neither ranks nor nodes are known"
-        hint = "keep the lines '# Rank 0 ... on HOST device 0 ...' above the table"
+        hint = f"keep the lines '# Rank 0 ... on HOST device 0 ...' above the table, or {SAY}"
         raise InputError.single(run.place, rule, hint=hint, file=file)
     missing = next((number for number, rank in enumerate(ranks) if rank > number), None)
     if missing is not None:

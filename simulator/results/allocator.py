@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -62,7 +63,6 @@ class Block:
 
     Attributes:
         before, after: Neighbours in its segment.
-        turn: Which of the free blocks of its size goes first.
     """
 
     num_bytes: int
@@ -70,7 +70,6 @@ class Block:
     is_free: bool = True
     before: Block | None = None
     after: Block | None = None
-    turn: int = 0
 
     @property
     def is_segment(self) -> bool:
@@ -91,6 +90,58 @@ def request(num_bytes: float, *, has_own_stream: bool = False) -> Request:
     return Request(size, Pool(size <= _SMALL_BYTES, has_own_stream))
 
 
+class _FreeBlocks:
+    """The free blocks of a pool, smallest first, and of equal ones the first that became free.
+
+    Steps of thousands of layers leave as many blocks of few sizes, so each size has its queue.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._queues: dict[int, OrderedDict[Block, None]] = {}
+        self._segments: dict[Block, None] = {}
+
+    def __iter__(self) -> Iterator[Block]:
+        return chain.from_iterable(self._queues[size] for size in self._sizes)
+
+    def pop(self, size: int) -> Block | None:
+        """The smallest one of at least so many bytes."""
+        index = bisect_left(self._sizes, size)
+        if index == len(self._sizes):
+            return None
+        block = next(iter(self._queues[self._sizes[index]]))
+        self.remove(block)
+        return block
+
+    def add(self, block: Block) -> None:
+        """Offer a block, after all of its size."""
+        size = block.num_bytes
+        queue = self._queues.get(size)
+        if queue is None:
+            queue = self._queues[size] = OrderedDict()
+        if not queue:
+            insort(self._sizes, size)
+        queue[block] = None
+        if block.is_segment:
+            self._segments[block] = None
+
+    def remove(self, block: Block) -> None:
+        """Offer a block no longer."""
+        size = block.num_bytes
+        queue = self._queues[size]
+        del queue[block]
+        if not queue:
+            del self._sizes[bisect_left(self._sizes, size)]
+        self._segments.pop(block, None)
+
+    def remove_segments(self) -> int:
+        """Offer no longer what is all of its segment; returns how much that is [B]."""
+        segments = list(self._segments)
+        for block in segments:
+            self.remove(block)
+        return sum(block.num_bytes for block in segments)
+
+
 class CachingAllocator:
     """Blocks and segments of one device.
 
@@ -106,15 +157,13 @@ class CachingAllocator:
         self.most_reserved_bytes = 0
         self._room_bytes = room_bytes
         self._expandable = expandable_segments
-        self._free: dict[Pool, list[tuple[int, int, Block]]] = {
-            Pool(is_small, has_own_stream): []
+        self._free: dict[Pool, _FreeBlocks] = {
+            Pool(is_small, has_own_stream): _FreeBlocks()
             for is_small in (True, False)
             for has_own_stream in (False, True)
         }
-        """Free blocks of each pool, smallest first; the second number is their turn."""
         self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
-        self._turn = 0
 
     def take(self, num_bytes: float, *, has_own_stream: bool = False) -> Block:
         """A block for a request of so many bytes."""
@@ -123,9 +172,7 @@ class CachingAllocator:
     def serve(self, asked: Request) -> Block:
         """A block for a request."""
         size, pool = asked
-        blocks = self._free[pool]
-        index = bisect_left(blocks, (size, 0))
-        block = blocks.pop(index)[2] if index < len(blocks) else self._new_space(size, pool)
+        block = self._free[pool].pop(size) or self._new_space(size, pool)
         rest = block.num_bytes - size
         splits_all = pool.is_small or self._expandable
         if rest and (rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES):
@@ -139,17 +186,17 @@ class CachingAllocator:
         self.allocated_bytes -= block.num_bytes
         before, after = block.before, block.after
         if after is not None and after.is_free:
-            self._forget(after)
+            self._free[after.pool].remove(after)
             self._join(block, after)
         if before is not None and before.is_free:
-            self._forget(before)
+            self._free[before.pool].remove(before)
             self._join(before, block)
             block = before
         self._offer(block)
 
     def free_blocks(self) -> list[list[Block]]:
         """The free blocks of each pool in the order in which they are looked at."""
-        return [[block for _, _, block in pool] for pool in self._free.values()]
+        return [list(blocks) for blocks in self._free.values()]
 
     def _new_space(self, size: int, pool: Pool) -> Block:
         if self._expandable:
@@ -170,16 +217,14 @@ class CachingAllocator:
         self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
 
     def _release(self) -> None:
-        for pool, blocks in self._free.items():
-            self.reserved_bytes -= sum(size for size, _, block in blocks if block.is_segment)
-            self._free[pool] = [entry for entry in blocks if not entry[2].is_segment]
+        self.reserved_bytes -= sum(blocks.remove_segments() for blocks in self._free.values())
 
     def _expanded(self, size: int, pool: Pool) -> Block:
         """The end of the pool's segment, as much longer as the request needs."""
         tail = self._tail.get(pool)
         page = _SMALL_SEGMENT_BYTES if pool.is_small else _LARGE_SEGMENT_BYTES
         if tail is not None and tail.is_free:
-            self._forget(tail)
+            self._free[pool].remove(tail)
             grown = _rounded(size - tail.num_bytes, page)
             tail.num_bytes += grown
         else:
@@ -212,12 +257,7 @@ class CachingAllocator:
 
     def _offer(self, block: Block) -> None:
         block.is_free = True
-        self._turn = block.turn = self._turn + 1
-        insort(self._free[block.pool], (block.num_bytes, block.turn, block))
-
-    def _forget(self, block: Block) -> None:
-        blocks = self._free[block.pool]
-        del blocks[bisect_left(blocks, (block.num_bytes, block.turn))]
+        self._free[block.pool].add(block)
 
 
 def _rounded(num_bytes: int, multiple: int) -> int:
@@ -266,6 +306,8 @@ class _Replay:
         self.numbers = [known.setdefault(exchange, len(known)) for exchange in exchanges]
         """Equal exchanges have equal numbers."""
         self.allocator = allocator
+        self._repeats_until: dict[int, int] = {}
+        """First exchange, by period, that was found to differ from the one a period before."""
         self._taken: dict[_Asked, list[Block]] = {}
         takes = [_asked(one.takes, one.own_stream_takes) for one in known]
         gives = [_asked(one.gives, one.own_stream_gives) for one in known]
@@ -296,13 +338,15 @@ class _Replay:
 
     def _repeats(self, index: int, period: int) -> int:
         """How often the exchanges before an index follow again, whole."""
-        numbers = self.numbers
-        if not period or numbers[index : index + period] != numbers[index - period : index]:
+        if not period:
             return 0
-        last = index + period
-        while last < len(numbers) and numbers[last] == numbers[last - period]:
-            last += 1
-        return (last - index) // period
+        numbers = self.numbers
+        end = max(index, self._repeats_until.get(period, 0))
+        if end == index:
+            while end < len(numbers) and numbers[end] == numbers[end - period]:
+                end += 1
+            self._repeats_until[period] = end
+        return (end - index) // period
 
     def _passed_over(self, index: int, period: int, repeats: int) -> int:
         """Run a period; where it leads is after all repeats, if it leads back."""
@@ -325,8 +369,8 @@ class _Replay:
     def _state(self) -> object:
         """All that decides what the allocator does next.
 
-        Where a segment lies decides nothing: the blocks in the order of their turn, and which
-        one each of them follows in its segment.
+        Where a segment lies decides nothing: the blocks in the order in which they are looked at,
+        and which one each of them follows in its segment.
         """
         groups = [*self.allocator.free_blocks(), *self._taken.values()]
         blocks = [*chain.from_iterable(groups)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,3 +228,37 @@ def test_repeats_are_passed_over_wherever_in_memory_they_lie(monkeypatch):
     served.clear()
     assert reserved_bytes(steps, expandable_segments=False) == expected
     assert len(served) < 40
+
+
+def calls_of(function, *arguments, **options):
+    """How many functions, of Python and of C, are called meanwhile; no clock says that as well."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        function(*arguments, **options)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_work_grows_with_the_layers_even_where_a_full_device_gives_segments_back_for_each():
+    def forward_and_backward(layers):
+        kept = [Exchange((30 * MIB, 50 * MIB), (50 * MIB,)) for _ in range(layers)]
+        freed = [Exchange((70 * MIB,), (70 * MIB, 30 * MIB)) for _ in range(layers)]
+        return kept + freed
+
+    few_calls, many_calls = (
+        calls_of(
+            reserved_bytes,
+            forward_and_backward(layers),
+            expandable_segments=False,
+            room_bytes=100 * MIB,
+        )
+        for layers in (200, 800)
+    )
+    assert many_calls < 4.2 * few_calls

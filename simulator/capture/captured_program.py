@@ -10,6 +10,7 @@ where the code reads a value back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -257,8 +258,8 @@ class _Rank:
                 seconds, repeats = totals.get(cost.name, (0.0, 0))
                 totals[cost.name] = seconds + cost.seconds, repeats + 1
             parts = tuple(Part(name, category, s, n) for name, (s, n) in totals.items())
-            flop = sum(self._costs[number].flop for number in calls.tolist())
-            self._works[key] = Work(sum(part.seconds for part in parts), parts, flop=flop)
+            flop = math.fsum(self._costs[number].flop for number in calls.tolist())
+            self._works[key] = Work(math.fsum(part.seconds for part in parts), parts, flop=flop)
         return self._works[key]
 
     def _place(self, block: Block, index: int) -> None:

@@ -8,6 +8,7 @@ driver's context and the communicators' buffers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -97,7 +98,7 @@ def _rank_memory(
     common = profile.common
     communicators = {name: communicator_bytes(ranks, common) for name, ranks in groups.items()}
     outside = {"context": device.context_bytes, **communicators}
-    outside_bytes = sum(outside.values())
+    outside_bytes = math.fsum(outside.values())
     reserved = reserved_memory(
         _exchanges(change),
         expandable_segments=False,

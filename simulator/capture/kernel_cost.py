@@ -146,7 +146,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
             if len(left.shape) == 2
             else [left.shape[-2]] * groups
         )
-        flop = 2.0 * sum(rows) * k * n
+        flop = 2.0 * math.fsum(rows) * k * n
         seconds = grouped_gemm_s(profile, rows, n, k, precision=precision)
     return Cost(seconds, flop, "grouped_mm", precision=precision)
 

@@ -12,6 +12,7 @@ that passes unsaid. Memory is left out; Chakra has no field for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -168,7 +169,7 @@ class _RankWriter:
         assert piece.collectives is not None
         ranks = [self._ranks(operation, each) for each in piece.collectives]
         costs = [self._cost(each, its) for each, its in zip(piece.collectives, ranks, strict=True)]
-        total_s = sum(cost.seconds for cost in costs)
+        total_s = math.fsum(cost.seconds for cost in costs)
         hidden = max(0.0, 1 - piece.seconds / total_s) if total_s else 0.0
         for each, its, cost in zip(piece.collectives, ranks, costs, strict=True):
             attributes: dict[str, Scalar] = {

@@ -7,6 +7,7 @@ not name streams, computation, collectives, sends and receives have one each.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -260,8 +261,8 @@ class RankReader:
             cost = replace(cost, seconds=max(0.0, cost.seconds - hidden_s))
             exchanged.append((kind_of(node).value, cost))
             parts.append(Part(node.name, category_of(node), cost.seconds))
-        flop = sum(self._number(node, names.NUM_OPS, 0.0) for node in nodes)
-        seconds = sum(part.seconds for part in parts)
+        flop = math.fsum(self._number(node, names.NUM_OPS, 0.0) for node in nodes)
+        seconds = math.fsum(part.seconds for part in parts)
         contends = nodes[0].attributes.get(names.CONTENDS, not computes)
         if not exchanged or contends is not True:
             return Work(seconds, tuple(parts), flop)

@@ -155,7 +155,7 @@ def grouped_gemm_s(
     largest, fastest_s = _overhead(menu[0], model), math.inf
     for tile in menu:
         tile_m, tile_n = tile
-        tiles = sum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
+        tiles = math.fsum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
         rate = sm_flop_per_s * largest / _overhead(tile, model)
         step_s = 2.0 * tile_m * tile_n / rate
         for split in _SPLITS:

@@ -13,6 +13,7 @@ tools/results-final); the number of accesses is in ``hardware_profiles/common``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from simulator.described.cluster.common import Common
@@ -44,7 +45,7 @@ def link_bytes_per_s(port_bytes: Mapping[str, float], seconds: float) -> float:
         port_bytes: Bytes by port.
         seconds: How long that takes.
     """
-    return sum(port_bytes.get(port, 0.0) for port in _LINKS) / seconds if seconds else 0.0
+    return math.fsum(port_bytes.get(port, 0.0) for port in _LINKS) / seconds if seconds else 0.0
 
 
 def rate_beside(taken: float, common: Common) -> float:

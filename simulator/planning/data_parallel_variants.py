@@ -10,6 +10,7 @@ On more nodes every GPU keeps its share of the batch (weak scaling).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,7 +213,7 @@ class Outcome:
     @property
     def exposed_s(self) -> float:
         """Communication that delays the mean GPU [s]."""
-        return sum(self.step.exposed_comm_s.values()) if self.step else 0.0
+        return math.fsum(self.step.exposed_comm_s.values()) if self.step else 0.0
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ def _outcome(job: Job, strategy: Strategy) -> Outcome:
     except InputError as error:
         return Outcome(strategy, None, refusal=f"{error.faults[0].path} {error.faults[0].rule}")
     moved = (
-        sum(traffic.port_bytes.get(port, 0.0) for port in _LINKS)
+        math.fsum(traffic.port_bytes.get(port, 0.0) for port in _LINKS)
         for traffic in class_traffic(step.timeline.program)
     )
     return Outcome(strategy, step, max(moved))

@@ -11,6 +11,7 @@ Ignores: that pipelines pad all microbatches to the longest; the time that packi
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -125,7 +126,7 @@ class _Draws:
         for first in range(0, len(drawn), batch.micro_batch):
             microbatch = drawn[first : first + batch.micro_batch]
             padded = -(-max(microbatch) // self._multiple) * self._multiple
-            self.filled += sum(microbatch)
+            self.filled += math.fsum(microbatch)
             self.computed += padded * len(microbatch)
             yield float(padded)
 
@@ -185,7 +186,7 @@ class _Grid:
     def step_s(self, ranks: Sequence[Sequence[float]]) -> float:
         """A step of ranks with microbatches of these lengths [s]."""
         share = self._job.batch.micro_batch if self._packed else 1
-        each = max(sum(self._at(length, 0) for length in rank) / share for rank in ranks)
+        each = max(math.fsum(self._at(length, 0) for length in rank) / share for rank in ranks)
         longest = max(length for rank in ranks for length in rank)
         return each + self._at(longest, 1)
 

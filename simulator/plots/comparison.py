@@ -10,6 +10,7 @@ longer is vermillion and goes right, what takes less is green and goes left.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,7 +63,7 @@ def build_breakdown_figure(result: StepResult) -> Figure:
 
 
 def _subtitle(result: StepResult) -> str:
-    exposed = sum(result.exposed_comm_s.values()) / result.step_time_s
+    exposed = math.fsum(result.exposed_comm_s.values()) / result.step_time_s
     return (
         f"step {format_seconds(result.step_time_s)}   |   MFU {100 * result.mfu:.1f} %"
         f"   |   exposed communication {100 * exposed:.1f} %"
@@ -159,7 +160,9 @@ def build_differences_figure(differences: Sequence[Difference], names: Sequence[
         Patch(color=_LONGER, lw=0, label="takes longer"),
         Patch(color=_SHORTER, lw=0, label="takes less"),
     ]
-    figure = style.new_figure(_CAUSES_TOP_IN + sum(panel_in) + style.legend_height_in(handles))
+    figure = style.new_figure(
+        _CAUSES_TOP_IN + math.fsum(panel_in) + style.legend_height_in(handles)
+    )
     top = _CAUSES_TOP_IN
     for each, name, height in zip(differences, names[1:], heights, strict=True):
         axes = style.add_axes_in(
@@ -183,7 +186,7 @@ def falls(difference: Difference) -> list[tuple[str, float]]:
     shown = [(_name(c), c.difference_s) for c in causes if abs(c.difference_s) >= smallest_s]
     if all(cause.difference_s == 0 for cause in causes[len(shown) :]):
         return shown
-    rest_s = difference.difference_s - sum(seconds for _, seconds in shown)
+    rest_s = difference.difference_s - math.fsum(seconds for _, seconds in shown)
     return [*shown, ("everything else", rest_s)]
 
 

@@ -9,6 +9,7 @@ one for it raised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -44,7 +45,7 @@ def build_goodput_figure(
         tried: Interval [s] and goodput of each that was simulated; may be empty.
         chosen: Interval that was taken, and the goodput that it gives.
     """
-    total_s = sum(spent_s.values())
+    total_s = math.fsum(spent_s.values())
     lost = [(name, s / total_s) for name, s in spent_s.items() if name != "productive"]
     lost.sort(key=lambda each: -each[1])
     bars_in = _BAR_IN * max(1, len(lost))

@@ -6,6 +6,7 @@ prediction stands on the diagonal. Below it the error of every row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,7 @@ def build_kernel_fit_figure(points: Sequence[KernelPoint], title: str) -> Figure
     panel_in = _SQUARE_IN + _STRIP_GAP_IN + _STRIP_IN
     height_in = _TOP_IN + rows * (panel_in + _BETWEEN_IN) + legend_height_in(handles)
     figure = new_figure(height_in)
-    mean = sum(abs(point.error_pct) for point in points) / len(points)
+    mean = math.fsum(abs(point.error_pct) for point in points) / len(points)
     subtitle = f"{len(points)} kernels, mean error {mean:.1f} %; band: {_CLOSE_PCT:g} % either way"
     add_title(figure, title, subtitle, left=_LEFT_IN)
     width_in = (WIDTH_IN - _LEFT_IN - 0.2 - (_COLUMNS - 1) * _GAP_IN) / _COLUMNS
@@ -96,7 +97,7 @@ def build_kernel_fit_figure(points: Sequence[KernelPoint], title: str) -> Figure
 def _draw_panel(
     square: Axes, strip: Axes, points: Sequence[KernelPoint], colors: Mapping[str, str]
 ) -> None:
-    mean = sum(abs(point.error_pct) for point in points) / len(points)
+    mean = math.fsum(abs(point.error_pct) for point in points) / len(points)
     add_heading(square, points[0].kind)
     square.text(
         0.04, 0.96, f"{len(points)} kernels\nmean error {mean:.1f} %",

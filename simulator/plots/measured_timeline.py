@@ -7,6 +7,7 @@ blank in a row is waiting.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -109,7 +110,7 @@ def build_measured_timeline(
         axes.axvline(own_s, color=style.INK, linewidth=1.0, linestyle=(0, (3, 2)))
         style.add_heading(axes, f"{name}: step {format_seconds(own_s)}")
         names = [f"stage {stage}" for stage in stages]
-        style.name_rows(axes, names, row_in * 72, centre=sum(_WORK) / 2)
+        style.name_rows(axes, names, row_in * 72, centre=math.fsum(_WORK) / 2)
         if place:
             style.show_seconds(axes.xaxis, longest_s)
         else:

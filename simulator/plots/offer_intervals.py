@@ -6,6 +6,7 @@ predicted, its price beside it, and a line at the deadline.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ def build_offers_figure(
 ) -> Figure:
     """Rows of every workload, with its name and deadline [d] or None."""
     heights = [_ROW_IN * max(1, len(bars)) for _, _, bars in panels]
-    figure = style.new_figure(_TOP_IN + sum(heights) + (_AXIS_IN + 0.2) * len(panels))
+    figure = style.new_figure(_TOP_IN + math.fsum(heights) + (_AXIS_IN + 0.2) * len(panels))
     top = _TOP_IN
     for (name, deadline_d, bars), height in zip(panels, heights, strict=True):
         width = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN

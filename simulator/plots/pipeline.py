@@ -12,6 +12,7 @@ middle and last moments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,7 +104,7 @@ def _one_panel(
     box_in = (_LEFT_IN, _TOP_IN, _WIDTH_IN, height_in)
     view = _add_view(figure, box_in, len(classes), (0.0, result.step_time_s))
     _draw_boxes(view, scene, layout)
-    _label_rows(view, result, classes, centre=sum(layout.compute) / 2)
+    _label_rows(view, result, classes, centre=math.fsum(layout.compute) / 2)
     style.show_seconds(view.axes.xaxis, result.step_time_s)
     return figure
 
@@ -147,7 +148,7 @@ def _add_close_ups(
         view = _add_view(figure, box_in, len(classes), window)
         _draw_boxes(view, scene, layout)
         named = classes if place == 0 else ()
-        _label_rows(view, result, named, centre=sum(layout.compute) / 2)
+        _label_rows(view, result, named, centre=math.fsum(layout.compute) / 2)
         style.show_seconds(view.axes.xaxis, step_s, ticks=4)
         style.add_heading(view.axes, f"{name} {format_seconds(span_s)}")
         _mark_window(whole, window)

@@ -8,6 +8,7 @@ of their own roof that they reach; those that only move bytes have no place on t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -66,8 +67,8 @@ def build_roofline_figure(points: Sequence[KernelPoint], title: str) -> Figure:
 
 
 def _subtitle(points: Sequence[KernelPoint]) -> str:
-    total_s = sum(point.seconds for point in points)
-    reached = sum(point.roof_s for point in points) / total_s
+    total_s = math.fsum(point.seconds for point in points)
+    reached = math.fsum(point.roof_s for point in points) / total_s
     return (
         f"kernels of one microbatch through a layer on one GPU: {format_seconds(total_s)}, "
         f"{100 * reached:.0f} % of the roof"
@@ -76,7 +77,7 @@ def _subtitle(points: Sequence[KernelPoint]) -> str:
 
 def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
     working = [point for point in points if point.flop]
-    total_s = sum(point.seconds for point in points)
+    total_s = math.fsum(point.seconds for point in points)
     peaks = sorted({point.peak_flop_per_s for point in working})
     bytes_per_s = points[0].bytes_per_s
     ridge = peaks[-1] / bytes_per_s if peaks else 100.0
@@ -133,12 +134,14 @@ def _is_near(point: KernelPoint, other: KernelPoint) -> bool:
 
 
 def _draw_pie(axes: Axes, points: Sequence[KernelPoint], total_s: float) -> None:
-    seconds = sum(point.seconds for point in points)
-    flop = sum(point.flop for point in points)
+    seconds = math.fsum(point.seconds for point in points)
+    flop = math.fsum(point.flop for point in points)
     area_pt2 = max(_SMALLEST_PT2, _LARGEST_PT2 * seconds / total_s)
     start = 0.25
     for direction, color in _COLOR.items():
-        share = sum(point.seconds for point in points if point.direction == direction) / seconds
+        share = (
+            math.fsum(point.seconds for point in points if point.direction == direction) / seconds
+        )
         if not share:
             continue
         turns = 2 * np.pi * np.linspace(start, start - share, 2 + round(60 * share))
@@ -147,7 +150,7 @@ def _draw_pie(axes: Axes, points: Sequence[KernelPoint], total_s: float) -> None
             corners = np.vstack([[0.0, 0.0], corners])
         start -= share
         axes.scatter(
-            flop / sum(point.num_bytes for point in points),
+            flop / math.fsum(point.num_bytes for point in points),
             flop / seconds / 1e12,
             # A mark is scaled to the reach of its corners.
             s=area_pt2 * np.abs(corners).max() ** 2,
@@ -160,7 +163,7 @@ def _draw_pie(axes: Axes, points: Sequence[KernelPoint], total_s: float) -> None
 
 
 def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
-    total_s = sum(point.seconds for point in points)
+    total_s = math.fsum(point.seconds for point in points)
     shown = sorted(points, key=lambda point: -point.seconds)[:_MOST_BARS]
     several = len({point.layer for point in points}) > 1
     for row, point in enumerate(shown):

@@ -8,6 +8,7 @@ rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -147,7 +148,7 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
         heights_in[:-1], lambda t, h: t + h + _HEADING_IN, initial=_COMPARED_TOP_IN
     )
     handles = legend_handles(runs)
-    blocks_in = sum(heights_in) + _HEADING_IN * (len(runs) - 1)
+    blocks_in = math.fsum(heights_in) + _HEADING_IN * (len(runs) - 1)
     figure = style.new_figure(
         _COMPARED_TOP_IN + blocks_in + _COMPARED_AXIS_IN + style.legend_height_in(handles)
     )

@@ -12,6 +12,7 @@ Source:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -297,7 +298,10 @@ def _legend_columns(handles: Sequence[Handle]) -> int:
     fitting = 1
     for columns in range(2, min(7, len(handles)) + 1):
         rows = -(-len(widths) // columns)
-        if sum(max(widths[i : i + rows]) for i in range(0, len(widths), rows)) <= _LEGEND_WIDTH_IN:
+        if (
+            math.fsum(max(widths[i : i + rows]) for i in range(0, len(widths), rows))
+            <= _LEGEND_WIDTH_IN
+        ):
             fitting = columns
     rows = max(1, -(-len(widths) // fitting))
     return max(1, -(-len(widths) // rows))

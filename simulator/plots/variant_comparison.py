@@ -7,6 +7,7 @@ fullest GPU at its peak, by owner, against the capacity of the device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -64,7 +65,7 @@ def build_strategies_figure(
     owners = [o for o in style.OWNER_COLOR if any(bar.held_bytes.get(o, 0.0) for bar in bars)]
     legends = _time_handles(categories), _memory_handles(owners)
     legend_in = _LEGEND_ROW_IN * max(-(-len(handles) // _LEGEND_COLUMNS) for handles in legends)
-    height_in = sum(_BAR_IN * len(row) + _ROW_GAP_IN for row in rows.values())
+    height_in = math.fsum(_BAR_IN * len(row) + _ROW_GAP_IN for row in rows.values())
     figure = style.new_figure(_TOP_IN + height_in + _AXIS_IN + legend_in)
     left_in = _LEFT_IN + _TIME_IN + _BETWEEN_IN
     time, memory = (
@@ -110,7 +111,7 @@ def _scale(
     time: Axes, memory: Axes, bars: Iterable[Bar], height_in: float, capacity_bytes: float
 ) -> None:
     listed = list(bars)
-    longest_s = max((sum(bar.step_s.values()) for bar in listed), default=0.0) or 1.0
+    longest_s = max((math.fsum(bar.step_s.values()) for bar in listed), default=0.0) or 1.0
     most = max([capacity_bytes, *(bar.device_bytes for bar in listed)]) / _GIB
     time.set_xlim(0, _ROOM * longest_s)
     memory.set_xlim(0, _ROOM * most)

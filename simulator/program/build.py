@@ -9,6 +9,7 @@ seen, :mod:`simulator.program.unlike.unfold` splits the classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -244,7 +245,7 @@ class _Builder:
             count = offloaded_layers(self.job)
             layers = (i for run in self.ranks.runs_of(rank) for i in range(run.first, run.end))
             kept = (kept_activations(self.costs, layer) for layer in layers if layer < count)
-            away_bytes = peak_in_flight(slots) * sum(map(total_bytes, kept))
+            away_bytes = peak_in_flight(slots) * math.fsum(map(total_bytes, kept))
             host += ((Owner.ACTIVATIONS, away_bytes),)
         return host, nvme
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -58,12 +59,12 @@ def communication_work(
     parts = tuple(Part(str(name), category, cost.seconds) for name, cost in costs if cost.seconds)
     traffic = Traffic(
         _total(cost.port_bytes for _, cost in costs),
-        sum(cost.latency_s for _, cost in costs),
+        math.fsum(cost.latency_s for _, cost in costs),
         max((cost.sm_count for _, cost in costs), default=0),
         _total(cost.link_bytes for _, cost in costs),
     )
     return Work(
-        sum(cost.seconds for _, cost in costs),
+        math.fsum(cost.seconds for _, cost in costs),
         parts,
         num_bytes=num_bytes,
         traffic=traffic,

@@ -12,6 +12,7 @@ Nothing here knows what ZeRO or 1F1B is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -214,7 +215,7 @@ together."""
 
 def total_bytes(memory: Iterable[tuple[Owner, float]]) -> float:
     """Sum over all blocks, whoever holds them [B]."""
-    return sum(size for _, size in memory)
+    return math.fsum(size for _, size in memory)
 
 
 Lane = tuple[int, Stream]

@@ -105,6 +105,6 @@ def difference_s(
 
 def losses(breakdown_s: Mapping[Category, float]) -> list[tuple[Category, float]]:
     """Shares of a step that compute nothing new, the largest first."""
-    step_s = sum(breakdown_s.values())
+    step_s = math.fsum(breakdown_s.values())
     lost = [(each, s / step_s) for each, s in breakdown_s.items() if each not in _USEFUL]
     return sorted(lost, key=lambda item: -item[1])

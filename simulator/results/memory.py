@@ -12,6 +12,7 @@ libraries, and the buffers of communicators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -55,9 +56,9 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
     allocated = float(total[peak])
-    resident_bytes = total_bytes(rank_class.resident) + sum(buffers_bytes.values())
+    resident_bytes = total_bytes(rank_class.resident) + math.fsum(buffers_bytes.values())
     outside = {"context": device.context_bytes, **timeline.program.outside}
-    outside_bytes = sum(outside.values())
+    outside_bytes = math.fsum(outside.values())
     is_expandable = timeline.program.expandable_segments
     # Blocks within an operation are not all known; they leave a share unused at least.
     unused_share = 0.0 if is_expandable else _LEAST_UNUSED_SHARE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -50,7 +51,7 @@ class RankPasses:
     @property
     def busy_s(self) -> float:
         """Time in passes [s]."""
-        return sum(each.end_s - each.start_s for each in self.passes)
+        return math.fsum(each.end_s - each.start_s for each in self.passes)
 
     def mean_s(self, phase: Phase) -> float:
         """Mean time of a phase of one microbatch on the whole rank; 0 if it has none [s]."""
@@ -105,7 +106,7 @@ def part_spans(work: Work, start: float, end: float) -> Iterator[tuple[Part, flo
         start: When it begins, in any unit.
         end: When it ends; it may have been slowed down.
     """
-    total_s = sum(part.seconds for part in work.parts)
+    total_s = math.fsum(part.seconds for part in work.parts)
     done_s, left = 0.0, start
     for part in work.parts:
         done_s += part.seconds

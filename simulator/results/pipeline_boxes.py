@@ -8,6 +8,7 @@ and its host.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -216,7 +217,7 @@ def _add_work(
     """Stack the bands of a stretch; its number goes to the longest of its microbatch."""
     kind, chunk = stretch.first.kind, stretch.first.chunk
     microbatch = stretch.first.microbatch
-    height = (slot[1] - slot[0]) / sum(stretch.band_s.values())
+    height = (slot[1] - slot[0]) / math.fsum(stretch.band_s.values())
     top = row + slot[0]
     for band in (None, *(c for c in Category if c in stretch.band_s)):
         look = Look(kind, chunk, band)
@@ -243,7 +244,7 @@ def bands(operation: Operation) -> Iterator[tuple[Category | None, float]]:
             seconds[part.category] += part.seconds
     total = operation.work.seconds
     shares = {c: seconds[c] / total for c in Category if seconds.get(c, 0.0) > 0 and total > 0}
-    own = 1.0 - sum(shares.values())
+    own = 1.0 - math.fsum(shares.values())
     if own > 1e-9:  # beyond the rounding of the sum
         yield None, own
     yield from shares.items()

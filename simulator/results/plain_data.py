@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -162,4 +163,4 @@ def _wait_s(result: StepResult, rank_class: int) -> float:
     program = result.timeline.program
     lane = program.lanes.get((rank_class, Stream.COMPUTE), [])
     parts = (part for index in lane for part in program.operations[index].work.parts)
-    return sum(part.seconds for part in parts if part.name == WAIT)
+    return math.fsum(part.seconds for part in parts if part.name == WAIT)

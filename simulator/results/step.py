@@ -108,7 +108,10 @@ class HostMemory:
     @property
     def fits(self) -> bool:
         """Whether there is room for both; ignores the system and data loaders."""
-        in_memory, on_drives = sum(self.held_bytes.values()), sum(self.nvme_held_bytes.values())
+        in_memory, on_drives = (
+            math.fsum(self.held_bytes.values()),
+            math.fsum(self.nvme_held_bytes.values()),
+        )
         return in_memory <= self.capacity_bytes and on_drives <= self.nvme_capacity_bytes
 
 

@@ -220,8 +220,8 @@ def exposure(
     """
     parts_s = (
         max(layer_passes * eager_layer_s(), breakdown_s.get(Category.HOST, 0.0)),
-        sum(breakdown_s.get(kind, 0.0) for kind in _EXCHANGES),
-        sum(breakdown_s.get(kind, 0.0) for kind in _FABRIC),
+        math.fsum(breakdown_s.get(kind, 0.0) for kind in _EXCHANGES),
+        math.fsum(breakdown_s.get(kind, 0.0) for kind in _FABRIC),
     )
     return np.array((1.0, *(seconds / step_time_s for seconds in parts_s)))
 

@@ -7,6 +7,7 @@ first rank, in a full pipeline, stands for all: its length is the time per step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -75,7 +76,7 @@ def _throughput(job: Job, step_time_s: float) -> dict[str, float]:
     plan, seq_len, gpus = job.plan, job.batch.seq_len, job.cluster.gpus
     pools = job.cluster.kinds
     peaks = (pool.gpus * peak_flop_per_s(pool.profile, plan.precision) for pool in pools)
-    peak = sum(peaks) / gpus
+    peak = math.fsum(peaks) / gpus
     tokens_per_s_per_gpu = job.batch.tokens / step_time_s / gpus
     model_rate = tokens_per_s_per_gpu * model_flop_per_token(job.model, seq_len)
     return {

@@ -11,6 +11,7 @@ operation, not the bursts inside it; its area is what :func:`class_traffic` list
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -98,8 +99,8 @@ def traffic_totals(collectives: Iterable[Collective]) -> list[TrafficTotal]:
             kind,
             ranks,
             count=len(group),
-            message_bytes=sum(collective.num_bytes for collective in group),
-            sent_bytes=sum(map(sent_bytes, group)),
+            message_bytes=math.fsum(collective.num_bytes for collective in group),
+            sent_bytes=math.fsum(map(sent_bytes, group)),
             port_bytes=_port_totals(group),
         )
         for (axis, kind, ranks), group in groups.items()

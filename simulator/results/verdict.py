@@ -7,6 +7,7 @@ rank: computing passes, the optimizer, exposed communication, the pipeline bubbl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -118,9 +119,9 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
 def _shares(result: StepResult) -> dict[str, float]:
     spent = result.breakdown_s
     seconds = {
-        "compute": sum(spent.get(category, 0.0) for category in _COMPUTING),
+        "compute": math.fsum(spent.get(category, 0.0) for category in _COMPUTING),
         "optimizer": spent.get(Category.OPTIMIZER, 0.0),
-        "communication": sum(result.exposed_comm_s.values()),
+        "communication": math.fsum(result.exposed_comm_s.values()),
         "bubble": spent.get(Category.BUBBLE, 0.0),
         "host": spent.get(Category.HOST, 0.0),
     }
@@ -133,7 +134,7 @@ def _losses(result: StepResult) -> list[str]:
     said = []
     if result.bubble_fraction >= WORTH:
         said.append(f"{_percent(result.bubble_fraction)} bubble")
-    share = sum(exposed.values()) / step_s
+    share = math.fsum(exposed.values()) / step_s
     if share >= WORTH:
         largest = max(exposed, key=lambda category: exposed[category])
         name = largest.value.replace("_", "-")

@@ -124,7 +124,7 @@ class UnitRun:
 
     def waits(self, rank: int) -> float:
         """Idle time of a rank between its own first start and last end within the span."""
-        return sum(after.start - before.end for before, after in pairwise(self.boxes(rank)))
+        return math.fsum(after.start - before.end for before, after in pairwise(self.boxes(rank)))
 
     def levels(self, rank: int) -> list[Level]:
         """Activations held over time: up at the start of a forward, down at a backward's end."""

@@ -10,6 +10,7 @@ the closed forms of the papers.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class SlotTimes:
     @property
     def bubble_share(self) -> float:
         """Share of the makespan that an average rank is idle, 0 to 1."""
-        return 1.0 - sum(self.busy) / (len(self.busy) * self.makespan)
+        return 1.0 - math.fsum(self.busy) / (len(self.busy) * self.makespan)
 
     @property
     def idle_between(self) -> list[float]:
@@ -150,7 +151,7 @@ def slot_times(
     ]
     if blocked:
         raise BlockedError(blocked)
-    busy = [sum(costs[slot.phase] for slot in slots) for slots in order]
+    busy = [math.fsum(costs[slot.phase] for slot in slots) for slots in order]
     return SlotTimes(start, end, busy, [peak_in_flight(slots) for slots in order])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -123,7 +124,7 @@ def weight_bytes(deployment: Deployment) -> float:
             numel = _shard_numel(deployment, tensor)
             layers += count * numel * FORMATS[weight_format(deployment, tensor)].weight_bytes
     ends = (*embedding_tensors(model), *head_tensors(model))
-    end_bytes = sum(_SIXTEEN_BITS * tensor_shard_numel(tensor, tp) for tensor in ends)
+    end_bytes = math.fsum(_SIXTEEN_BITS * tensor_shard_numel(tensor, tp) for tensor in ends)
     return layers / deployment.pp + end_bytes / min(deployment.pp, 2)
 
 

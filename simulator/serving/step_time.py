@@ -110,7 +110,9 @@ class StepTime:
         key = _rounded(tokens)
         found = self._linear.get(key)
         if found is None:
-            found = self._linear[key] = sum(s.layers * self._layer_s(s, key) for s in self._shapes)
+            found = self._linear[key] = math.fsum(
+                s.layers * self._layer_s(s, key) for s in self._shapes
+            )
         return found
 
     def _layer_s(self, shape: LayerShape, tokens: int) -> float:
@@ -119,8 +121,8 @@ class StepTime:
         own = max(1, math.ceil(tokens / (d.pp * d.attention_dp)))
         stage = max(1, math.ceil(tokens / d.pp))
         model, network = self._model, self._profile.network
-        seconds = sum(self._product_s(p, own) for p in shape.attention)
-        seconds += sum(self._product_s(p, own) for p in shape.mlp)
+        seconds = math.fsum(self._product_s(p, own) for p in shape.attention)
+        seconds += math.fsum(self._product_s(p, own) for p in shape.mlp)
         small_bytes = _SMALL_PASSES * 2.0 * own * model.hidden
         seconds += _SMALL_KERNELS * _SMALL_KERNEL_S
         seconds += small_bytes / (_STREAM_EFFICIENCY * self._bandwidth)

@@ -6,6 +6,7 @@ is always a fact about the row, never about how well it is predicted.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -159,7 +160,7 @@ def _unfused_attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
     _require_peak(profile, precision)
     passes, flop_ratio = _passes(row)
     flop = flop_ratio * 4.0 * batch * heads * seq * seq * head_dim * (0.5 if causal else 1.0)
-    predicted_s = sum(
+    predicted_s = math.fsum(
         unfused_attention_s(
             profile, precision, batch=batch, heads=heads, seq=seq, head_dim=head_dim,
             causal=causal, backward=backward,
@@ -200,7 +201,7 @@ def _attention(row: KernelRow, profile: HardwareProfile) -> Comparison:
     passes, flop_ratio = _passes(row)
     forward_flop = 2.0 * batch * heads * seq * seq * (head_dim + v_dim) * (0.5 if causal else 1.0)
     flop = forward_flop * flop_ratio
-    predicted_s = sum(pass_s(backward=backward) for backward in passes)
+    predicted_s = math.fsum(pass_s(backward=backward) for backward in passes)
     if "incl. KV handling" in row.text("notes"):
         predicted_s += cache_append_s(profile, batch * seq, heads, kv_heads, head_dim)
     return Comparison(_measured_s(row, flop), predicted_s)

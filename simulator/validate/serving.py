@@ -6,6 +6,7 @@ medians where the source prints medians and means elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
@@ -157,7 +158,7 @@ def _steady_rate(requests: Sequence[Request], replicas: int) -> float:
     """Tokens of answers per second in the middle of a run: neither filling nor emptying."""
     starts = sorted(r.first_token_s for r in requests)
     begin, end = starts[len(starts) // 3], starts[-1]
-    made = sum(r.output_tokens * _share_between(r, begin, end) for r in requests)
+    made = math.fsum(r.output_tokens * _share_between(r, begin, end) for r in requests)
     return replicas * made / max(1e-9, end - begin)
 
 

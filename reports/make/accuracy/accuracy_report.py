@@ -8,6 +8,7 @@ simulated.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections import Counter
@@ -229,7 +230,7 @@ def _worst_section(
 def _largest_parts(row: Row) -> str:
     """Where the predicted time goes, the largest shares first."""
     breakdown = run_step(job_from_document(job_document(row))).breakdown_s
-    total_s = sum(breakdown.values())
+    total_s = math.fsum(breakdown.values())
     largest = sorted(breakdown.items(), key=lambda item: -item[1])[:_PARTS]
     return ", ".join(f"{100 * s / total_s:.0f} % {category}" for category, s in largest if s)
 

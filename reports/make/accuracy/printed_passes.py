@@ -6,6 +6,7 @@ printed times need the orders alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ class PrintedPasses:
 
     def step_s(self, schedule: str) -> float:
         """What the printed pass times and bubble rate make of a step [s]."""
-        busy_ms = self.key[1] * sum(self.ms[: len(_PHASES)])
+        busy_ms = self.key[1] * math.fsum(self.ms[: len(_PHASES)])
         return 1e-3 * busy_ms / (1 - float(self.columns[schedule]))
 
     def gain_pct(self, schedule: str) -> float:
@@ -104,8 +105,8 @@ def zb_1p_gain_pct(passes: Sequence[float], stages: int, microbatches: int) -> f
     Source:
         Bubbles of (p - 1)(tF + tI + tW) and (p - 1)(tF + tI - tW): arXiv 2401.10241, section 2.1.
     """
-    work, weight = microbatches * sum(passes), passes[-1]
-    bubble, less = (stages - 1) * sum(passes), 2 * (stages - 1) * weight
+    work, weight = microbatches * math.fsum(passes), passes[-1]
+    bubble, less = (stages - 1) * math.fsum(passes), 2 * (stages - 1) * weight
     return 100 * ((work + bubble) / (work + bubble - less) - 1)
 
 

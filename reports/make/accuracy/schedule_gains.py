@@ -11,6 +11,7 @@ reports/data/zero_bubble_rates.csv > reports/zero_bubble.md`` writes the page.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -268,7 +269,7 @@ def _largest(errors: Sequence[float]) -> float:
 def memory_line(results: Sequence[PublishedResult]) -> str:
     """How near peak memory comes to what is printed."""
     errors = [each.mem_error_pct for each in results if each.mem_error_pct is not None]
-    mean = sum(map(abs, errors)) / len(errors)
+    mean = math.fsum(map(abs, errors)) / len(errors)
     return (
         f"\nPeak memory, printed in whole GB of 10^9 bytes, is met within {_largest(errors):.1f} %;"
         f" the mean error is {mean:.1f} %."

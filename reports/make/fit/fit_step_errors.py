@@ -213,7 +213,7 @@ def fit(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel:
     def loss(logarithms: Floats) -> float:
         sizes = Sizes.of(logarithms)
         away = float(((logarithms - usual) ** 2).sum()) / (2 * _DOUBT**2)
-        return away + sum(group.negative_log(sizes) for group in groups)
+        return away + math.fsum(group.negative_log(sizes) for group in groups)
 
     sizes = Sizes.of(minimize(loss, start, method="L-BFGS-B").x)
     fitted = replace(

@@ -90,7 +90,7 @@ def fitted_spreads(
     """Maximum-likelihood spreads of what is known, and of what is seen for the first time."""
     groups = {"known": _by_source(known), "unknown": _by_source(first)}
     freedom = max(
-        _FREEDOMS, key=lambda nu: sum(_best(logs, nu)[0] for logs in groups.values() if logs)
+        _FREEDOMS, key=lambda nu: math.fsum(_best(logs, nu)[0] for logs in groups.values() if logs)
     )
     scales = {name: _best(logs, freedom)[1] for name, logs in groups.items()}
     return {name: MemorySpread(round(scale, 3), freedom) for name, scale in scales.items()}
@@ -107,8 +107,10 @@ def _best(logs: Sequence[Sequence[float]], freedom: int) -> tuple[float, float]:
     """The largest logarithm of the likelihood and its scale; each source counts as one run."""
 
     def likelihood(scale: float) -> float:
-        means = (sum(_log_density(x / scale, freedom) for x in one) / len(one) for one in logs)
-        return sum(means) - len(logs) * math.log(scale)
+        means = (
+            math.fsum(_log_density(x / scale, freedom) for x in one) / len(one) for one in logs
+        )
+        return math.fsum(means) - len(logs) * math.log(scale)
 
     return max((likelihood(scale), scale) for scale in _SCALES)
 

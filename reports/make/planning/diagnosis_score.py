@@ -13,6 +13,7 @@ right, as a calibrated profile does.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,7 +126,7 @@ def _observed(after: StepResult, seen: str, chance: random.Random) -> Observatio
     if seen != SEEN[-1]:
         return Observation(noisy(after.step_time_s), memory)
     phases = {category.value: noisy(s) for category, s in after.breakdown_s.items()}
-    return Observation(sum(phases.values()), memory, times=PhaseTimes(phases))
+    return Observation(math.fsum(phases.values()), memory, times=PhaseTimes(phases))
 
 
 def _largest_move(before: StepResult, after: StepResult) -> float:

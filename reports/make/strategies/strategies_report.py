@@ -6,6 +6,7 @@ two systems, on one node and on eight, and what ZeRO costs inside a pipeline.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -172,7 +173,7 @@ def _run_line(run: ZeroRun, base: ZeroRun, by_size: dict[tuple[int, int], ZeroRu
     added = second.microbatches - first.microbatches
     more = (second.moved_bytes - first.moved_bytes) / added
     step_s = run.step.step_time_s
-    exposed = sum(
+    exposed = math.fsum(
         seconds
         for category, seconds in run.step.exposed_comm_s.items()
         if category.value == "data_parallel"

@@ -6,6 +6,7 @@ time, what a GPU sends, and what it holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -92,6 +93,6 @@ def _cost(method: str, gpus: int, result: StepResult) -> MethodCost:
         GRIDS[gpus].get(method, f"{gpus}"),
         result.step_time_s,
         result.breakdown_s.get(Category.TENSOR_PARALLEL, 0.0),
-        sum(sent_bytes(each) for each in collectives if each.axis.startswith("tp")),
+        math.fsum(sent_bytes(each) for each in collectives if each.axis.startswith("tp")),
         result.memory[0].peak_allocated_bytes,
     )

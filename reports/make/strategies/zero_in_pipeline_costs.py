@@ -9,6 +9,7 @@ reduced and W per gathered parameter, n copies and m microbatches, a GPU moves, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +62,7 @@ def _run(job: Job, zero: int, microbatches: int) -> ZeroRun:
     sequences = microbatches * job.batch.micro_batch * job.dp
     step = run_step(job.replace({"plan.zero": zero, "batch.global": sequences}))
     moved = (
-        sum(
+        math.fsum(
             total.port_bytes.get(port, 0.0)
             for total in traffic.totals
             if total.axis.startswith("dp")

@@ -316,12 +316,12 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
 
     def loss(point: Sequence[float]) -> float:
         values = values_of(point)
-        excess = sum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith(_AT_MOST_ONE))
+        excess = math.fsum(max(0.0, v - 1.0) for n, v in values.items() if n.endswith(_AT_MOST_ONE))
         excess += max(0.0, 1.0 - values.get("cache_speedup", 1.0))
         if excess > 0:
             return 1e3 * (1.0 + excess)
         data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))
-        unlikely = sum((math.log(max(abs(f), 1e-9)) / _PRIOR_SPREAD) ** 2 for f in point)
+        unlikely = math.fsum((math.log(max(abs(f), 1e-9)) / _PRIOR_SPREAD) ** 2 for f in point)
         return data + _PRIOR_WEIGHT * unlikely
 
     options = {"maxfev": 120 * (1 + len(prior)), "xatol": 1e-3, "fatol": 1e-6}

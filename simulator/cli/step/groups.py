@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -200,8 +201,8 @@ def _print_class(title: str, same: Sequence[ClassTraffic]) -> None:
             "",
             "",
             f"{sum(total.count for total in same[0].totals):,}",
-            format_bytes(sum(total.message_bytes for total in same[0].totals)),
-            format_bytes(sum(total.sent_bytes for total in same[0].totals)),
+            format_bytes(math.fsum(total.message_bytes for total in same[0].totals)),
+            format_bytes(math.fsum(total.sent_bytes for total in same[0].totals)),
             *(format_bytes(sums[port]) for port in ports),
         )
     )

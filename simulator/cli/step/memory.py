@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -176,7 +177,7 @@ def _print_host(host: HostMemory) -> None:
         )
         for owner in owners
     ]
-    rows.append(("all", *(format_bytes(sum(held.values())) for _, held, _ in used)))
+    rows.append(("all", *(format_bytes(math.fsum(held.values())) for _, held, _ in used)))
     rows.append(("capacity", *(format_bytes(size) for _, _, size in used)))
     columns = text_columns("owner") + number_columns(*(name for name, _, _ in used))
     print_table("what left the GPUs, on the fullest node", columns, rows)

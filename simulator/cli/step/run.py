@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -323,7 +324,7 @@ def _print_breakdown(result: StepResult) -> None:
         for category, seconds in result.breakdown_s.items()
         if seconds
     ]
-    total = sum(result.breakdown_s.values())
+    total = math.fsum(result.breakdown_s.values())
     rows.append(("step", f"{total:.6f}", percent(total / step_s if step_s else 0.0)))
     columns = text_columns("where the time goes") + number_columns("seconds", "share")
     print_table("breakdown", columns, rows)

@@ -123,7 +123,7 @@ class ExpertLoad(Spec):
         given = [name for name in ("hot", "zipf", "loads") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("needs exactly one of hot, zipf, loads and file")
-        if self.loads is not None and not sum(self.loads):
+        if self.loads is not None and not math.fsum(self.loads):
             raise ValueError("some expert must receive something")
         return self
 
@@ -136,7 +136,7 @@ class ExpertLoad(Spec):
             given = [rank**-self.zipf for rank in range(1, experts + 1)]
         else:
             given = list(self.loads or ())
-        mean = sum(given) / len(given)
+        mean = math.fsum(given) / len(given)
         return tuple(load / mean for load in given)
 
 

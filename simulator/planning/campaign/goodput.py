@@ -7,6 +7,7 @@ itself is an ensemble of simulated campaigns (:mod:`simulator.planning.campaign.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -201,7 +202,7 @@ class _Ensemble:
             warm_up_ns=round(failures.warm_up_s * NS),
         )
         self._fleet = Fleet(job.cluster.nodes, failures.spare_nodes, job.dp, failures.elastic)
-        self.mtbf_s = 1 / sum(hazard.rate_per_s for hazard in self._hazards)
+        self.mtbf_s = 1 / math.fsum(hazard.rate_per_s for hazard in self._hazards)
         slowed = cost.interference / (1 + cost.interference)
         self.stop_s = cost.stall_s + cost.write_s * slowed
         """What one checkpoint costs in time."""

@@ -15,6 +15,7 @@ which the GPUs stand idle are paid by those in which they work.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
@@ -86,7 +87,7 @@ class CampaignTime:
         """
         if self.goodput is None:
             return self.work_s
-        return sum(self.goodput.spent_s.get(spent, 0.0) for spent in _TRAINING)
+        return math.fsum(self.goodput.spent_s.get(spent, 0.0) for spent in _TRAINING)
 
 
 def campaign_time(
@@ -111,7 +112,7 @@ def campaign_time(
     if campaign.failures is not None:
         work_s = steps * step.step_time_s
         ensemble = goodput(job, work_s, members=members, seed=seed, on_member=on_member)
-    busy_s = sum(step.breakdown_s.get(category, 0.0) for category in _BUSY)
+    busy_s = math.fsum(step.breakdown_s.get(category, 0.0) for category in _BUSY)
     return CampaignTime(
         tokens=campaign.tokens,
         tokens_per_step=job.batch.tokens,
@@ -194,7 +195,7 @@ def _times(factor: float | None, amount: float) -> float | None:
 
 def _sum(*terms: float | None) -> float | None:
     known = [term for term in terms if term is not None]
-    return sum(known) if len(known) == len(terms) else None
+    return math.fsum(known) if len(known) == len(terms) else None
 
 
 YEAR_S = 365.25 * DAY_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from simulator.described.job import Job, options_text
@@ -72,7 +73,7 @@ def _host_needs(host: HostMemory) -> Iterator[str]:
         (host.held_bytes, host.capacity_bytes, "in memory"),
         (host.nvme_held_bytes, host.nvme_capacity_bytes, "on NVMe"),
     ):
-        need = sum(held.values())
+        need = math.fsum(held.values())
         if need > capacity:
             owners = sorted(held.items(), key=lambda item: (-item[1], item[0]))[:_TOP_OWNERS]
             named = (f"{o.value.replace('_', ' ')} {format_bytes(size)}" for o, size in owners)
@@ -96,7 +97,7 @@ def _owners(fullest: ClassMemory) -> str:
     need = fullest.peak_device_bytes
     owners = sorted(fullest.by_owner.items(), key=lambda item: (-item[1], item[0]))
     held = {owner.value.replace("_", " "): num_bytes for owner, num_bytes in owners[:_TOP_OWNERS]}
-    rest = sum(num_bytes for _, num_bytes in owners[_TOP_OWNERS:])
+    rest = math.fsum(num_bytes for _, num_bytes in owners[_TOP_OWNERS:])
     if rest:
         held["other tensors"] = rest
     held["allocator and context"] = need - fullest.peak_allocated_bytes

@@ -14,6 +14,7 @@ Source: pipeline planning by dynamic programming over contiguous runs, PipeDream
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise, permutations
@@ -189,7 +190,7 @@ class _Search:
         seconds = [
             self._costs.seconds(stage, run) for stage, run in enumerate(runs_of_counts(layout))
         ]
-        return max(seconds), sum(time_s**2 for time_s in seconds)
+        return max(seconds), math.fsum(time_s**2 for time_s in seconds)
 
 
 def _trial(layout: tuple[int, ...], step: StepResult) -> _Trial:
@@ -325,7 +326,7 @@ class _Costs:
         del stage
         if run not in self._seconds:
             phases = (Phase.FORWARD, Phase.BACKWARD)
-            self._seconds[run] = sum(self._costs.work(run, phase).seconds for phase in phases)
+            self._seconds[run] = math.fsum(self._costs.work(run, phase).seconds for phase in phases)
         return self._seconds[run]
 
     def seconds_within_memory(self, stage: int, run: Slice) -> float:

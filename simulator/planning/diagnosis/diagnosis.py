@@ -198,4 +198,4 @@ def errors_of(job: Job, result: StepResult, share: float | None = None) -> Predi
 def _log_sum(logarithms: Sequence[float]) -> float:
     """Logarithm of the sum of numbers that are given by their logarithms."""
     most = max(logarithms)
-    return most + math.log(sum(math.exp(each - most) for each in logarithms))
+    return most + math.log(math.fsum(math.exp(each - most) for each in logarithms))

@@ -169,7 +169,7 @@ class Observation:
         predicted = dict(self.times.predicted_s(job, result)) if self.times else {}
         names = sorted(measured.keys() | predicted.keys())
         pairs = [(measured.get(name, 0.0), predicted.get(name, 0.0)) for name in names]
-        left = [total - sum(part) for total, part in zip(
+        left = [total - math.fsum(part) for total, part in zip(
             (self.step_s, result.step_time_s), zip(*pairs, strict=True) if pairs else ((), ()),
             strict=True,
         )]  # fmt: skip
@@ -196,6 +196,6 @@ def phase_times(seconds: Seconds, step_s: float) -> PhaseTimes:
         if name not in known:
             hint = nearest_hint(name, known)
             raise InputError.single("--phase", "must name a category of the breakdown", name, hint)
-    if sum(seconds.values()) > step_s:
+    if math.fsum(seconds.values()) > step_s:
         raise InputError.single("--phase", "parts must not be longer than the step", f"{step_s} s")
     return PhaseTimes(seconds)

@@ -12,6 +12,7 @@ layers share is kept to the tokens there are by cutting it off.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -57,7 +58,7 @@ class RoutingTables:
         """What each rank receives over the mean of all, shape (ep,)."""
         if job.plan.expert_load is None:
             return np.ones(job.plan.ep)
-        return np.array([sum(loads) / len(loads) for loads in rank_loads(job)])
+        return np.array([math.fsum(loads) / len(loads) for loads in rank_loads(job)])
 
     def _spread(self, mean: Floats, concentration: float, draws: int) -> Floats:
         """Loads of ranks about their means of shape (rows, ep); shape (rows, draws, ep)."""

@@ -13,6 +13,7 @@ from costs would be decided otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +142,7 @@ def step_distribution(
             for count, mean_s in scales
         ),
         peak_device_bytes=Spread.of(peaks_bytes.tolist()),
-        out_of_memory_probability=1 - sum(fits) / len(fits),
+        out_of_memory_probability=1 - math.fsum(fits) / len(fits),
         control=sampler.control(ends),
     )
 

@@ -9,6 +9,7 @@ Assumption: what operations take from each other is the same share in every samp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -108,7 +109,9 @@ def _shares(operation: Operation) -> tuple[float, float]:
         return (0.0, 1.0) if is_exchange else (1.0, 0.0)
 
     def share(wanted: Callable[[Category], bool]) -> float:
-        return sum(part.seconds for part in work.parts if wanted(part.category)) / work.seconds
+        return (
+            math.fsum(part.seconds for part in work.parts if wanted(part.category)) / work.seconds
+        )
 
     return (
         share(lambda category: category not in COMMUNICATION and category is not Category.HOST),

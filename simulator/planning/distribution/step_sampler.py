@@ -6,6 +6,7 @@ steps of it are looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
@@ -242,7 +243,7 @@ class StepSampler:
         ratios = [
             self._control_ratio(sample, int(ends[:, sample].argmax()), samples) for sample in chosen
         ]
-        return Control(strata, sum(ratios) / strata, max(abs(ratio - 1) for ratio in ratios))
+        return Control(strata, math.fsum(ratios) / strata, max(abs(ratio - 1) for ratio in ratios))
 
     def _control_ratio(self, sample: int, pipeline: int, samples: int) -> float:
         """Simulated over replayed time of one pipeline of one sample."""

@@ -7,6 +7,7 @@ is in time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -259,6 +260,6 @@ def one_offer_for_all(
         }
         if len(taken) == len(workloads):
             candidates[offer] = taken
-    totals = {offer: sum(map(_usd, taken.values())) for offer, taken in candidates.items()}
+    totals = {offer: math.fsum(map(_usd, taken.values())) for offer, taken in candidates.items()}
     best = min(totals, key=totals.__getitem__, default=None)
     return None if best is None else (best, candidates[best])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ class Rental:
         if found is None:
             return ""
         offer, taken = found
-        usd = sum(row.usd or 0.0 for row in taken.values())
+        usd = math.fsum(row.usd or 0.0 for row in taken.values())
         sizes = ", ".join(f"{name} on {row.gpus} GPUs" for name, row in taken.items())
         return f"One offer for all: {offer} ({sizes}; {usd:,.0f} USD, each rented by itself)."
 

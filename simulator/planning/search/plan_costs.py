@@ -10,6 +10,7 @@ process, and all but one reduction where ZeRO 2 runs several in a step.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -319,7 +320,7 @@ def _of_run(run: Slice, job: Job, units: Units, collectives: Collectives) -> Lea
 def _gathered_s(run: Slice, units: Units, collectives: Collectives) -> float:
     """Weights of a run on their way to one microbatch [s]."""
     needed = dict.fromkeys(unit for piece in units.pieces(run) for unit in piece.needs)
-    return sum(
+    return math.fsum(
         collectives.gather([unit]).seconds * (1 if unit.stays or unit.separate else _USES)
         for unit in needed
     )

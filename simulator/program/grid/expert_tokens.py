@@ -15,6 +15,7 @@ drawing without replacement.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from math import comb
 
@@ -37,12 +38,12 @@ class ExpertShare:
     @property
     def mean(self) -> float:
         """Copies of this rank over the mean of all ranks."""
-        return sum(self.loads) / len(self.loads)
+        return math.fsum(self.loads) / len(self.loads)
 
 
 def busiest_rank(job: Job) -> int:
     """Place of the busiest rank in its expert-parallel group."""
-    means = [sum(loads) for loads in rank_loads(job)]
+    means = [math.fsum(loads) for loads in rank_loads(job)]
     return means.index(max(means))
 
 
@@ -51,7 +52,7 @@ def busiest_share(job: Job) -> ExpertShare | None:
     if job.plan.expert_load is None or job.model.experts is None:
         return None
     loads = rank_loads(job)[busiest_rank(job)]
-    return ExpertShare(loads, sum(loads) / len(loads))
+    return ExpertShare(loads, math.fsum(loads) / len(loads))
 
 
 def other_share(job: Job) -> ExpertShare | None:
@@ -61,7 +62,7 @@ def other_share(job: Job) -> ExpertShare | None:
         return None
     place = busiest_rank(job)
     others = [loads for rank, loads in enumerate(rank_loads(job)) if rank != place]
-    means = tuple(sum(column) / len(others) for column in zip(*others, strict=True))
+    means = tuple(math.fsum(column) / len(others) for column in zip(*others, strict=True))
     return ExpertShare(means, busiest.busiest)
 
 
@@ -93,7 +94,7 @@ def parts_reached(experts: Experts, parts: int) -> float:
         missed = _missed(experts, experts.count // parts, picked / groups)
         return parts * picked / groups * (1 - missed)
     of_one = experts.count // groups
-    return parts * sum(
+    return parts * math.fsum(
         _chance(held, of_part, groups, picked)
         * (1 - _missed(experts, held * of_one, picked / groups))
         for held in range(min(of_part, picked) + 1)

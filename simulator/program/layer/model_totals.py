@@ -9,6 +9,7 @@ tokens are left out.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -46,7 +47,7 @@ def model_flop_per_token(model: Model, seq_len: int, *, masked: bool = True) -> 
 
 def _matrix_numel(model: Model) -> float:
     kinds = layer_kinds(model)
-    return sum(
+    return math.fsum(
         kinds.count(kind) * _active_matrix_numel(model, layer_tensors(model, kinds.index(kind)))
         for kind in dict.fromkeys(kinds)
     )
@@ -55,7 +56,7 @@ def _matrix_numel(model: Model) -> float:
 def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> float:
     """Elements of the matrices that one token is multiplied with."""
     experts = model.experts
-    return sum(
+    return math.fsum(
         tensor.numel * (experts.top_k / experts.count if experts and tensor.is_routed else 1.0)
         for tensor in tensors
         if not tensor.is_vector
@@ -63,13 +64,15 @@ def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> 
 
 
 def _attention_flop(model: Model, seq_len: int, *, masked: bool) -> float:
-    return sum(_layer_flop(model, kind, seq_len, masked=masked) for kind in layer_kinds(model))
+    return math.fsum(
+        _layer_flop(model, kind, seq_len, masked=masked) for kind in layer_kinds(model)
+    )
 
 
 def _layer_flop(model: Model, kind: LayerKind, seq_len: int, *, masked: bool) -> float:
     """FLOP of a layer's scores and weighted values, of one token forward."""
     keys = min(kind.window or seq_len, seq_len)
-    whole = sum(part.flop(model, keys) for part in layer_parts(kind))
+    whole = math.fsum(part.flop(model, keys) for part in layer_parts(kind))
     return whole if masked else whole * _seen_share(model, kind, seq_len, keys)
 
 

@@ -11,6 +11,7 @@ f MLP width, T = b s tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -162,7 +163,7 @@ class GroupedGemm:
     @property
     def mean_rows(self) -> float:
         """Rows of the experts, on average."""
-        return self.rows * sum(self.loads) / len(self.loads) if self.loads else self.rows
+        return self.rows * math.fsum(self.loads) / len(self.loads) if self.loads else self.rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -285,7 +286,9 @@ class UnitCosts:
         shape = microbatch_shape(job.plan, 1, job.batch.seq_len)
         layer = model_layer(job.model, unit.kind, job.plan, shape)
         outcome = self._recomputation(layer, job.plan.recompute)
-        flop = sum(outcome.share_of_operations(each) * whole_flop(each) for each in layer.pieces)
+        flop = math.fsum(
+            outcome.share_of_operations(each) * whole_flop(each) for each in layer.pieces
+        )
         return flop / shape.tokens
 
     def _recomputation(self, layer: Layer, recompute: Recompute) -> Recomputation:
@@ -331,7 +334,7 @@ def hardware_flop_per_token(job: Job) -> float:
     As of MFU, attention counts over the whole sequence, and only products and attention count.
     """
     costs = UnitCosts(job)
-    repeated = sum(
+    repeated = math.fsum(
         count * costs.repeated_flop(unit) for unit, count in Counter(costs.layers).items()
     )
     return model_flop_per_token(job.model, job.batch.seq_len) + repeated

@@ -14,6 +14,7 @@ microbatch is not a matter of one layer: see
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -286,7 +287,7 @@ class _Passes:
         costs = {move: _all_times(self.timer.move_cost(move), move.times) for move in moves}
         costs = {move: cost for move, cost in costs.items() if cost.seconds}
         stepwise = [move for move in costs if product.steps > 1 and move.times > 1]
-        all_steps_s = sum(costs[move].seconds for move in stepwise)
+        all_steps_s = math.fsum(costs[move].seconds for move in stepwise)
         share = 1.0
         if all_steps_s and self.hiding.behind_products:
             held = max(costs[move].sm_count for move in stepwise)

@@ -72,16 +72,16 @@ class PieceTimer:
 
     def gemm_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Forward product, or the products it stands for [s]."""
-        return sum(self._product_s(gemm, _rows(gemm), n, gemm.k) for n in _columns(gemm))
+        return math.fsum(self._product_s(gemm, _rows(gemm), n, gemm.k) for n in _columns(gemm))
 
     def input_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's input, or of its first activation [s]."""
-        return sum(self._product_s(gemm, _rows(gemm), gemm.k, n) for n in _columns(gemm))
+        return math.fsum(self._product_s(gemm, _rows(gemm), gemm.k, n) for n in _columns(gemm))
 
     def weight_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's weight, or of its second activation [s]."""
         weights = gemm.groups if isinstance(gemm, GroupedGemm) else int(gemm.has_weight)
-        product_s = sum(
+        product_s = math.fsum(
             self._product_s(gemm, gemm.k, n, _rows(gemm), accumulate=weights > 0, of_weight=True)
             for n in _columns(gemm)
         )
@@ -152,7 +152,7 @@ class PieceTimer:
         gradient_bytes = ring.kv_bytes * ring.sum_ratio if backward else 0.0
         transfer = self._hop_cost(ring.kv_bytes + gradient_bytes).seconds
         hidden_by = [first, *[step] * (ring.steps - 2)]
-        exposed = sum(max(0.0, transfer - compute) for compute in hidden_by)
+        exposed = math.fsum(max(0.0, transfer - compute) for compute in hidden_by)
         exposed += self._hop_cost(gradient_bytes).seconds
         merge = memory_bound_s(self.profile, self._merged_bytes(ring, backward=backward))
         return first + (step + merge) * (ring.steps - 1), exposed

@@ -124,7 +124,7 @@ def _points(
             is_half = isinstance(piece, Gemm) and (piece.half_precision or not piece.has_weight)
             used = half if is_half else precision
             for direction, seconds, (rows, n, k) in _products(piece, timer):
-                flop = 2.0 * sum(rows) * n * k
+                flop = 2.0 * math.fsum(rows) * n * k
                 num_bytes = product_bytes(rows, n, k, precision=used)
                 yield point(direction, flop, num_bytes, seconds, used)
         case GridProduct():

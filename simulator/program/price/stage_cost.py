@@ -6,6 +6,7 @@ sum over its units.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -141,7 +142,9 @@ class StageCosts:
         return max(1.0 - compute_s / exchange_s, slowing)
 
     def _seconds(self, run: Slice, phase: Phase, counts: Callable[[Category], bool]) -> float:
-        return sum(part.seconds for part in self.work(run, phase).parts if counts(part.category))
+        return math.fsum(
+            part.seconds for part in self.work(run, phase).parts if counts(part.category)
+        )
 
     def saved(self, run: Slice) -> Memory:
         """Activations that a run keeps from forward to backward, per microbatch."""
@@ -279,7 +282,7 @@ class StageCosts:
             parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
         ordered = tuple(parts.values())
         return Work(
-            sum(part.seconds for part in ordered),
+            math.fsum(part.seconds for part in ordered),
             ordered,
             flop=flop,
             collectives=self._collectives(run, phase),

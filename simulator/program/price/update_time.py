@@ -16,6 +16,7 @@ Source: https://kellerjordan.github.io/posts/muon for the steps; Distributed Muo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from simulator.cost.collectives import CollectiveKind
@@ -83,7 +84,7 @@ def optimizer_work(
     if job.plan.optimizer == "muon":
         seconds, flop = orthogonalisation(job, runs)
         parts.append(Part(NEWTON_SCHULZ, Category.OPTIMIZER, seconds))
-    return Work(sum(part.seconds for part in parts), tuple(parts), flop=flop)
+    return Work(math.fsum(part.seconds for part in parts), tuple(parts), flop=flop)
 
 
 _NEWTON_SCHULZ_STEPS = 5
@@ -158,7 +159,7 @@ def _owners(job: Job, tensor: ParameterTensor) -> int:
 def _one_step_s(job: Job, matrices: int, m: int, n: int) -> float:
     profile = job.cluster.profile
     precision: Precision = "fp16" if job.plan.precision == "fp16" else "bf16"
-    return sum(
+    return math.fsum(
         gemm_s(profile, rows, columns, inner, batch=matrices, precision=precision)
         for rows, columns, inner in ((m, m, n), (m, m, m), (m, n, m))
     )

@@ -17,6 +17,7 @@ Parallelism (arXiv 2211.05953) for one reduction of all microbatches of a virtua
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -245,7 +246,7 @@ class DataParallel:
         """Reduces what a piece of backward completes while the next one runs, or before it."""
         if self._choices.shards_gradients:
             self._limit_reductions(due.rank, operation)
-        numel = sum(unit.parameters.trained for unit in due.units)
+        numel = math.fsum(unit.parameters.trained for unit in due.units)
         self._bucket_copies.add(self._program, operation, numel)
         if self._offload.streams_gradients:
             self._send_gradients(operation, due, is_last=is_last)

@@ -26,6 +26,7 @@ buckets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -56,7 +57,7 @@ def with_list_copies(work: Work, calls: Sequence[Call], job: Job) -> Work:
     """Collectives of ZeRO 3, and the copies of their lists where the stack hands them any."""
     if not (job.choices.shards_weights and job.choices.lists_shards):
         return work
-    return _with_copies(work, sum(_copies_s(call, job) for call in calls))
+    return _with_copies(work, math.fsum(_copies_s(call, job) for call in calls))
 
 
 def with_unpacking(work: Work, parameters: int, ranks: int, job: Job) -> Work:
@@ -228,7 +229,7 @@ def partial_gradients_work(job: Job, units: Sequence[Unit]) -> Work | None:
     sizes = [numel * reduced for unit in units for numel in unit.partial]
     if not sizes:
         return None
-    messages = [sum(sizes)] if job.choices.sums_partial_gradients_once else sizes
+    messages = [math.fsum(sizes)] if job.choices.sums_partial_gradients_once else sizes
     calls = _partial_gradient_calls(job, messages)
     return collectives_work(calls, job.cluster.profile.network, Category.TENSOR_PARALLEL)
 

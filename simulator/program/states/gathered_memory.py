@@ -22,6 +22,7 @@ and ``can_accumulate_inplace``; Megatron-Core, ``zero_out_wgrad`` of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,8 +88,8 @@ class UnitMemory:
     def shard(self, units: Sequence[Unit]) -> Memory:
         """Shards that lie on the GPU between their copy and their gather."""
         per = self._state.weights or self._state.master
-        numel = sum(shard_numel(self.job, unit.parameters) for unit in units)
-        untrained_bytes = sum(frozen_bytes(self.job, unit.parameters) for unit in units)
+        numel = math.fsum(shard_numel(self.job, unit.parameters) for unit in units)
+        untrained_bytes = math.fsum(frozen_bytes(self.job, unit.parameters) for unit in units)
         return ((Owner.GATHERED_WEIGHTS, numel * per + untrained_bytes),)
 
     def gradients(self, units: Sequence[Unit]) -> Memory:
@@ -118,7 +119,7 @@ class UnitMemory:
 
     def _unsharded(self, units: Sequence[Unit]) -> float:
         bucket_numel = self._choices.least_bucket_bytes / self._state.reduced
-        return sum(unsharded_numel(unit, bucket_numel) for unit in units)
+        return math.fsum(unsharded_numel(unit, bucket_numel) for unit in units)
 
 
 def unsharded_numel(unit: Unit, bucket_numel: float) -> float:

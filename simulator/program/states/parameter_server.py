@@ -20,6 +20,7 @@ sections 2 and 3; :mod:`simulator.cost.host` for how fast CPUs update.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -132,4 +133,4 @@ class ServerTransfers:
 
 
 def _total_numel(units: Sequence[Unit]) -> float:
-    return sum(unit.parameters.total for unit in units)
+    return math.fsum(unit.parameters.total for unit in units)

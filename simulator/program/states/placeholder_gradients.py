@@ -12,6 +12,7 @@ matrix is the embedding's, too, that one waits for the lookup's
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
@@ -34,7 +35,7 @@ def placeholder_gradient_bytes(job: Job, runs: Iterable[Slice]) -> float:
     if not job.choices.keeps_placeholder_gradients:
         return 0.0
     shapes = {shape for run in runs for shape in _shapes(job, run)}
-    return output_bytes(job.plan.precision) * sum(rows * columns for rows, columns in shapes)
+    return output_bytes(job.plan.precision) * math.fsum(rows * columns for rows, columns in shapes)
 
 
 def head_placeholder(job: Job) -> Memory:
@@ -43,7 +44,7 @@ def head_placeholder(job: Job) -> Memory:
         return ()
     tensors = head_tensors(job.model, padded_vocab(job))
     matrices = (tensor for tensor in tensors if tensor.role is TensorRole.MATRIX)
-    numel = sum(tensor_parameters(job, tensor).total for tensor in matrices)
+    numel = math.fsum(tensor_parameters(job, tensor).total for tensor in matrices)
     return ((Owner.PLACEHOLDER_GRADIENTS, output_bytes(job.plan.precision) * numel),)
 
 

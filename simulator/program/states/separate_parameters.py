@@ -20,6 +20,7 @@ Source: DeepSpeed 0.3.13, deepspeed/runtime/zero/stage3.py, ``persistent_paramet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -66,12 +67,12 @@ class SeparateParameters:
     @property
     def numel(self) -> float:
         """Elements of all."""
-        return sum(one.count.total for one in self.each)
+        return math.fsum(one.count.total for one in self.each)
 
     @property
     def kept_numel(self) -> float:
         """Elements that stay whole from forward to backward."""
-        return sum(one.count.total for one in self.each if one.stays)
+        return math.fsum(one.count.total for one in self.each if one.stays)
 
     def gathered(self, *, is_forward: bool) -> list[ParameterCount]:
         """What comes before a pass, one by one."""
@@ -123,7 +124,7 @@ def over_the_loss(
     if choices.reuse_numel is None:
         return list(parts), 0.0
     kept = kept_for_backward(parts, tied_numel, choices.reuse_numel)
-    whole_numel = tied_numel + sum(part.kept_numel for part in kept)
+    whole_numel = tied_numel + math.fsum(part.kept_numel for part in kept)
     if choices.live_numel is not None and whole_numel >= choices.live_numel:
         return kept, 0.0
     firsts = (part.first_of_backward() for part in reversed(kept))
@@ -191,7 +192,7 @@ def whole_in_attention(separate: SeparateParameters, job: Job) -> list[float]:
 def _with_next(whole: list[float], ahead: float, job: Job) -> list[float]:
     """With the one that is gathered ahead, once more where a list of shards is made of it."""
     limit = job.choices.live_numel
-    live = kept_embedding_numel(job) + sum(whole)
+    live = kept_embedding_numel(job) + math.fsum(whole)
     if limit is not None and live >= limit:
         return whole
     return [*whole, *[ahead] * (2 if job.choices.lists_shards else 1)]

@@ -14,6 +14,7 @@ the root of the second moment and its sum with epsilon, or its quotient, are ten
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -69,10 +70,10 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
     pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
-    tensors = [sum(pieces)] if choices.updates_flat else pieces
+    tensors = [math.fsum(pieces)] if choices.updates_flat else pieces
     turns: list[Memory] = []
     if flattens:
-        turns.append(_blocks(Owner.COMMUNICATION, [sum(pieces)], per.reduced))
+        turns.append(_blocks(Owner.COMMUNICATION, [math.fsum(pieces)], per.reduced))
     if choices.copies_for_norm:
         turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
     if copied and choices.updates_flat:

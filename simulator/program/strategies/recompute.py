@@ -29,6 +29,7 @@ that checkpoints hold while their backward runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -197,7 +198,7 @@ def _alternate_products(layer: Layer) -> tuple[dict[str, float], dict[str, float
             again = [index for index in range(one.weights) if (count + index) % 2]
             share = len(again) / one.weights
             widths = _widths(one)
-            operations[piece.name] = sum(widths[index] for index in again) / sum(widths)
+            operations[piece.name] = math.fsum(widths[index] for index in again) / math.fsum(widths)
             count += one.weights
         if share:
             repeated[piece.name] = share

@@ -11,6 +11,7 @@ token), and the weight-gradient queues of Megatron-LM's and DeepSeek's implement
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -129,7 +130,7 @@ def backward_peak(layer: Layer, restored_bytes: Sequence[float]) -> BackwardPeak
         restored_bytes: What exists again of each saved activation, and then anything else [B].
     """
     middle = layer.middle
-    later = sum(restored_bytes[middle : len(layer.saved)])
+    later = math.fsum(restored_bytes[middle : len(layer.saved)])
     of_all = temporaries(layer), tuple(restored_bytes)
     if layer.working_bytes or not later:
         return BackwardPeak(_working(*of_all))

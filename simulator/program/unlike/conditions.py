@@ -10,6 +10,7 @@ pools do together takes as long as it would if all were of the pool that takes l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -224,9 +225,9 @@ def slowed(work: Work, slowdown: float) -> Work:
     if not work.parts:
         return replace(work, seconds=work.seconds * (1 + slowdown))
     kept = COMMUNICATION | {Category.HOST}
-    computing_s = sum(part.seconds for part in work.parts if part.category not in kept)
+    computing_s = math.fsum(part.seconds for part in work.parts if part.category not in kept)
     parts = tuple(_slowed_part(part, slowdown, slowdown * computing_s) for part in work.parts)
-    return replace(work, seconds=sum(part.seconds for part in parts), parts=parts)
+    return replace(work, seconds=math.fsum(part.seconds for part in parts), parts=parts)
 
 
 def _slowed_part(part: Part, slowdown: float, longer_s: float) -> Part:

@@ -12,6 +12,7 @@ one another; they do not alternate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -99,7 +100,7 @@ class Account:
 
     def phase_s(self, phase: Phase) -> float:
         """Length of a phase [s]."""
-        return sum(s for (found, _), s in self.by_phase_s.items() if found == phase)
+        return math.fsum(s for (found, _), s in self.by_phase_s.items() if found == phase)
 
     def idle_s(self, phase: Phase) -> float:
         """Time of a phase in which nothing runs, whatever is waited for [s]."""
@@ -138,7 +139,7 @@ def account(spans: Iterable[Span], step_s: float) -> Account:
             book(span.phase, span.kind, span.end_s - span.start_s)
     kinds = dict.fromkeys(span.kind for span in messages)
     communication = {
-        str(kind): sum(
+        str(kind): math.fsum(
             span.end_s - span.start_s
             for span in _one_at_a_time(each for each in messages if each.kind is kind)
         )

@@ -9,6 +9,7 @@ time is not counted, because a profiler costs time.
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import statistics
@@ -68,7 +69,7 @@ def measure(
         traced = profiled_step(trainer, trace if world.rank == 0 else None)
         kept = kept_bytes(trainer)
         if traced.peak_extra_bytes is not None:
-            memory["peak_allocated"] = sum(kept.values()) + traced.peak_extra_bytes
+            memory["peak_allocated"] = math.fsum(kept.values()) + traced.peak_extra_bytes
         names = sorted({name for each in phases for name in each})
         own = RankMeasured(
             world.rank,

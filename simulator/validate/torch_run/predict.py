@@ -9,6 +9,7 @@ over all ranks and so waits for the last of them; the rest of the step is waitin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -109,7 +110,7 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
     else:
         own = next(i for i, rank_class in enumerate(classes) if rank_class.stage == alone)
         computed = result.class_breakdown_s[own]
-        step_s = sum(computed.get(category, 0.0) for category in _COMPUTED)
+        step_s = math.fsum(computed.get(category, 0.0) for category in _COMPUTED)
         phases = {alone: _computed_phases_s(result.timeline, own)}
     memory = {each.stage: _memory_bytes(each) for each in result.memory}
     return Predicted(step_s, phases, memory, result)
@@ -173,7 +174,7 @@ def _computed_phases_s(timeline: Timeline, index: int) -> dict[str, float]:
         name = _PASSES.get(operation.kind)
         if name is not None:
             parts = operation.work.parts
-            communicated = sum(p.seconds for p in parts if p.category not in _COMPUTED)
+            communicated = math.fsum(p.seconds for p in parts if p.category not in _COMPUTED)
             phases[name] += max(0.0, end_s - start_s - communicated)
     return phases
 
@@ -216,7 +217,7 @@ def _next_phase(rows: list[Row]) -> str:
 
 def _memory_bytes(memory: ClassMemory) -> dict[str, float]:
     kept = {
-        name: sum(float(memory.by_owner.get(owner, 0.0)) for owner in owners)
+        name: math.fsum(float(memory.by_owner.get(owner, 0.0)) for owner in owners)
         for name, owners in _KEPT.items()
     }
     return {
@@ -237,7 +238,7 @@ def silence(program: Program) -> None:
         work = operation.work
         kept = tuple(part for part in work.parts if part.category not in _SILENT)
         if len(kept) < len(work.parts):
-            seconds = sum(part.seconds for part in kept)
+            seconds = math.fsum(part.seconds for part in kept)
             operation.work = replace(
                 work, seconds=seconds, parts=kept, traffic=None, collectives=()
             )

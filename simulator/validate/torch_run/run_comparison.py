@@ -5,6 +5,7 @@ A measured run is plain data: it is kept as JSON, and read where there is no tor
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -206,7 +207,7 @@ class TorchReport:
             for name, measured in means.items():
                 yield Pair(stage, name, measured, predicted[name])
             if WAITING in predicted:
-                left = self.measured.median_s - sum(means.values())
+                left = self.measured.median_s - math.fsum(means.values())
                 yield Pair(stage, WAITING, max(0.0, left), predicted[WAITING])
 
     def _memory(self) -> Iterator[Pair]:
@@ -228,7 +229,7 @@ class TorchReport:
 
 
 def _rest(memory: Mapping[str, float]) -> float:
-    return memory["peak_allocated"] - sum(memory.get(name, 0.0) for name in _KEPT)
+    return memory["peak_allocated"] - math.fsum(memory.get(name, 0.0) for name in _KEPT)
 
 
 def _pair_to_dict(pair: Pair) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
 from collections.abc import Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import cache
@@ -30,10 +29,6 @@ _NUMBERS = (
     "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu", "bubble_fraction",
 )  # fmt: skip
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes", "peak_time_s")
-_ROUNDING = 0.0 if sys.version_info < (3, 12) else 1e-9
-"""By what share a number may differ. Python 3.12 and later add numbers up more precisely
-(``sum`` compensates what rounding loses), and the files are written by 3.11."""
-
 PREDICTED = ("predicted_step_s", "predicted_mem_gib", "fits", "skipped")
 """What is kept of each published run."""
 
@@ -117,10 +112,9 @@ def moved(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _is_same(kept: Any, now: Any) -> bool:
     try:
-        numbers = float(kept), float(now)
+        return float(kept) == float(now)
     except (TypeError, ValueError):
         return kept == now
-    return kept == now or math.isclose(*numbers, rel_tol=_ROUNDING)
 
 
 def write(executor: Executor) -> None:
@@ -136,7 +130,5 @@ def write(executor: Executor) -> None:
 
 
 if __name__ == "__main__":
-    if _ROUNDING:
-        sys.exit("the last digits are those of Python 3.11: make golden PYTHON=python3.11")
     with ProcessPoolExecutor() as pool:
         write(pool)

@@ -43,7 +43,7 @@ PAGES = (
 )
 EXTENDING = ROOT / "docs" / "extending.md"
 """Changes the package; ``tests/test_extending.py`` does what it says in a copy."""
-FOREIGN_PROGRAMS = {"nvidia-smi", "pip"}
+FOREIGN_PROGRAMS = {"dask", "nvidia-smi", "pip"}
 """What ``sh`` blocks may call beside our own commands."""
 
 _BLOCK = re.compile(

@@ -1,8 +1,8 @@
 """Questions above one step.
 
 :mod:`.search` finds the fastest plans, :mod:`.changes` tries single changes of a job,
-:mod:`.sweep` a grid of them (on :mod:`.executors`), :mod:`.campaign` asks for a whole training
-run, :mod:`.offers` which GPUs to rent for it,
+:mod:`.sweep` a grid of them (on :mod:`.executors` or a :mod:`.dask_cluster`),
+:mod:`.campaign` asks for a whole training run, :mod:`.offers` which GPUs to rent for it,
 :mod:`.diagnosis` why a real run is not as predicted. :mod:`.limits` finds the largest sizes
 that fit, :mod:`.drawn_lengths` steps of sequences of many lengths, :mod:`.distribution` how
 steps spread where GPUs, links, experts and lengths vary;

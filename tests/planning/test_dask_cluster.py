@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -14,8 +16,9 @@ import pytest
 import simulator as sim
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning import executors
-from simulator.planning.executors import dask_executor
+from simulator.planning import dask_cluster
+from simulator.planning.dask_cluster import dask_executor
+from simulator.planning.executors import run_on_executor
 
 pytest.importorskip("distributed")
 
@@ -23,32 +26,54 @@ ROOT = Path(__file__).parent.parent.parent
 GRID = {"plan.tp": [1, 2, 3], "plan.zero": [0, 1]}
 
 
-@pytest.fixture(scope="module")
-def scheduler():
-    """Address of a scheduler with two workers, all of them processes of their own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    options = {"env": environment, "stderr": subprocess.PIPE, "text": True}
-    dask = [sys.executable, "-m", "dask"]
-    processes = [
-        subprocess.Popen(
-            [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"], **options
-        )
-    ]
-    try:
-        lines = iter(processes[0].stderr.readline, "")
-        address = next(found.group() for line in lines if (found := re.search(r"tcp://\S+", line)))
-        for _ in range(2):
-            worker = [*dask, "worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny"]
-            processes.append(subprocess.Popen(worker, **options))
-            ready = iter(processes[-1].stderr.readline, "")
-            assert any("Registered to" in line for line in ready)
-        yield address
-    finally:
-        for process in processes:
+class Cluster:
+    """A scheduler and its workers, all of them processes of their own.
+
+    Attributes:
+        address: Of the scheduler.
+        scheduler: Its process.
+        workers: Theirs.
+    """
+
+    def __init__(self, workers, *options, protocol="tcp"):
+        self.workers = []
+        host = ["--host", "127.0.0.1", "--port", "0", "--protocol", protocol]
+        self.scheduler, line = self._started(rf"{protocol}://\S+", "scheduler", *host, *options)
+        self.address = line.group()
+        for _ in range(workers):
+            words = ["worker", self.address, "--nthreads", "1", "--no-nanny", *options]
+            self.workers.append(self._started("Registered to", *words)[0])
+
+    def _started(self, ready, *words):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dask", *words, "--no-dashboard"],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        lines = iter(process.stderr.readline, "")
+        return process, next(found for line in lines if (found := re.search(ready, line)))
+
+    def end(self):
+        for process in [*self.workers, self.scheduler]:
             process.kill()  # asked politely, a worker waits for its scheduler to come back
-        for process in processes:
             process.wait()
             process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def scheduler():
+    """Address of a scheduler with two workers."""
+    cluster = Cluster(2)
+    yield cluster.address
+    cluster.end()
+
+
+@pytest.fixture
+def cluster():
+    """A cluster of one worker that a test may kill."""
+    made = Cluster(1)
+    yield made
+    made.end()
 
 
 @pytest.fixture
@@ -71,8 +96,102 @@ def test_rows_from_a_cluster_are_those_from_this_process(job, scheduler):
 
 @pytest.mark.slow
 def test_workers_of_another_version_are_refused(scheduler, monkeypatch):
-    monkeypatch.setattr(executors, "__version__", "0.0.0")
-    with pytest.raises(InputError, match="same version everywhere"), dask_executor(scheduler):
+    monkeypatch.setattr(dask_cluster, "__version__", "0.0.0")
+    with pytest.raises(InputError, match="the same versions everywhere"), dask_executor(scheduler):
+        pass
+
+
+@pytest.mark.slow
+def test_workers_with_another_library_are_refused(scheduler, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "_LIBRARIES", ("numpy", "no-such-library"))
+    monkeypatch.setattr(dask_cluster, "version", lambda library: "0.1")
+    with (
+        pytest.raises(InputError, match=r"numpy none|numpy .* beside 0\.1 here"),
+        dask_executor(scheduler),
+    ):
+        pass
+
+
+def slow_row(row):
+    time.sleep(0.5)
+    return row
+
+
+def rows_until_lost(address, when_three_are_there):
+    """How many rows came back, and what the caller is told once no more can come."""
+    rows = 0
+    try:
+        with dask_executor(address) as executor:
+            for rows, _ in enumerate(run_on_executor(slow_row, range(100), executor), start=1):
+                if rows == 3:
+                    when_three_are_there()
+    except InputError as told:
+        return rows, str(told)
+    return rows, ""
+
+
+@pytest.mark.slow
+def test_a_killed_scheduler_ends_the_work_with_a_way_on(cluster):
+    rows, told = rows_until_lost(cluster.address, cluster.scheduler.kill)
+    assert 3 <= rows < 100
+    assert "lost its scheduler" in told
+    assert "the same command" in told
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_last_worker_died_is_not_awaited_for_ever(cluster, monkeypatch):
+    monkeypatch.setattr(dask_cluster, "_LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(dask_cluster, "_WITHOUT_WORKERS_S", 1.0)
+    rows, told = rows_until_lost(cluster.address, cluster.workers[0].kill)
+    assert 3 <= rows < 100
+    assert "has had no workers for 1 s" in told
+
+
+@pytest.fixture
+def tls_files(tmp_path):
+    """A folder with a certificate that signs itself, its key, and the file that names both."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
+         "-subj", "/CN=127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    named = "ca_file: cert.pem\nclient_cert: cert.pem\nclient_key: key.pem\n"
+    (tmp_path / "tls.yaml").write_text(named)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_speaks_tls_takes_who_shows_a_certificate_and_nobody_else(
+    tls_files, clustersim_process, monkeypatch
+):
+    cert, key = str(tls_files / "cert.pem"), str(tls_files / "key.pem")
+    cluster = Cluster(
+        1, "--tls-ca-file", cert, "--tls-cert", cert, "--tls-key", key, protocol="tls"
+    )
+    try:
+        named = ["--dask", cluster.address, "--dask-security", str(tls_files / "tls.yaml")]
+        assert clustersim_process(*named) == clustersim_process("--workers", "1")
+        monkeypatch.setattr(dask_cluster, "_TIMEOUT_S", 1)
+        with pytest.raises(InputError, match="--dask-security"), dask_executor(cluster.address):
+            pass
+    finally:
+        cluster.end()
+
+
+@pytest.mark.parametrize(
+    ("address", "text", "said"),
+    [
+        ("tcp://host:1", "", "give the scheduler as tls://"),
+        ("tls://host:1", "ca_file: a.pem", "must hold ca_file, client_cert, client_key"),
+        ("tls://host:1", "ca_file: a\nclient_cert: b\nclient_key: c", "is no file; write ca_file"),
+        ("tls://host:1", "ca_file: [1]\nclient_cert: b\nclient_key: c", "nothing else"),
+    ],
+)
+def test_files_of_tls_are_checked_before_anybody_is_called(address, text, said, tmp_path):
+    (tmp_path / "tls.yaml").write_text(text)
+    with pytest.raises(InputError, match=said), dask_executor(address, tmp_path / "tls.yaml"):
         pass
 
 
@@ -106,7 +225,7 @@ def clustersim_process(write):
 
 
 def test_an_address_where_nobody_answers_is_the_users_to_mend(monkeypatch):
-    monkeypatch.setattr(executors, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(dask_cluster, "_TIMEOUT_S", 0.2)
     with (
         pytest.raises(InputError, match="no scheduler that answers"),
         dask_executor("tcp://127.0.0.1:9"),

@@ -26,8 +26,6 @@ from simulator.extras import require
 from simulator.files import PICTURES, whole_file
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     import pandas as pd
 
 
@@ -69,6 +67,13 @@ def sweep(
         str | None,
         typer.Option(metavar="ADDRESS", help="Simulate on the Dask cluster of this scheduler."),
     ] = None,
+    dask_security: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.yaml",
+            help="Files of TLS for --dask tls://HOST:PORT: ca_file, client_cert, client_key.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         file_to_write("Draw a heat map, and rate against memory.", *PICTURES),
@@ -87,6 +92,7 @@ def sweep(
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4 --grid plan.pp=1,2 --html grid.html
     """
+    from simulator.planning.dask_cluster import dask_executor
     from simulator.planning.sweep import grid_points, sweep
     from simulator.processor import core_count
 
@@ -94,9 +100,12 @@ def sweep(
     count = len(grid_points(axes))
     if workers is not None and dask is not None:
         raise InputError.single("--dask", "brings its own workers", dask, "leave --workers out")
+    if dask_security is not None and dask is None:
+        raise InputError.single("--dask-security", "is for --dask", hint="give its scheduler")
     if out is not None:
         _check_table(out, fresh=fresh)
-    with progress("combinations", count) as counted, _executor(dask) as executor, _kept(out):
+    cluster = contextlib.nullcontext() if dask is None else dask_executor(dask, dask_security)
+    with progress("combinations", count) as counted, cluster as executor, _kept(out):
         table = sweep(
             job,
             axes,
@@ -161,17 +170,6 @@ def _check_table(out: Path, *, fresh: bool) -> None:
     elif out.exists() and not journal.exists():
         rule = "exists, and no journal beside it says which sweep it belongs to"
         raise InputError.single("--out", rule, str(out), "take another name, or --fresh")
-
-
-@contextlib.contextmanager
-def _executor(dask: str | None) -> Iterator[Executor | None]:
-    if dask is None:
-        yield None
-        return
-    from simulator.planning.executors import dask_executor
-
-    with dask_executor(dask) as executor:
-        yield executor
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.chakra.to_program import TracedStep
+    from simulator.described.job import Job
     from simulator.plots.measured_timeline import Box
     from simulator.validate.measured_trace.account import Span
     from simulator.validate.measured_trace.trace_comparison import Gap, TraceComparison
@@ -154,6 +155,14 @@ def compare(
         Path | None,
         file_to_write("Draw both timelines, one below the other (.png, .svg, .pdf).", *PICTURES),
     ] = None,
+    calibrate: Annotated[
+        Path | None,
+        file_to_write(
+            "Also fit the job's profile to products and attention of the trace, which must have "
+            "been recorded with record_shapes=True, and write it.",
+            ".yaml",
+        ),
+    ] = None,
 ) -> None:
     """Show where a profiled step and its prediction differ.
 
@@ -190,6 +199,25 @@ def compare(
         predicted, measured = ({found.stage: each} for each in boxes)
         draw_measured_timeline(job.title, predicted, measured, step_s, plot, is_median=False)
         note(f"wrote {plot}")
+    if calibrate is not None:
+        _calibrate(trace, job, calibrate)
+
+
+def _calibrate(trace: Path, job: Job, out: Path) -> None:
+    from simulator.calibrate.gpu.traced_kernels import calibrate_from_trace
+    from simulator.files import write_whole
+
+    with working(f"fitting to the kernels of {trace}"):
+        found = calibrate_from_trace(trace, job.cluster.profile.name, out.stem)
+    for key, before in found.before.families.items():
+        after = found.after.families[key]
+        if before.mape is not None and after.mape is not None:
+            errors = f"{before.mape:.1f} % before, {after.mape:.1f} % now"
+            note(f"{key[-1]}: {after.n} kernels, mean error {errors}")
+    for sentence in found.notes:
+        note(sentence)
+    write_whole(out, found.text)
+    note(f"wrote {out}")
 
 
 def _boxes(spans: Sequence[Span], step_s: tuple[float, float]) -> list[Box]:

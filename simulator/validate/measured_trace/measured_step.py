@@ -106,7 +106,7 @@ class _Reader:
             self.is_gpu,
             rank,
             ranks,
-            _device(self.rows.header),
+            device_name(self.rows.header),
             self.notes,
         )
 
@@ -307,7 +307,8 @@ def _by_loader(start_us: float, end_us: float, loads: Table) -> Iterator[tuple[W
         yield Wait.HOST, clock_us, end_us
 
 
-def _device(header: Mapping[str, Any]) -> str:
+def device_name(header: Mapping[str, Any]) -> str:
+    """Name of the GPU; empty where a trace does not say."""
     devices = header.get("deviceProperties")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
         name = str(devices[0].get("name", ""))[:80]

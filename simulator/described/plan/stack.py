@@ -24,10 +24,12 @@ from simulator.facts import fact_files, shipped_facts
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
 CrossEntropy = Literal[
-    "fused", "in-place", "copied", "eager", "shifted", "chunked", "linear-fused", "cut"
+    "fused", "in-place", "compiled", "copied", "eager", "shifted", "chunked", "linear-fused", "cut"
 ]
 """``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
-an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``copied`` makes two more
+an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``compiled`` is as quick as
+``fused``, but keeps that copy, and makes another in backward (Megatron-Core's
+``cross_entropy_loss_fusion``, implementation ``native``); ``copied`` makes two more
 beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
 makes fp32 gradients beside them (PyTorch's own). ``shifted`` is one kernel that makes gradients in
 place, but of an fp32 copy of fp32 logits, those of all tokens but the last (a kernel of Unsloth's

@@ -4,7 +4,8 @@ The kinds are those of :data:`simulator.described.plan.stack.CrossEntropy`. Ever
 copies of the logits, in the format of activations and in fp32.
 
 Ignores: what Liger and cut cross-entropy hold of a part of the logits beside that part.
-Source: Megatron-LM's and PyTorch's ``cross_entropy``; torchtune,
+Source: Megatron-LM's and PyTorch's ``cross_entropy``; Megatron-Core,
+``fusions/fused_cross_entropy.py``; torchtune,
 ``modules/loss/ce_chunked_output_loss.py``; transformers 4.45, ``modeling_llama.py``; Liger-Kernel,
 ``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
 """
@@ -80,6 +81,10 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
     {
         "fused": _ONE_KERNEL,
         "in-place": _WRITTEN_OUT,
+        # Two compiled functions: what the second changes in place is a copy of what the first kept.
+        "compiled": replace(
+            _ONE_KERNEL, kept=_ONE_FULL, passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF)
+        ),
         "copied": replace(
             _WRITTEN_OUT, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL), working=(_ONE_HALF,)
         ),

@@ -344,6 +344,12 @@ class Choices:
         return self._stack.flat_states and not self.shards_weights
 
     @property
+    def casts_flat_gradients(self) -> bool:
+        """Whether an fp32 copy is made of a flat one of the gradients that a rank updates with."""
+        is_small = self.kept_gradients != "fp32" and self._plan.precision != "fp32"
+        return self._stack.casts_flat_gradients and self.shards_states and is_small
+
+    @property
     def copies_for_norm(self) -> bool:
         """Whether the gradient norm is taken of fp32 copies of the gradients."""
         return self._stack.norm_copies and self._plan.clip_gradients
@@ -358,6 +364,11 @@ class Choices:
     def offloads(self) -> Offloading:
         """What may live in host memory or on NVMe."""
         return self._stack.offloads
+
+    @property
+    def loads_whole_weights(self) -> bool:
+        """Whether every rank gathers all weights to load a checkpoint into them."""
+        return self._stack.loads_whole_weights
 
     @property
     def loads_all_kernels(self) -> bool:

@@ -41,9 +41,11 @@ from simulator.program.states.placeholder_gradients import placeholder_gradient_
 from simulator.program.states.resident import (
     ParameterCount,
     PipelineRanks,
+    loading_memory,
     resident_memory,
     state_bytes,
 )
+from simulator.program.states.update_memory import starting_memory
 from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
 from simulator.schedule.unit_time import peak_in_flight
@@ -230,8 +232,15 @@ class _Builder:
             count=job.cluster.gpus // self.ranks.stages,
             first_rank=first_rank(job, rank),
             resident=resident,
+            loading=loading_memory(job, parameters),
+            starting=self._starting_memory(rank),
             host=host,
             nvme=nvme,
+        )
+
+    def _starting_memory(self, rank: int) -> Memory:
+        return starting_memory(
+            self.job, self.ranks.runs_of(rank), tied_copy=self.ranks.copies_embedding
         )
 
     def _host_memory(

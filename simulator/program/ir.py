@@ -274,6 +274,8 @@ class RankClass:
         count: How many ranks it stands for.
         first_rank: The lowest of them, its representative.
         resident: Memory held from before the step to after it.
+        loading: The most that is held before the first step, where weights come from a checkpoint.
+        starting: Taken beside what is resident and given back before the first step.
         host, nvme: What one rank holds in its node's memory and on its drives.
         ranks: All of them, where the class is smaller than its stage.
         cause: Why it is a class of its own, for people.
@@ -287,6 +289,8 @@ class RankClass:
     count: int
     first_rank: int
     resident: Memory = ()
+    loading: Memory = ()
+    starting: Memory = ()
     host: Memory = ()
     nvme: Memory = ()
     ranks: tuple[int, ...] = ()

@@ -32,6 +32,9 @@ _LEAST_UNUSED_SHARE = 0.04
 ``reports/data/runs_open.csv`` that print both for a current PyTorch (2.8 to 7 %)."""
 
 
+BEFORE_THE_STEP_S = -1.0
+"""Stands for the moment of a peak while weights are loaded [s]."""
+
 _OWNERS = {owner: number for number, owner in enumerate(Owner)}
 
 
@@ -55,15 +58,20 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     total = sum(owner_bytes.values(), np.zeros(len(time_s)))
     peak = int(np.argmax(total))
     by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
-    allocated = float(total[peak])
+    allocated, peak_time_s = float(total[peak]), float(time_s[peak])
+    if total_bytes(rank_class.loading) > allocated:
+        by_owner = dict(rank_class.loading)
+        allocated, peak_time_s = total_bytes(rank_class.loading), BEFORE_THE_STEP_S
     resident_bytes = total_bytes(rank_class.resident) + math.fsum(buffers_bytes.values())
     outside = {"context": device.context_bytes, **timeline.program.outside}
     outside_bytes = math.fsum(outside.values())
     is_expandable = timeline.program.expandable_segments
     # Blocks within an operation are not all known; they leave a share unused at least.
     unused_share = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
+    started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
+    operations = [timeline.program.operations[i] for i in booked]
     reserved = reserved_memory(
-        _exchanges([timeline.program.operations[i] for i in booked], timeline.program),
+        [started, *_exchanges(operations, timeline.program)],
         expandable_segments=is_expandable,
         resident_bytes=resident_bytes,
         allocated_bytes=allocated,
@@ -76,7 +84,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
         peak_reserved_bytes=reserved.free_bytes,
         peak_device_bytes=reserved.free_bytes + outside_bytes,
         least_device_bytes=reserved.pressed_bytes + outside_bytes,
-        peak_time_s=float(time_s[peak]),
+        peak_time_s=peak_time_s,
         by_owner=by_owner,
         time_s=time_s,
         owner_bytes=owner_bytes,
@@ -320,6 +328,8 @@ def peak_operation(timeline: Timeline, rank_class: int, time_s: float) -> Operat
 
 def peak_moment(timeline: Timeline, rank_class: int, time_s: float) -> str:
     """A moment in words, such as ``backward of microbatch 3, layers 16 to 31``."""
+    if time_s == BEFORE_THE_STEP_S:
+        return "loading of the weights"
     operation = peak_operation(timeline, rank_class, time_s)
     if operation is None:
         return "between passes"

@@ -49,7 +49,7 @@ class ClassMemory:
             that has room for it [B].
         least_device_bytes: What is left of it where the allocator returns unused segments to a
             device that is full [B].
-        peak_time_s: Moment of the peak [s].
+        peak_time_s: Moment of the peak [s]; -1 where it is that of loading, before the step.
         by_owner: Who holds the bytes at the peak [B].
         time_s: Moments at which memory changes, shape (changes,) [s].
         owner_bytes: Bytes from each moment on, per owner, each of shape (changes,) [B].

@@ -24,16 +24,26 @@ from simulator.facts import fact_files, shipped_facts
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
 CrossEntropy = Literal[
-    "fused", "in-place", "compiled", "copied", "eager", "shifted", "chunked", "linear-fused", "cut"
+    "fused",
+    "in-place",
+    "compiled",
+    "copied",
+    "eager",
+    "eager-shifted",
+    "shifted",
+    "chunked",
+    "linear-fused",
+    "cut",
 ]
 """``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
 an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``compiled`` is as quick as
 ``fused``, but keeps that copy, and makes another in backward (Megatron-Core's
 ``cross_entropy_loss_fusion``, implementation ``native``); ``copied`` makes two more
 beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
-makes fp32 gradients beside them (PyTorch's own). ``shifted`` is one kernel that makes gradients in
-place, but of an fp32 copy of fp32 logits, those of all tokens but the last (a kernel of Unsloth's
-or Liger's behind ``logits.float()`` and ``shift_logits`` of transformers 4.45).
+makes fp32 gradients beside them (PyTorch's own); ``eager-shifted`` is that of an fp32 copy of fp32
+logits, those of all tokens but the last, while the 16-bit ones are there, too (``logits.float()``
+and ``shift_logits`` of transformers 4.46). ``shifted`` is one kernel that makes gradients in place,
+but of such a copy (a kernel of Unsloth's or Liger's behind transformers 4.45).
 ``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
 ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
 of a part of the tokens, and the gradients of them at once (Liger's
@@ -168,9 +178,17 @@ class Stack(Spec):
     flat_states: Flag = False
     """What a rank updates is one tensor, and so are its states and gradients, which are copied
     together for that; ZeRO 3 keeps parameters separate."""
+    casts_flat_gradients: Flag = False
+    """With ZeRO, 16-bit gradients of what a rank updates are put into one tensor, of which an fp32
+    copy is made, in ZeRO 3 of a billion elements at a time (DeepSpeed: ``step`` of
+    ``stage_1_and_2.py``; ``_prepare_fp32_grad_for_sub_group`` of ``stage3.py``). Ignored: how long
+    that takes."""
     update_copies: int = Field(default=0, ge=0, le=4, strict=True)
     """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
     fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""
+    loads_whole_weights: Flag = False
+    """A checkpoint is loaded into weights that every rank gathers, all at once (FSDP1 around
+    ``load_state_dict`` with a full state: Lightning 2.1, ``fabric.load_raw``)."""
     loads_all_kernels: Flag = False
     """All kernels of PyTorch and of CUDA's libraries are loaded as training starts, not when they
     are first used, as CUDA 11.7 and PyTorch 1.13 can (``CUDA_MODULE_LOADING``)."""

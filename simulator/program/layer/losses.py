@@ -5,9 +5,9 @@ copies of the logits, in the format of activations and in fp32.
 
 Ignores: what Liger and cut cross-entropy hold of a part of the logits beside that part.
 Source: Megatron-LM's and PyTorch's ``cross_entropy``; Megatron-Core,
-``fusions/fused_cross_entropy.py``; torchtune,
-``modules/loss/ce_chunked_output_loss.py``; transformers 4.45, ``modeling_llama.py``; Liger-Kernel,
-``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
+``fusions/fused_cross_entropy.py``; torchtune, ``modules/loss/ce_chunked_output_loss.py``;
+transformers 4.45, ``modeling_llama.py``, and 4.46, ``ForCausalLMLoss`` of ``loss/loss_utils.py``;
+Liger-Kernel, ``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
 """
 
 from __future__ import annotations
@@ -93,6 +93,13 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "eager": replace(
             _WRITTEN_OUT,
             passing=(_ONE_HALF, _ONE_FULL),
+            working=(_ONE_FULL,) * 2,
+            divided_working=(_ONE_FULL,) * 3,
+        ),
+        # 16-bit logits and their fp32 ones are there until the loss of a copy of these is.
+        "eager-shifted": replace(
+            _WRITTEN_OUT,
+            passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL),
             working=(_ONE_FULL,) * 2,
             divided_working=(_ONE_FULL,) * 3,
         ),

@@ -269,6 +269,21 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     return tuple(held.items())
 
 
+def loading_memory(job: Job, parameters: ParameterCount) -> Memory:
+    """What a rank holds while a checkpoint is loaded into weights that are all whole at once.
+
+    Source: PyTorch's FSDP, ``summon_full_params`` without ``rank0_only``: shards and whole weights
+    in their format, before there are gradients or states.
+    """
+    if not (job.choices.loads_whole_weights and job.choices.shards_weights):
+        return ()
+    per = state_bytes(job).weights or state_bytes(job).master
+    shards = shard_numel(job, parameters) * per + frozen_bytes(job, parameters)
+    frozen_numel = parameters.frozen_dense + parameters.frozen_expert
+    whole = parameters.trained * per + frozen_numel * _frozen_element_bytes(job)
+    return ((Owner.WEIGHTS, shards), (Owner.GATHERED_WEIGHTS, whole))
+
+
 def frozen_bytes(job: Job, parameters: ParameterCount) -> float:
     """What a rank keeps of weights that are not trained, wherever they are [B]."""
     dense, expert = parameters.frozen_dense, parameters.frozen_expert

@@ -1,15 +1,17 @@
 """What does an optimizer hold for a moment while it updates the weights of one rank?
 
 All gradients may be reduced in one flat copy; 16-bit ones get fp32 copies, unless those of the step
-before are still there; some frameworks take the gradient norm of fp32 copies of all
-gradients before that, and an update that is not one fused kernel makes tensors as large as the
-weights on its way. Where a framework keeps what a rank updates as one flat tensor, its copies are
-as large: freed pieces of another size cannot serve them, so the allocator keeps both.
+before are still there; some frameworks take the gradient norm of fp32 copies of all gradients
+before that, some cast a flat copy of all that they update with, and an update that is not one fused
+kernel makes tensors as large as the weights on its way. Where a framework keeps what a rank updates
+as one flat tensor, its copies are as large: freed pieces of another size cannot serve them, so the
+allocator keeps both.
 
 Ignored: that gradients whose copies are made may be freed before the update.
 Source: InternEvo, solver/optimizer: ``compute_norm`` (copies), ``HybridZeroOptimizer._step``
-(``flatten``, then ``to(fp32)``), ``FSDPadaptOptimizer.step``; PyTorch 2.0, torch/optim/adamw.py:
-the root of the second moment and its sum with epsilon, or its quotient, are tensors of their own.
+(``flatten``, then ``to(fp32)``), ``FSDPadaptOptimizer.step``; DeepSpeed,
+``runtime/zero``; PyTorch 2.0, torch/optim/adamw.py: the root of the second moment and its sum with
+epsilon, or its quotient, are tensors of their own.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from simulator.program.states.resident import (
     tensor_parameters,
 )
 
+_SUB_GROUP_NUMEL = 1e9
+"""Elements that ZeRO 3 of DeepSpeed updates at a time (``sub_group_size``)."""
 _COPY_BYTES = 4.0
 """Copies of gradients are fp32, and so is what an update makes, but of 16-bit weights alone."""
 
@@ -66,11 +70,14 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
     per = state_bytes(job)
     copied = 0.0 if choices.keeps_gradient_copies else per.gradient_copy
     flattens = choices.flattens_gradients
-    if not (copied or choices.copies_for_norm or choices.update_copies or flattens):
+    casts = choices.casts_flat_gradients
+    if not (copied or choices.copies_for_norm or choices.update_copies or flattens or casts):
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
     pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
     tensors = [math.fsum(pieces)] if choices.updates_flat else pieces
+    if casts:
+        tensors = [_cast_numel(job, pieces)]
     turns: list[Memory] = []
     if flattens:
         turns.append(_blocks(Owner.COMMUNICATION, [math.fsum(pieces)], per.reduced))
@@ -78,9 +85,34 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
         turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
     if copied and choices.updates_flat:
         turns.append(_blocks(Owner.GRADIENTS, tensors, output_bytes(job.plan.precision)))
+    if casts:
+        half = output_bytes(job.plan.precision)
+        both = (Owner.GRADIENTS, half), (Owner.GRADIENTS, _COPY_BYTES)
+        turns.append(
+            tuple(block for owner, per_one in both for block in _blocks(owner, tensors, per_one))
+        )
+        # Those that were copied are free before the update.
+        copied = _COPY_BYTES - half
     updated_bytes = _COPY_BYTES if per.master or choices.keeps_master_weights else per.weights
     made = _blocks(Owner.TEMPORARIES, tensors, updated_bytes) * choices.update_copies
     return UpdateMemory(tuple(turns), _blocks(Owner.GRADIENTS, tensors, copied) + made)
+
+
+def starting_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -> Memory:
+    """What a rank takes to make its optimizer states, and gives back; args as of an update.
+
+    Source: DeepSpeed, ``initialize_optimizer_states``: an update with fp32 gradients of zeros.
+    """
+    if not (job.choices.casts_flat_gradients and job.choices.data_parallelism.keeps_states):
+        return ()
+    share = device_shares(job)[Owner.MASTER_WEIGHTS]
+    pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
+    return _blocks(Owner.GRADIENTS, [_cast_numel(job, pieces)], _COPY_BYTES)
+
+
+def _cast_numel(job: Job, pieces: Iterable[float]) -> float:
+    """Elements of the flat gradients that are cast at a time."""
+    return min(math.fsum(pieces), _SUB_GROUP_NUMEL if job.choices.shards_weights else math.inf)
 
 
 def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[float]:

@@ -253,6 +253,8 @@ class _Unfolding:
             count=len(ranks),
             first_rank=ranks[0],
             resident=whole.resident,
+            loading=whole.loading,
+            starting=whole.starting,
             host=whole.host,
             nvme=whole.nvme,
             ranks=ranks,

@@ -111,6 +111,10 @@ _Schedule = Annotated[
 ]
 
 
+_WEIGHTS_SHARDED = 3
+"""ZeRO stage that shards weights, too."""
+
+
 class Plan(Spec):
     """Parallel degrees and the options that cost time or memory."""
 
@@ -273,6 +277,12 @@ class Plan(Spec):
         if self.attention is None and self.precision in ("fp32", "tf32"):
             return "unfused"
         return self.attention or self.stack.attention
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether all that is not quantised is fp32, and so is what layers pass on."""
+        is_quantised = self.lora is not None and self.lora.is_quantised
+        return is_quantised and self.zero < _WEIGHTS_SHARDED and self.stack.widens_unquantised
 
     @property
     def loss_kernel(self) -> CrossEntropy:

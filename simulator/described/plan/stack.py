@@ -266,6 +266,9 @@ class Stack(Spec):
     fused_expert_extras: Flag = True
     """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
     are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""
+    widens_unquantised: Flag = False
+    """Where a model is quantised and not sharded, all other weights are kept in fp32, and layers
+    pass on fp32 numbers (peft's ``prepare_model_for_kbit_training``)."""
     casts_adapter_inputs: Flag = False
     """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
     keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false`` they

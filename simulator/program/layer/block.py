@@ -28,6 +28,8 @@ from simulator.program.layer.pieces import (
 
 MASK_BYTES = 1
 """A dropout mask is one byte per element in every framework modelled here."""
+_FULL_BYTES = 4.0
+"""An fp32 number."""
 
 _EAGER_NORM_PASSES, _EAGER_NORM_KERNELS = 7.5, 7
 """An RMS norm written out: cast up, square, mean, scale, cast down and weigh move 30 bytes
@@ -107,7 +109,8 @@ class Block:
 
     def layer(self) -> Layer:
         """What has been put together."""
-        input_bytes = self.shape.tokens * self.model.hidden * self.shape.element_bytes
+        element_bytes = _FULL_BYTES if self.plan.is_widened else self.shape.element_bytes
+        input_bytes = self.shape.tokens * self.model.hidden * element_bytes
         return Layer(
             tuple(self.pieces),
             tuple(self.saved),

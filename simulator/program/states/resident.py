@@ -425,9 +425,10 @@ def _frozen_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
 def frozen_share(job: Job, tensor: ParameterTensor) -> float:
     """Size of a frozen tensor over its size in the format in which weights are gathered."""
     lora = job.plan.lora
+    element_bytes = output_bytes(job.plan.precision)
     if lora is None or not lora.is_quantised or not adaptable(tensor):
-        return 1.0
-    return quantised_bytes(lora) / output_bytes(job.plan.precision)
+        return _MASTER_BYTES / element_bytes if job.plan.is_widened else 1.0
+    return quantised_bytes(lora) / element_bytes
 
 
 class PipelineRanks:

@@ -269,6 +269,9 @@ class Stack(Spec):
     widens_unquantised: Flag = False
     """Where a model is quantised and not sharded, all other weights are kept in fp32, and layers
     pass on fp32 numbers (peft's ``prepare_model_for_kbit_training``)."""
+    quantised_products_keep_inputs: Flag = False
+    """Products with 4-bit weights keep their input, which no backward reads (bitsandbytes'
+    ``MatMul4Bit``)."""
     casts_adapter_inputs: Flag = False
     """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
     keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false`` they

@@ -146,6 +146,12 @@ class _Frozen:
     def _lora(self) -> Lora | None:
         return self.job.plan.lora
 
+    @property
+    def _keeps_quantised_inputs(self) -> bool:
+        lora = self._lora
+        is_quantised = lora is not None and lora.is_quantised
+        return is_quantised and self.job.plan.stack.quantised_products_keep_inputs
+
     def _is_base(self, tensor: ParameterTensor) -> bool:
         return tensor.is_frozen and adaptable(tensor)
 
@@ -181,6 +187,8 @@ class _Frozen:
         """Whether the gradient of a matrix, or of an adapter of it, reads the input as it is."""
         tensor = self.tensors.get(name)
         if tensor is None or not tensor.is_frozen:
+            return True
+        if self._keeps_quantised_inputs and self._is_base(tensor):
             return True
         adapted = any(name == each.name for one in self.adapters for each in one.matrices)
         return adapted and not _copies_input(self.job)

@@ -7,7 +7,7 @@ import pytest
 from simulator.described.plan.finetuning import Lora, quantised_bytes
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice, stage_slices
-from simulator.program.ir import Category, Owner
+from simulator.program.ir import Category, Owner, total_bytes
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import resident_memory, slice_parameters, state_bytes
 from simulator.schedule.slots import Phase
@@ -136,3 +136,39 @@ def test_data_parallel_ranks_reduce_the_gradients_of_adapters_alone():
     ]
     reduced_bytes = sum(op.work.num_bytes for op in reductions)
     assert reduced_bytes == count(job).trained * state_bytes(job).reduced
+
+
+QLORA = {"rank": 4, "base_precision": "nf4"}
+
+
+def quantised(lora=QLORA, recompute="none", **stack):
+    return small_job(
+        small_model(layers=LAYERS), stack={"base": "torch", **stack}, zero=0, precision="bf16",
+        lora=lora, recompute=recompute,
+    )  # fmt: skip
+
+
+def test_peft_keeps_in_fp32_what_is_not_quantised():
+    """Norms, embedding and head; two bytes more for each of their elements."""
+    kept = [dict(resident_memory(job, count(job)))[Owner.WEIGHTS]
+            for job in (quantised(), quantised(widens_unquantised=True))]  # fmt: skip
+    assert kept[1] - kept[0] == 2 * (2 * V * H + (2 * LAYERS + 1) * H)
+
+
+def test_layers_pass_on_fp32_numbers_where_peft_widens_them():
+    inputs = 2.0 * quantised().batch.seq_len * H
+    plain, widened = (
+        StageCosts(quantised(recompute="full", widens_unquantised=widens)).saved(LAYER)
+        for widens in (False, True)
+    )
+    assert (total_bytes(plain), total_bytes(widened)) == (inputs, 2 * inputs)
+
+
+def test_products_of_bitsandbytes_keep_inputs_that_no_gradient_reads():
+    """Of the only product without an adapter: the one down."""
+    lora = {**QLORA, "targets": ["query", "key", "value", "output", "gate", "up"]}
+    plain, keeping = (
+        total_bytes(StageCosts(quantised(lora, quantised_products_keep_inputs=keeps)).saved(LAYER))
+        for keeps in (False, True)
+    )
+    assert keeping - plain == 2.0 * quantised().batch.seq_len * F

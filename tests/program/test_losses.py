@@ -30,6 +30,7 @@ def a_job(kind: str, **plan) -> Job:
     ("kind", "kept", "working"),
     [
         ("fused", HALF, HALF),
+        ("compiled", FULL, FULL + HALF),
         ("eager", FULL, 2 * FULL),
         ("shifted", FULL, FULL),
         ("chunked", HALF, 2 * FULL / 8),
@@ -60,3 +61,8 @@ def test_cut_cross_entropy_keeps_a_number_per_token_and_multiplies_once_more():
     assert total_bytes(cut.saved(HEAD)) - total_bytes(fused.saved(HEAD)) == 4.0 * T
     more = cut.work(HEAD, Phase.BACKWARD).flop - fused.work(HEAD, Phase.BACKWARD).flop
     assert more == 2.0 * T * V * H
+
+
+def test_a_shifted_copy_is_made_beside_fp32_logits_and_those_they_come_from():
+    passing = total_bytes(costs_of("eager-shifted").passing(LOSS))
+    assert passing == HALF + 2 * FULL

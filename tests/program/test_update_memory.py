@@ -14,7 +14,7 @@ from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner, total_bytes
 from simulator.program.states.resident import slice_parameters
-from simulator.program.states.update_memory import update_memory
+from simulator.program.states.update_memory import starting_memory, update_memory
 from simulator.results.memory import class_memory
 from tests.jobs import gpt_model, small_job
 
@@ -48,6 +48,29 @@ def test_the_norm_is_taken_of_copies_and_then_the_gradients_are_made_flat():
     assert len(norm) > 1
     assert total_bytes(norm) == pytest.approx(4 * numel)
     assert flat == ((Owner.GRADIENTS, 2 * numel),)
+
+
+CAST = {"base": "torch", "casts_flat_gradients": True, "main_grad_precision": "bf16"}
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_deepspeed_casts_a_flat_copy_of_the_gradients_that_a_rank_updates_with(zero):
+    """Two bytes and four beside those that are there; then the first two are free."""
+    job = job_of(CAST, zero=zero, sequence_parallel=False)
+    memory, numel = held(job)
+    assert memory.turns == (((Owner.GRADIENTS, 2 * numel / 4), (Owner.GRADIENTS, numel)),)
+    assert total_bytes(memory.holds) == 2 * numel / 4
+    assert starting_memory(job, stage_slices(job, 1)) == ((Owner.GRADIENTS, numel),)
+
+
+def test_zero_three_casts_a_billion_elements_at_a_time():
+    job = small_job(
+        gpus=4, precision="bf16", zero=3, stack=CAST, global_batch=16,
+        model=gpt_model(layers=4, hidden=16384, ffn_hidden=65536),
+    )  # fmt: skip
+    memory, numel = held(job)
+    assert numel / 4 > 1e9
+    assert memory.turns == (((Owner.GRADIENTS, 2e9), (Owner.GRADIENTS, 4e9)),)
 
 
 def test_without_clipping_no_norm_is_taken():

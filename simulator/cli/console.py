@@ -13,19 +13,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.table import Table
 
 _PLAIN_WIDTH = 1000
 """Wider than any table; lines are no longer than their content."""
 _GAP = 2
 """Blanks between columns."""
-_NARROWEST_WORDS = 20
-"""Columns of words are folded down to this width, on a terminal that is too narrow."""
+_BLANK = "\ue000"
+"""Stands for a blank in a figure while rich folds lines, so that figures stay whole."""
 
 
 @dataclass(frozen=True)
@@ -162,33 +163,102 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     """Write a table with a heading to stdout.
 
-    On a terminal words are folded to its width. Where that is not enough, lines are longer than
-    the terminal is wide: no column and no figure is ever left out.
+    On a terminal words are folded to its width, at blanks. Where that is not enough, the columns
+    that are left over follow in further tables, each behind the first column. Where two
+    do not go beside each other, lines are longer than the terminal is wide: no column is left out,
+    and no figure or word is broken.
     """
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    on_terminal = sys.stdout.isatty()
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    table.show_header = any(column.name for column in columns)
-    for column in columns:
-        table.add_column(
-            escape(column.name),
-            justify="right" if column.is_number else "left",
-            no_wrap=column.is_number or not on_terminal,
-            overflow="fold",
-        )
     cells = list(rows)
-    for row in cells:
-        table.add_row(*(escape(cell) for cell in row))
+    on_terminal = sys.stdout.isatty()
     console = Console(width=None if on_terminal else _PLAIN_WIDTH, highlight=False)
-    console.width = max(console.width, _least_width(columns, cells))
+    extents = [_extent(column, [row[n] for row in cells]) for n, column in enumerate(columns)]
+    room = console.width if on_terminal else max(_PLAIN_WIDTH, sum(e.most for e in extents))
+    blocks = _blocks(extents, room)
+    console.width = max([room, *(_least_width(extents, block) for block in blocks)])
     with console.capture() as captured:
         console.print(f"[bold]{escape(title)}[/bold]")
-        console.print(table)
-    lines = (line.rstrip() for line in captured.get().splitlines())
+        for number, block in enumerate(blocks):
+            if number:
+                console.print()
+            console.print(_rich_table(columns, cells, block, _widths(extents, block, room)))
+    lines = (line.rstrip() for line in captured.get().replace(_BLANK, " ").splitlines())
     _write("\n".join(lines) + "\n")
+
+
+class _Extent(NamedTuple):
+    """How wide a column is without its gap: with its words folded, and with every line whole."""
+
+    least: int
+    most: int
+
+
+def _extent(column: Column, cells: Sequence[str]) -> _Extent:
+    """Figures stay whole; words, and every heading, fold at blanks."""
+    words = [*column.name.split(), *([] if column.is_number else " ".join(cells).split())]
+    least = max(map(len, words), default=0)
+    most = max(map(len, (column.name, *cells)))
+    if column.is_number:
+        least = max([least, *map(len, cells)])
+    return _Extent(least, most)
+
+
+def _blocks(extents: Sequence[_Extent], room: int) -> list[list[int]]:
+    """Numbers of the columns that go into a table beside each other; all begin with the first."""
+    blocks = [[0]] if extents else []
+    for number, extent in enumerate(extents[1:], start=1):
+        if _least_width(extents, blocks[-1]) + extent.least > room and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(number)
+    return blocks
+
+
+def _least_width(extents: Sequence[_Extent], block: Sequence[int]) -> int:
+    return sum(extents[number].least + _GAP for number in block)
+
+
+def _widths(extents: Sequence[_Extent], block: Sequence[int], room: int) -> dict[int, int]:
+    """Width of each column: what it takes at least, and an equal share of what is left."""
+    widths = {number: extents[number].least for number in block}
+    left = room - sum(widths.values()) - _GAP * (len(block) - 1)
+    by_need = sorted(block, key=lambda number: extents[number].most - extents[number].least)
+    for position, number in enumerate(by_need):
+        share = max(0, left) // (len(block) - position)
+        added = min(extents[number].most - widths[number], share)
+        widths[number] += added
+        left -= added
+    return widths
+
+
+def _rich_table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    block: Sequence[int],
+    widths: Mapping[int, int],
+) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    table.show_header = any(columns[number].name for number in block)
+    for number in block:
+        column = columns[number]
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(
+            escape(column.name), justify=justify, width=widths[number], overflow="fold"
+        )
+    for row in rows:
+        table.add_row(
+            *(
+                escape(
+                    row[number].replace(" ", _BLANK) if columns[number].is_number else row[number]
+                )
+                for number in block
+            )
+        )
+    return table
 
 
 def _write(text: str) -> None:
@@ -202,15 +272,6 @@ def _write(text: str) -> None:
 def close_stdout() -> None:
     """Let nothing more be written to a pipe that nobody reads, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _least_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    """Characters that a table takes at least: figures in full, words folded."""
-    longest = [max(map(len, cells)) for cells in zip([c.name for c in columns], *rows, strict=True)]
-    return sum(
-        (width if column.is_number else min(width, _NARROWEST_WORDS)) + _GAP
-        for column, width in zip(columns, longest, strict=True)
-    )
 
 
 def percent(share: float, digits: int = 1) -> str:

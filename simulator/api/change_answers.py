@@ -235,6 +235,9 @@ def sensitivity(
     return SensitivityAnswer(job, share, found)
 
 
+PRICE_NAME = "USD per billion tokens"
+
+
 @dataclass(frozen=True)
 class CompareAnswer(Answer):
     """Why steps differ, by causes that sum to the difference.
@@ -246,6 +249,20 @@ class CompareAnswer(Answer):
 
     runs: Sequence[Run]
     differences: Sequence[Difference]
+
+    def usd_per_billion_tokens(self, run: Run) -> float | None:
+        """What a billion tokens cost at the prices of the job's campaign; None without [USD]."""
+        from simulator.planning.campaign.training_run import gpu_usd_per_s
+
+        price = gpu_usd_per_s(run.job)
+        return None if price is None else 1e9 * price / run.result.tokens_per_s_per_gpu
+
+    def price_row(self) -> list[str]:
+        """The same of every run as text; empty where no run has a price."""
+        prices = [self.usd_per_billion_tokens(run) for run in self.runs]
+        if all(price is None for price in prices):
+            return []
+        return ["open" if price is None else f"{price:,.2f}" for price in prices]
 
     def to_dict(self) -> dict[str, Any]:
         """Every run, and its difference from the first."""
@@ -259,6 +276,7 @@ class CompareAnswer(Answer):
                     "step_time_s": run.result.step_time_s,
                     "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
                     "mfu": run.result.mfu,
+                    "usd_per_billion_tokens": self.usd_per_billion_tokens(run),
                     "peak_device_bytes": run.result.peak_device_bytes,
                     "fits": run.result.fits,
                     "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
@@ -309,14 +327,28 @@ class CompareAnswer(Answer):
                 f"{other.name}: {signed_percent(each.gain)} tokens/s per GPU."
                 for other, each in pairs
             ],
-            tables=[_causes_table(first, other, each) for other, each in pairs],
+            tables=[
+                *self._price_tables(),
+                *(_causes_table(first, other, each) for other, each in pairs),
+            ],
         )
+
+    def _price_tables(self) -> list[Table]:
+        from simulator.exporters.html.answer_page import Table, cells, columns
+
+        if not self.price_row():
+            return []
+        rows = [
+            cells(row) for row in zip((r.name for r in self.runs), self.price_row(), strict=True)
+        ]
+        heads = columns(("run",), (PRICE_NAME,))
+        return [Table("Money", "At the prices of the jobs' campaigns", heads, rows)]
 
     def write_html(self, path: str | Path) -> Path:
         """Write the page with waterfalls and timelines; returns its path."""
         from simulator.exporters.html.compare_report import write_compare_report
 
-        write_compare_report(self.runs, path)
+        write_compare_report(self.runs, path, prices=self.price_row())
         return Path(path)
 
 

@@ -211,12 +211,9 @@ def compare_schedules(
     from simulator.schedule.unit_run import compare
 
     if job is not None:
-        if plot is not None:
-            hint = "draw one step: clustersim schedule show NAME --job JOB.yaml --plot FILE"
-            raise InputError.single("--plot", "does not go with --job", hint=hint)
         sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
         refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
-        compare_steps(job, changes, names, as_json=as_json)
+        compare_steps(job, changes, names, as_json=as_json, plot=plot)
         return
     _refuse_changes(changes)
     costs = _costs(forward, backward, weight)
@@ -291,7 +288,7 @@ def _print_run(run: UnitRun) -> None:
     typer.echo(f"{sizes}; {costs_text(run.costs)}\n")
     _print_picture(run)
     typer.echo(f"\n{legend(run)}\n")
-    typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}")
+    typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}{_where(run)}")
     typer.echo(f"training: {'synchronous' if run.info.synchronous else _asynchronous(run)}")
     typer.echo(f"with blocking sends: {_buffers(run.buffers_needed)}")
     if run.info.placement.copies > 1:
@@ -310,6 +307,16 @@ def _print_picture(run: UnitRun) -> None:
     from simulator.schedule.terminal_text import picture_lines
 
     print_lines(partial(picture_lines, run))
+
+
+def _where(run: UnitRun) -> str:
+    """Where the bubble is, if all of it is there: a rank fills, drains and never waits between."""
+    waits = max(map(run.waits, range(run.stages)))
+    return (
+        ", all of it before the first and after the last pass"
+        if run.bubble_share and not waits
+        else ""
+    )
 
 
 def _asynchronous(run: UnitRun) -> str:

@@ -20,6 +20,7 @@ from simulator.cli.console import (
     print_json,
     print_table,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import read_job
 from simulator.errors import InputError
@@ -42,6 +43,9 @@ _COLORS: Mapping[str, str] = MappingProxyType(
 """Colours of the phases, in the shades that the terminal gives these names."""
 
 SCHEMA_VERSION = 1
+
+_MOST_ROWS = 32
+"""Classes of ranks in a picture of each schedule; of more, some stand for all."""
 
 _SMALLEST_SHARE = 4
 """Passes shorter than a typical one by more than this factor may be lost in the picture."""
@@ -100,13 +104,24 @@ def show_step(
 
 
 def compare_steps(
-    job_file: Path, changes: Sequence[str] | None, names: Sequence[str], *, as_json: bool
+    job_file: Path,
+    changes: Sequence[str] | None,
+    names: Sequence[str],
+    *,
+    as_json: bool,
+    plot: Path | None,
 ) -> None:
     """A job under several schedules."""
     from simulator.api import simulate
 
     jobs = [_job_under(job_file, changes, name) for name in names]
     runs = [(simulate(job), info) for job, info in jobs]
+    if plot is not None:
+        from simulator.plots.pipeline import build_pipelines_figure
+
+        named = [(info.name, result) for result, info in runs]
+        title = runs[0][0].title
+        write_picture(build_pipelines_figure(title, named, max_stages=_MOST_ROWS), plot)
     if as_json:
         print_json(_comparison_document(runs))
     else:

@@ -225,7 +225,9 @@ def _draw_causes(axes: Axes, difference: Difference, names: tuple[str, str]) -> 
     style.show_seconds(axes.xaxis, high_s)
     style.add_heading(axes, f"{names[1]}: {_in_words(difference)}")
     if left_s > 0:
-        axes.set_xlabel(f"{axes.get_xlabel()}, from {format_seconds(left_s)} on", fontsize=9)
+        axes.set_xlabel(
+            f"{axes.get_xlabel()}, axis from {format_seconds(left_s)} on, not from zero", fontsize=9
+        )
 
 
 def _in_words(difference: Difference) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,6 +35,8 @@ from simulator.units import format_seconds
 _LEFT_IN, _TOP_IN, _AXIS_IN = 0.85, 0.72, 0.48
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - 0.2
 _PANEL_GAP_IN = 0.3
+_HEADED_GAP_IN = 0.36
+"""Between the rows of one step and those of the next, with a heading."""
 _HOST_LANE_IN = 0.1
 """What a row is higher for every stream between a GPU and its host."""
 _NARROW_PT = 3.0
@@ -86,6 +89,58 @@ def build_pipeline_figure(result: StepResult, *, max_stages: int | None = None) 
     style.add_title(figure, result.title, _subtitle(result), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
+
+
+def build_pipelines_figure(
+    title: str, runs: Sequence[tuple[str, StepResult]], *, max_stages: int | None = None
+) -> Figure:
+    """Steps of several jobs under one another, by name, on one time axis from zero."""
+    classes = [spread(len(result.timeline.program.classes), max_stages) for _, result in runs]
+    row_in = float(np.clip(5.5 / sum(map(len, classes)), 0.08, 0.36))
+    heights_in = [row_in * len(rows) for rows in classes]
+    layouts = [row_layout(result) for _, result in runs]
+    scenes = [
+        build_scene(result, rows, layout)
+        for (_, result), rows, layout in zip(runs, classes, layouts, strict=True)
+    ]
+    handles = {_plain_label(each): each for each in _all_handles(scenes)}
+    tops_in = accumulate(
+        heights_in, lambda top, each: top + each + _HEADED_GAP_IN, initial=_TOP_IN + _HEADED_GAP_IN
+    )
+    *starts_in, end_in = tops_in
+    legend = list(handles.values())
+    figure = style.new_figure(end_in - _HEADED_GAP_IN + _AXIS_IN + style.legend_height_in(legend))
+    longest_s = max(result.step_time_s for _, result in runs)
+    for (name, result), rows, layout, scene, top_in, height_in in zip(
+        runs, classes, layouts, scenes, starts_in, heights_in, strict=True
+    ):
+        box_in = (_LEFT_IN, top_in, _WIDTH_IN, height_in)
+        view = _add_view(figure, box_in, len(rows), (0.0, longest_s))
+        if view.points(_typical_box_s(scene)) >= _NARROW_PT:
+            _draw_boxes(view, scene, layout)
+        else:
+            _draw_blended(view, scene, layout, len(rows))
+        _label_rows(view, result, rows, centre=sum(layout.compute) / 2)
+        style.add_heading(view.axes, f"{name}: {_subtitle(result)}")
+        style.show_seconds(view.axes.xaxis, longest_s)
+        if top_in != starts_in[-1]:
+            view.axes.tick_params(axis="x", labelbottom=False, length=0)
+            view.axes.set_xlabel("")
+    style.add_title(figure, title, "one time axis for all", left=_LEFT_IN)
+    style.add_legend(figure, legend, left=_LEFT_IN)
+    return figure
+
+
+def _all_handles(scenes: Sequence[Scene]) -> list[style.Handle]:
+    """Entries of all scenes, those with the most chunks last."""
+    by_chunks = sorted(scenes, key=_num_chunks)
+    return [handle for scene in by_chunks for handle in _legend_handles(scene)]
+
+
+def _plain_label(handle: style.Handle) -> str:
+    """What an entry is called, but for its chunks."""
+    patch = handle[0] if isinstance(handle, tuple) else handle
+    return str(patch.get_label()).partition(" (")[0]
 
 
 def _subtitle(result: StepResult) -> str:

@@ -57,6 +57,25 @@ def test_jobs_on_different_numbers_of_gpus_are_compared_as_a_whole_too(clustersi
     assert "tokens/s of all GPUs" not in alone
 
 
+def test_prices_are_those_of_gpu_time_over_tokens(clustersim, job_file):
+    words = ("compare", job_file, "--variant", "cluster.gpus=32")
+    price = ("--set", "campaign.systems.h100-sxm-80gb.on_demand=3.6 USD/h")
+    found = json.loads(clustersim(*words, *price, "--json").out)["runs"]
+    for run in found:
+        by_hand = 0.001 / run["tokens_per_s_per_gpu"] * 1e9
+        assert run["usd_per_billion_tokens"] == pytest.approx(by_hand)
+    table = clustersim(*words, *price)
+    row = next(line for line in table.out.splitlines() if line.startswith("USD per billion"))
+    assert row.split()[-2:] == [f"{run['usd_per_billion_tokens']:,.2f}" for run in found]
+    assert "no price is given" not in table.err
+
+
+def test_clusters_without_a_price_are_said_to_have_none(clustersim, job_file):
+    outcome = clustersim("compare", job_file, "--variant", "cluster.gpus=32")
+    assert "USD" not in outcome.out
+    assert "no price is given: --set campaign.systems" in outcome.err
+
+
 def test_jobs_without_a_difference_are_named(clustersim, job_file, other_file):
     same = clustersim("compare", job_file, job_file, "--set", "plan.tp=4")
     assert "is the same job as" in same.err

@@ -10,6 +10,7 @@ import re
 import pytest
 
 from simulator.api import Result
+from simulator.units import parse_quantity
 
 TOO_BIG = ("--set", "cluster.device.memory=4 GiB")
 KEYS = {
@@ -44,11 +45,18 @@ def test_json_is_one_object_with_the_promised_fields(clustersim, job_file):
 
 def test_the_printed_breakdown_sums_to_the_step(clustersim, job_file):
     rows = table(clustersim("run", job_file).out, "breakdown")
-    *parts, step = [(float(row[1]), float(row[2])) for row in rows]
+    *parts, step = [(parse_quantity(" ".join(row[1:3]), "s"), float(row[3])) for row in rows]
     assert rows[-1][0] == "step"
-    assert sum(seconds for seconds, _ in parts) == pytest.approx(step[0], abs=1e-5)
+    assert sum(seconds for seconds, _ in parts) == pytest.approx(step[0], rel=0.01)
     assert sum(share for _, share in parts) == pytest.approx(100, abs=0.5)
     assert step[1] == 100.0
+
+
+def test_no_time_has_more_digits_than_its_interval_leaves(clustersim, job_file):
+    compared = clustersim("compare", job_file, "--variant", "plan.tp=4").out
+    times = re.findall(r"([\d.]+) (?:ns|us|ms|s)\b", clustersim("run", job_file).out + compared)
+    assert len(times) > 20
+    assert all(len(digits.replace(".", "").lstrip("0")) <= 3 for digits in times)
 
 
 def test_the_text_agrees_with_the_json(clustersim, job_file):

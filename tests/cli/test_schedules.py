@@ -242,6 +242,25 @@ def test_a_job_is_compared_under_several_schedules(clustersim, job_file):
     assert found[-1]["bubble_fraction"] == run["bubble_fraction"]
 
 
+def test_a_job_under_several_schedules_is_drawn_into_a_file(clustersim, job_file, tmp_path):
+    path = tmp_path / "schedules.png"
+    words = ("1f1b", "interleaved-1f1b", "--job", job_file, "--plot", path)
+    assert clustersim("schedule", "compare", *words).code == 0
+    assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", ["zb-h2", "zb-v", "zb-2p", "1f1b"])
+def test_a_bubble_is_said_to_be_at_the_ends_only_where_no_rank_waits_between(clustersim, name):
+    words = (name, "--pp", 4, "--microbatches", 8)
+    out = clustersim("schedule", "show", *words).out
+    run = json.loads(clustersim("schedule", "show", *words, "--json").out)
+    assert "no bubble" not in out
+    assert run["bubble_share"] > 0
+    rows = [line.split() for line in out.rstrip().splitlines()[-4:]]
+    waits = any(float(row[2]) for row in rows)
+    assert ("before the first and after the last pass" in out) is not waits
+
+
 def test_schedules_of_which_none_fits_end_with_1(clustersim, job_file):
     memory = ("--set", "cluster.device.memory=1 GiB")
     outcome = clustersim("schedule", "compare", "1f1b", "zb-h1", "--job", job_file, *memory)
@@ -256,7 +275,6 @@ def test_schedules_of_which_none_fits_end_with_1(clustersim, job_file):
         (("show", "1f1b", "--pp", 2, "--set", "plan.pp=4"), "changes a job, and none is given"),
         (("show", "--job", "JOB", "--pp", 2), "--pp: does not go with --job"),
         (("show", "--job", "JOB", "--forward", 1), "--forward: does not go with --job"),
-        (("compare", "1f1b", "--job", "JOB", "--plot", "a.png"), "--plot: does not go with --job"),
         (("show", "naiv", "--job", "JOB"), "naiv"),
         (("show", "zb-h1", "--job", "JOB", "--set", "plan.pp=64"), "plan.pp"),
     ],

@@ -286,6 +286,7 @@ def test_timelines_that_are_compared_share_one_axis(browser, tmp_path):
     seen = Seen(browser, file)
     longest_s = max(result.step_time_s for result in results)
     assert seen.span_s() == longest_s
+    assert "not from zero" in seen.page.locator("th.bars").inner_text()
     seen.page.get_by_role("button", name="+").click()
     assert seen.span_s() == pytest.approx(longest_s / 2)
     for canvas in seen.page.locator("canvas.timeline").all():

@@ -38,6 +38,14 @@ def test_the_largest_cause_comes_first_and_small_ones_are_one_bar():
     assert falls(found)[-1][1] == pytest.approx(0.0003)
 
 
+def test_an_axis_that_leaves_out_what_is_common_says_so():
+    near = Difference((Cause(Category.FORWARD, 1.0, 1.1),), 10.0, 10.1, 1.0)
+    far = Difference((Cause(Category.FORWARD, 0.0, 10.0),), 0.1, 10.1, 1.0)
+    labels = [build_differences_figure([each], ["a", "b"]).axes[0] for each in (near, far)]
+    assert [axes.get_xlim()[0] > 0 for axes in labels] == [True, False]
+    assert ["not from zero" in axes.get_xlabel() for axes in labels] == [True, False]
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_a_panel_per_other_step_is_written(tmp_path, suffix):
     path = tmp_path / f"difference{suffix}"

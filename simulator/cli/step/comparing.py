@@ -33,6 +33,7 @@ from simulator.files import PICTURES
 from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
+    from simulator.api import CompareAnswer
     from simulator.described.job import Job
     from simulator.exporters.html.compare_report import Run
     from simulator.results.difference import Difference
@@ -77,13 +78,16 @@ def compare(
     answer = api.compare(_jobs(job_files, variants or (), changes))
     runs, found = answer.runs, answer.differences
     first, *others = runs
+    if len({run.job.cluster.name for run in runs}) > 1 and not answer.price_row():
+        system = first.job.cluster.profile.name
+        note(f"no price is given: --set campaign.systems.{system}.on_demand='… USD/h'")
     for other in others:
         if other.job == first.job:
             note(f"{other.name} is the same job as {first.name}; --set changes all, --variant one")
     if as_json:
         print_json(answer.to_dict())
     else:
-        _print_headlines(runs)
+        _print_headlines(answer)
         for other, each in zip(others, found, strict=True):
             _print_difference(first, other, each)
     if plot is not None:
@@ -115,7 +119,10 @@ def _name(path: Path, files: Sequence[Path]) -> str:
     return path.stem if is_unique else str(path.with_suffix(""))
 
 
-def _print_headlines(runs: Sequence[Run]) -> None:
+def _print_headlines(answer: CompareAnswer) -> None:
+    from simulator.api.change_answers import PRICE_NAME
+
+    runs = answer.runs
     results = [run.result for run in runs]
     rows = [
         ("step time", *(format_seconds(r.step_time_s) for r in results)),
@@ -125,6 +132,8 @@ def _print_headlines(runs: Sequence[Run]) -> None:
         ("fullest GPU", *(format_bytes(r.peak_device_bytes) for r in results)),
         ("fits", *("yes" if r.fits else "no" for r in results)),
     ]
+    if prices := answer.price_row():
+        rows.append((PRICE_NAME, *prices))
     gpus = [run.job.cluster.gpus for run in runs]
     if len(set(gpus)) > 1:
         totals = (r.tokens_per_s_per_gpu * count for r, count in zip(results, gpus, strict=True))
@@ -138,12 +147,13 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
     def row(name: str, before_s: float, after_s: float) -> tuple[str, ...]:
         change_s = after_s - before_s
         share = signed_percent(change_s / found.first_s)
-        return name, f"{before_s:.6f}", f"{after_s:.6f}", signed_seconds(change_s), share
+        times = format_seconds(before_s), format_seconds(after_s), signed_seconds(change_s)
+        return name, *times, share
 
     causes = sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
     rows = [row(cause.category.value, cause.first_s, cause.second_s) for cause in causes]
     rows.append(row("step", found.first_s, found.second_s))
-    columns = text_columns("seconds by cause") + number_columns(
+    columns = text_columns("time by cause") + number_columns(
         first.name, other.name, "difference", "of the step"
     )
     title = f"{other.name}: {signed_percent(found.gain)} tokens/s per GPU"

@@ -320,24 +320,24 @@ def _print_expert_load(result: Result) -> None:
 def _print_breakdown(result: StepResult) -> None:
     step_s = result.step_time_s
     rows = [
-        (category.value, f"{seconds:.6f}", percent(seconds / step_s if step_s else 0.0))
+        (category.value, format_seconds(seconds), percent(seconds / step_s if step_s else 0.0))
         for category, seconds in result.breakdown_s.items()
         if seconds
     ]
     total = math.fsum(result.breakdown_s.values())
-    rows.append(("step", f"{total:.6f}", percent(total / step_s if step_s else 0.0)))
-    columns = text_columns("where the time goes") + number_columns("seconds", "share")
+    rows.append(("step", format_seconds(total), percent(total / step_s if step_s else 0.0)))
+    columns = text_columns("where the time goes") + number_columns("time", "share")
     print_table("breakdown", columns, rows)
 
 
 def _print_exposed_communication(result: StepResult) -> None:
     rows = [
-        (category.value, f"{seconds:.6f}")
+        (category.value, format_seconds(seconds))
         for category, seconds in result.exposed_comm_s.items()
         if seconds
     ]
-    columns = text_columns("kind") + number_columns("seconds")
-    print_table("exposed communication", columns, rows or [("none", "0")])
+    columns = text_columns("kind") + number_columns("time")
+    print_table("exposed communication", columns, rows or [("none", "0 s")])
 
 
 def _print_sources(result: Result) -> None:

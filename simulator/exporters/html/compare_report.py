@@ -7,6 +7,7 @@ difference), the timelines one under the other on one axis, and how to get the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +33,16 @@ class Run(NamedTuple):
     job: Job
 
 
-def write_compare_report(runs: Sequence[Run], path: str | Path) -> None:
-    """Write the page of several steps; each is compared with the first."""
+def write_compare_report(
+    runs: Sequence[Run], path: str | Path, *, prices: Sequence[str] = ()
+) -> None:
+    """Write the page of several steps; each is compared with the first.
+
+    ``prices`` are what a billion tokens cost in each of them, as text [USD].
+    """
     context, data = _content(runs)
+    if prices:
+        context["headlines"].append(("USD per billion tokens", list(prices)))
     write_page(path, "compare.html", context, scripts=SCRIPTS, data=data)
 
 
@@ -86,6 +94,7 @@ def _comparison(first: Run, other: Run) -> dict[str, Any]:
         "name": other.name,
         "difference": found,
         "bars": list(_bars(found)),
+        "bars_begin_s": _room(found)[0],
         "fields": [(path, _shown(a), _shown(b)) for path, (a, b) in fields.items()],
     }
 
@@ -96,21 +105,23 @@ def _shown(value: object) -> str:
 
 def _bars(found: Difference) -> Iterator[dict[str, Any]]:
     """Bars of the waterfall as shares of its room, which leaves out what is common to all."""
-    done_s, rows = found.first_s, []
+    begin_s, end_s = _room(found)
+    done_s, width_s = found.first_s, end_s - begin_s
     for name, seconds in falls(found):
-        rows.append((name, seconds, min(done_s, done_s + seconds)))
-        done_s += seconds
-    edges = [found.first_s, found.second_s, *(start for _, _, start in rows)]
-    edges += [start + abs(seconds) for _, seconds, start in rows]
-    room_s = max(max(edges) - min(edges), 1e-3 * max(edges))
-    left_s = max(0.0, min(edges) - 0.3 * room_s)
-    width_s = max(edges) - left_s
-    for name, seconds, start_s in rows:
         yield {
             "name": name,
             "amount": signed_seconds(seconds),
             "share_of_step": seconds / found.first_s,
             "is_longer": seconds > 0,
-            "from": (start_s - left_s) / width_s,
+            "from": (min(done_s, done_s + seconds) - begin_s) / width_s,
             "share": abs(seconds) / width_s,
         }
+        done_s += seconds
+
+
+def _room(found: Difference) -> tuple[float, float]:
+    """Where the axis of a waterfall begins and ends [s]."""
+    edges = list(accumulate((seconds for _, seconds in falls(found)), initial=found.first_s))
+    edges.append(found.second_s)
+    room_s = max(max(edges) - min(edges), 1e-3 * max(edges))
+    return max(0.0, min(edges) - 0.3 * room_s), max(edges)

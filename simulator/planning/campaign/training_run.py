@@ -198,6 +198,25 @@ def _sum(*terms: float | None) -> float | None:
     return math.fsum(known) if len(known) == len(terms) else None
 
 
+def gpu_usd_per_s(job: Job) -> float | None:
+    """Price of the mean GPU by the cheapest way that the campaign has a price for [USD/s].
+
+    None where a kind of GPU has none. Ignores terms that a reserved GPU idles through, and the
+    electricity of owned ones.
+    """
+    systems = [job.campaign.systems.get(k.profile.name, System()) for k in job.cluster.kinds]
+    prices = [_least_usd_per_s(system) for system in systems]
+    paid = [_times(price, kind.gpus) for price, kind in zip(prices, job.cluster.kinds, strict=True)]
+    return _times(_sum(*paid), 1 / job.cluster.gpus)
+
+
+def _least_usd_per_s(system: System) -> float | None:
+    ways = [] if system.on_demand_usd_per_s is None else [system.on_demand_usd_per_s]
+    ways += [] if system.reserved is None else [system.reserved.gpu_usd_per_s]
+    ways += [] if system.owned is None else [owned_usd_per_s(system.owned)]
+    return min(ways, default=None)
+
+
 YEAR_S = 365.25 * DAY_S
 """A year [s]."""
 

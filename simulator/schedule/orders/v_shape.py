@@ -164,7 +164,7 @@ def zb_v_in_flight(_rank: int, stages: int, chunks: int, microbatches: int) -> i
 ZB_V = ScheduleInfo(
     name="zb-v",
     order=zb_v,
-    summary="split backward, two chunks as a V, memory of 1F1B, no bubble at equal times",
+    summary="split backward, two chunks as a V, memory of 1F1B, no waits between equal passes",
     source="Zero Bubble, arXiv 2401.10241; torch ScheduleZBVZeroBubble",
     in_flight=zb_v_in_flight,
     buffers=one_message,

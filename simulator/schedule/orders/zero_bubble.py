@@ -39,7 +39,7 @@ def zb_h1(stages: int, _chunks: int, microbatches: int) -> Order:
 
 
 def zb_h2(stages: int, _chunks: int, microbatches: int) -> Order:
-    """Twice the memory of 1F1B, and no bubble where all phases take equal time.
+    """Twice the memory of 1F1B, and no wait between passes where all take equal time.
 
     The bubble between a rank's own start and end is (p - 1)(tF + tI - 2 tW): twice as many
     forwards run ahead, and weight gradients are put off twice as long, as in ZB-H1.
@@ -81,7 +81,7 @@ def zb_1p(stages: int, chunks: int, microbatches: int) -> Order:
 def zb_2p(stages: int, chunks: int, microbatches: int) -> Order:
     """The order that fills bubbles best within the activations of 2p microbatches.
 
-    Here for passes of equal length, with which no bubble is left.
+    Here for passes of equal length, with which no wait is left between them.
 
     Source:
         Qi et al. (arXiv 2401.10241, section 3).
@@ -163,7 +163,7 @@ ZB_H1 = ScheduleInfo(
 ZB_H2 = ScheduleInfo(
     name="zb-h2",
     order=zb_h2,
-    summary="split backward, twice the memory of 1F1B, no bubble at equal times",
+    summary="split backward, twice the memory of 1F1B, no waits between equal passes",
     source="Zero Bubble, arXiv 2401.10241",
     in_flight=zb_h2_in_flight,
     buffers=one_message,

@@ -231,7 +231,7 @@ class ClustersAnswer(Answer):
         from simulator.exporters.html.answer_page import Column, Table, columns
 
         numbers = ("GPUs", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
-        heads = [*columns(("system", "plan"), numbers), Column("paid, or why it is refused")]
+        heads = [*columns(("system", "plan"), numbers), Column("paid")]
         rows = [_cluster_cells(each) for each in self.clusters]
         figures = Table("Clusters", "Money by the cheapest way of paying", heads, rows)
         return [figures, self._days_table()] if self.ran else [figures]
@@ -323,7 +323,9 @@ def _cluster_cells(found: Capacity | Refusal) -> list[Cell]:
     from simulator.exporters.html.answer_page import Cell, cells
 
     system, gpus, plan, *figures, last = cluster_row(found)
-    return [*cells([system, plan, gpus, *figures]), Cell(last, "" if plan else "pale")]
+    if not plan:
+        return [Cell(system), Cell(f"{gpus} GPUs cannot run it: {last}", "pale", span=9)]
+    return cells([system, plan, gpus, *figures, last])
 
 
 def capacity(

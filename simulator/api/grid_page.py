@@ -111,7 +111,7 @@ def _rows_table(rows: Sequence[Row], fields: Sequence[str]) -> Table:
     for row in rows[:_MOST_ROWS]:
         given = [Cell(str(row[name])) for name in fields]
         if row["error"]:
-            body.append([*given, *[Cell()] * 5, Cell(row["error"], "pale")])
+            body.append([*given, Cell(f"cannot run: {row['error']}", "pale", span=6)])
             continue
         share = row["tokens_per_s_per_gpu"] / best
         tone = "" if row["fits"] is True else "loss"
@@ -130,7 +130,7 @@ def _rows_table(rows: Sequence[Row], fields: Sequence[str]) -> Table:
         *columns(fields, ("step time", "tokens/s per GPU")),
         Column("", "bars"),
         *columns((), ("fullest GPU", "likely to fit")),
-        Column("obstacle"),
+        Column(""),
     ]
     left = len(rows) - _MOST_ROWS
     notes = (f"{left} more rows are in the table of --out.",) if left > 0 else ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.job import Job
+    from simulator.exporters.html.answer_page import AnswerPage
 
 JobFile = Annotated[
     Path,
@@ -65,6 +68,16 @@ Risk = Annotated[
         max=0.5,
         metavar="SHARE",
         help="Probability of running out of memory that is accepted.",
+    ),
+]
+AskedRisk = Annotated[
+    float | None,
+    typer.Option(
+        "--risk",
+        min=0.001,
+        max=0.5,
+        metavar="SHARE",
+        help="Probability of running out of memory that is accepted; above it, end with 1.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")]
@@ -228,10 +241,44 @@ PageFile = Annotated[
 ]
 
 
-def write_answer_page(answer: Answer, path: Path | None) -> None:
+def write_answer_page(answer: Answer, path: Path | None, context: typer.Context) -> None:
     """Write an answer's page where ``--html`` asks for one, and say so."""
     if path is not None:
-        note(f"wrote {answer.write_html(path)}")
+        write_page_of(answer.page(), path, context)
+
+
+def write_page_of(page: AnswerPage, path: Path, context: typer.Context) -> None:
+    """Write a page that says how the command that is running is given again."""
+    from simulator.exporters.html.answer_page import write_answer_page
+
+    write_answer_page(replace(page, command=_command_again(context), is_whole_command=True), path)
+    note(f"wrote {path}")
+
+
+_ON_THE_PAGE = frozenset({"changes", "campaign_file", "tokens"})
+"""Parameters that are part of the job, which a page shows."""
+_OF_THE_MACHINE = frozenset({"as_json", "workers", "dask", "plot", "out", "fresh", "pareto"})
+"""Parameters that change nothing that a page says."""
+
+
+def _command_again(context: typer.Context) -> str:
+    """The command that is running, for the job of its page."""
+    words = ["clustersim", context.info_name or ""]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE" or name in _ON_THE_PAGE | _OF_THE_MACHINE:
+            continue
+        value = context.params[name]
+        if parameter.param_type_name == "argument":
+            words.append("job.yaml")
+        elif isinstance(value, bool):
+            words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        else:
+            several = value if isinstance(value, list | tuple) else [value]
+            texts = (each.name if isinstance(each, Path) else str(each) for each in several)
+            words += [word for text in texts for word in (parameter.opts[0], text)]
+    return shlex.join(words)
 
 
 def complete_profile(incomplete: str) -> list[str]:

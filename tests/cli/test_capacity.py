@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 
 import pytest
 
@@ -25,6 +27,34 @@ def test_the_document_has_the_same_factors_as_the_table(clustersim, job_file):
     assert amounts["steps"] == -(-(10**9) // 65536)
     assert amounts["duration"] == 2 * amounts["without failures"]
     assert amounts["money, on demand"] is None
+
+
+def test_a_cluster_that_is_riskier_than_accepted_ends_with_1(clustersim, job_file):
+    memory = ("--set", "cluster.device.memory=12 GiB")
+    words = ("capacity", job_file, *memory, "--tokens", "1B", "--risk")
+    likely = json.loads(clustersim("run", job_file, *memory, "--json").out)["fits_probability"]
+    assert 0.002 < 1 - likely < 0.4
+    assert clustersim(*words, 1.1 * (1 - likely)).code == 0
+    riskier = clustersim(*words, 0.001)
+    assert riskier.code == 1
+    assert "was asked for" in riskier.err
+
+
+def test_a_page_repeats_every_option_that_its_job_does_not_hold(clustersim, job_file, tmp_path):
+    page = tmp_path / "capacity.html"
+    words = (
+        "--tokens", "1B", "--deadline", "30 d", "--gpus", "8,16", "--risk", "0.02", "--keep-plan",
+        "--members", "5", "--workers", "1", "--set", "campaign.goodput=0.5", "--html", page,
+    )  # fmt: skip
+    assert clustersim("capacity", job_file, *words).code == 0
+    command = re.search(r'<pre id="command">(.*?)</pre>', page.read_text())[1]
+    again = html.unescape(command).replace("job.yaml", "JOB")
+    assert again == (
+        "clustersim capacity JOB --deadline '30 d' --gpus 8,16 --members 5 --risk 0.02 --keep-plan "
+        "--html capacity.html"
+    )
+    assert "goodput: 0.5" in page.read_text()
+    assert "tokens: 1B" in page.read_text()
 
 
 def test_a_campaign_file_is_laid_over_a_shipped_job(clustersim, write):

@@ -42,6 +42,17 @@ def test_memory_says_who_holds_what(clustersim, file):
     assert stage["by_owner"] == {"activations": 1 << 30}
 
 
+@pytest.mark.parametrize("words", [["--html", "a.html"], ["--unfolded"], ["--trace-ranks", "0"]])
+def test_options_that_only_a_job_has_are_refused(clustersim, file, words):
+    done = clustersim("run", file, *words)
+    assert done.code == 2
+    assert f"{words[0]}: is for jobs" in done.err
+
+
+def test_the_accepted_risk_counts_for_a_capture_too(clustersim, file):
+    assert clustersim("run", file, "--profile", "a100-sxm-80gb", "--risk", "0.4").code == 0
+
+
 def test_fields_of_a_job_are_refused(clustersim, file):
     done = clustersim("run", file, "--set", "plan.tp=2")
     assert done.code == 2

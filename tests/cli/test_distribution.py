@@ -19,6 +19,13 @@ def test_the_command_prints_what_the_function_says_and_draws_it(clustersim, tmp_
     assert picture.stat().st_size > 10_000
 
 
+def test_a_job_that_does_not_fit_ends_with_1(clustersim):
+    words = ("--set", "variation={compute: {sigma: 0.05}}", "--samples", 10)
+    outcome = clustersim("distribution", "llama3-8b-8xh100", *words, "--set", "plan.zero=0")
+    assert "does not fit" in outcome.err
+    assert outcome.code == 1
+
+
 def test_a_job_in_which_nothing_varies_is_refused_with_an_example(clustersim):
     refused = clustersim("distribution", "llama3-8b-8xh100")
     assert refused.code == 2

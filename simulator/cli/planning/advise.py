@@ -48,6 +48,7 @@ _BIGGEST = 2
 
 
 def advise(
+    context: typer.Context,
     job_file: JobFile,
     *,
     vary: Vary = None,
@@ -83,7 +84,7 @@ def advise(
         print_json(found.to_dict())
     else:
         _print_answer(found)
-    write_answer_page(found, html)
+    write_answer_page(found, html, context)
     if found.way_out is None:
         need_one_that_fits((each.choice is not None for each in found.strategies), "strategy")
 
@@ -119,7 +120,9 @@ def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
 
 
 def strategies(
+    context: typer.Context,
     job_file: JobFile,
+    *,
     changes: Changes = None,
     as_json: AsJson = False,
     plot: Picture = None,
@@ -153,7 +156,7 @@ def strategies(
 
         draw_comparisons(found, plot)
         note(f"wrote {plot}")
-    write_answer_page(answer, html)
+    write_answer_page(answer, html, context)
     fit = (outcome.fits for comparison in found for outcome in comparison.outcomes)
     need_one_that_fits(fit, "strategy")
 

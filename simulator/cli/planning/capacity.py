@@ -21,10 +21,10 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import (
     AsJson,
+    AskedRisk,
     Changes,
     JobFile,
     PageFile,
-    Risk,
     file_to_write,
     note_doubts,
     parse_assignments,
@@ -34,6 +34,7 @@ from simulator.cli.options import (
     write_answer_page,
 )
 from simulator.cli.planning.sweep import Workers
+from simulator.cli.step.memory import end_if_riskier
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 
 def capacity(
+    context: typer.Context,
     job_file: JobFile,
     *,
     tokens: Annotated[
@@ -86,7 +88,7 @@ def capacity(
         int, typer.Option(min=2, metavar="N", help="Campaigns with failures to simulate.")
     ] = 200,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
-    risk: Risk = DEFAULT_RISK,
+    risk: AskedRisk = None,
     keep_plan: Annotated[
         bool,
         typer.Option(
@@ -124,7 +126,7 @@ def capacity(
         None if budget is None else quantity(budget, "--budget", "usd"),
         members,
         seed,
-        risk,
+        DEFAULT_RISK if risk is None else risk,
         keep_plan,
         workers,
     )
@@ -134,7 +136,7 @@ def capacity(
         if plot is not None:
             rule = "draws one campaign, and several clusters are compared"
             raise InputError.single("--plot", rule, hint="leave it out")
-        _compare(job, asked, html, as_json=as_json)
+        _compare(job, asked, html, context, as_json=as_json)
         return
     if keep_plan or workers is not None:
         option = "--keep-plan" if keep_plan else "--workers"
@@ -148,7 +150,7 @@ def capacity(
     found = answer.found
     if plot is not None:
         _draw(found, plot)
-    write_answer_page(answer, html)
+    write_answer_page(answer, html, context)
     if as_json:
         print_json(answer.to_dict())
     else:
@@ -157,6 +159,7 @@ def capacity(
     if not found.fits:
         note("The job does not fit into memory; clustersim run says what would.")
         raise typer.Exit(1)
+    end_if_riskier(found.step, risk)
 
 
 def _read(
@@ -268,7 +271,9 @@ class _Comparison:
         return self.deadline_s is not None or self.budget_usd is not None
 
 
-def _compare(job: Job, asked: _Comparison, html: Path | None, *, as_json: bool) -> None:
+def _compare(
+    job: Job, asked: _Comparison, html: Path | None, context: typer.Context, *, as_json: bool
+) -> None:
     from simulator import api
 
     with steps("clusters") as step:
@@ -290,7 +295,7 @@ def _compare(job: Job, asked: _Comparison, html: Path | None, *, as_json: bool) 
         print_json(answer.to_dict())
     else:
         _print_clusters(answer)
-    write_answer_page(answer, html)
+    write_answer_page(answer, html, context)
     if not answer.ran or None in answer.answers.values():
         raise typer.Exit(1)
 

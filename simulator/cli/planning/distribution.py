@@ -19,6 +19,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
 from simulator.files import PICTURES
+from simulator.results.fit_probability import EVEN
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -70,6 +71,9 @@ def distribution(
             [(each.gpus, each.amplification) for each in found.stragglers],
         )
         write_picture(figure, plot)
+    if found.out_of_memory_probability > 1 - EVEN:
+        note("The job does not fit into memory; clustersim run says what would.")
+        raise typer.Exit(1)
 
 
 def _print(found: StepDistribution) -> None:

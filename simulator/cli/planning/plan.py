@@ -97,6 +97,7 @@ def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
 
 
 def plan(
+    context: typer.Context,
     job_file: JobFile,
     *,
     vary: Vary = None,
@@ -182,7 +183,7 @@ def plan(
             for line in found.explanation():
                 typer.echo(line)
         note(found.pruned_text())
-    write_answer_page(found, html)
+    write_answer_page(found, html, context)
     if not found.choices:
         note(found.nothing_fits())
         raise typer.Exit(1)

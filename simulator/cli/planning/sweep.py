@@ -20,7 +20,15 @@ from simulator.cli.console import (
     progress,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, PageFile, file_to_write, read_job
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    PageFile,
+    file_to_write,
+    read_job,
+    write_page_of,
+)
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import PICTURES, whole_file
@@ -40,6 +48,7 @@ _CSV, _PARQUET = ".csv", ".parquet"
 
 
 def sweep(
+    context: typer.Context,
     job_file: JobFile,
     *,
     grid: Annotated[
@@ -121,9 +130,9 @@ def sweep(
         _draw_table(table, job.title, plot)
         note(f"wrote {plot}")
     if html is not None:
-        from simulator.api import write_sweep_page
+        from simulator.api.grid_page import sweep_page
 
-        note(f"wrote {write_sweep_page(table, job, html)}")
+        write_page_of(sweep_page(table, job), html, context)
     if as_json:
         print_json({"rows": json.loads(table.to_json(orient="records"))})
     elif out is None and plot is None and html is None:

@@ -133,6 +133,7 @@ def limits(
 
 
 def sensitivity(
+    context: typer.Context,
     job_file: JobFile,
     *,
     changes: Changes = None,
@@ -166,7 +167,7 @@ def sensitivity(
             on_trial=lambda done, count: show(f"{done} of {count} numbers moved"),
         )
     shown = found.largest(top)
-    write_answer_page(found, html)
+    write_answer_page(found, html, context)
     if plot is not None:
         from simulator.plots.goodput import build_tornado_figure
 

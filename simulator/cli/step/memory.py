@@ -163,6 +163,21 @@ def fit_text(result: StepResult) -> str:
     return f"{result.fit} ({percent(result.fits_probability, 0)} likely to fit)"
 
 
+def end_if_riskier(result: StepResult, risk: float | None) -> None:
+    """End with exit code 1 where a step runs out of memory more likely than is accepted.
+
+    ``risk`` is None where nobody asked.
+    """
+    if risk is not None and result.fits_probability < 1 - risk:
+        shares = result.fits_probability, 1 - risk
+        likely, wanted = (percent(share, 0) for share in shares)
+        if likely == wanted:
+            likely, wanted = (percent(share, 2) for share in shares)
+        verdict = f"{result.fit} ({likely} likely to fit), and {wanted} was asked for"
+        note(f"{verdict}; clustersim plan finds a safer one")
+        raise typer.Exit(1)
+
+
 def _print_host(host: HostMemory) -> None:
     owners = list(dict.fromkeys([*host.held_bytes, *host.nvme_held_bytes]))
     places = (

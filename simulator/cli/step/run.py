@@ -22,6 +22,7 @@ from simulator.cli.options import (
     PAGES,
     TRACES,
     AsJson,
+    AskedRisk,
     Changes,
     Gpus,
     JobOrCapture,
@@ -36,12 +37,13 @@ from simulator.cli.step.capturing import (
     print_captured,
     read_captured,
 )
-from simulator.cli.step.memory import fit_text, print_peaks
+from simulator.cli.step.memory import end_if_riskier, fit_text, print_peaks
+from simulator.errors import InputError
 from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from simulator.api import Result
     from simulator.capture.result import CaptureResult
@@ -88,15 +90,7 @@ def run(
             "Write a page with verdict, timeline and what-ifs that needs nothing else.", *PAGES
         ),
     ] = None,
-    risk: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            max=0.5,
-            metavar="SHARE",
-            help="End with 1 where the probability of running out of memory is higher.",
-        ),
-    ] = None,
+    risk: AskedRisk = None,
     unfolded: Annotated[
         bool,
         typer.Option(
@@ -124,7 +118,9 @@ def run(
 
     captured = read_captured(job_file, changes, profile, gpus)
     if captured is not None:
+        _refuse_for_captures({"--html": html, "--unfolded": unfolded, "--trace-ranks": trace_ranks})
         _show_captured(captured, plot, trace, trace_kernels, as_json=as_json)
+        end_if_riskier(captured, risk)
         return
     changes = cluster_changes(changes, profile, gpus)
     ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
@@ -144,10 +140,13 @@ def run(
     if not result.fits:
         note(result.explain_misfit() or "the job does not fit")
         raise typer.Exit(1)
-    if risk is not None and result.fits_probability < 1 - risk:
-        accepted = percent(1 - risk, 0)
-        note(f"{fit_text(result)}, and {accepted} was asked for; clustersim plan finds a safer one")
-        raise typer.Exit(1)
+    end_if_riskier(result, risk)
+
+
+def _refuse_for_captures(options: Mapping[str, object]) -> None:
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise InputError.single(given, "is for jobs, and this is a capture", hint="leave it out")
 
 
 def _drawn(result: Result) -> DrawnSteps | None:

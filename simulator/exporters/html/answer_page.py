@@ -52,6 +52,7 @@ class Cell:
         bars: Bars in place of the text, one after the other.
         mark: A dashed line over the bars, 0 to 1, such as a capacity.
         heat: How strong the background is, 0 to 1.
+        span: Columns that it takes; one that takes several is the last of its row.
     """
 
     text: str = ""
@@ -59,6 +60,7 @@ class Cell:
     bars: tuple[Bar, ...] = ()
     mark: float | None = None
     heat: float | None = None
+    span: int = 1
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class AnswerPage:
         headline: Names and values of the numbers that come first.
         job_yaml: The job that was asked about, to ask again; empty where there is none.
         command: What was asked.
+        is_whole_command: Whether it has every option that was given.
     """
 
     title: str
@@ -105,6 +108,7 @@ class AnswerPage:
     headline: Sequence[tuple[str, str]] = ()
     job_yaml: str = ""
     command: str = ""
+    is_whole_command: bool = False
 
 
 def write_answer_page(page: AnswerPage, path: str | Path) -> None:

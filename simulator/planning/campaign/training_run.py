@@ -155,7 +155,7 @@ def energy(job: Job, time: CampaignTime) -> Energy:
     site, busy_s = job.campaign.site, time.training_s * time.busy_share
     waiting_s = time.wall_s - busy_s
     kinds = [(kind, _power_of(job, kind.profile)) for kind in job.cluster.kinds]
-    gpu_busy_j = sum(
+    gpu_busy_j = math.fsum(
         (kind.profile.device.power_w if power.gpu_busy_w is None else power.gpu_busy_w)
         * busy_s
         * kind.gpus

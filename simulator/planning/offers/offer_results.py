@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -228,7 +229,7 @@ def gpu_usd_per_s(offer: Offer, job: Job) -> float | None:
         return None
     if price.pools:
         paid = (kind.gpus * price.pools[kind.profile.name] for kind in job.cluster.kinds)
-        return sum(paid) / job.cluster.gpus
+        return math.fsum(paid) / job.cluster.gpus
     if price.gpu_usd_per_s is not None:
         return price.gpu_usd_per_s
     assert price.node_usd_per_s is not None

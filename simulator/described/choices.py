@@ -389,6 +389,9 @@ class Choices:
     def flash_kernel(self) -> FlashKernel:
         """The fused attention kernel."""
         kernel = self._stack.flash_kernel
+        is_blackwell = self.job.cluster.profile.device.architecture == "blackwell"
+        if is_blackwell and self._stack.newest_attention_on_blackwell:
+            kernel = "best"
         return "flash-2" if self._plan.deterministic and kernel == "best" else kernel
 
     @property

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from simulator.described.load import load_profile
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM
 from simulator.program.build import EXCHANGES
 from tests.jobs import small_job
@@ -83,3 +84,16 @@ def test_every_way_of_data_parallelism_has_exchanges_or_is_one_process():
 def test_an_unknown_way_of_data_parallelism_is_refused_with_those_that_are_known():
     with pytest.raises(ValueError, match="known: ddp, data-parallel, parameter-server"):
         small_job(data_parallel="gossip")
+
+
+@pytest.mark.parametrize(
+    ("profile", "stack", "kernel"),
+    [
+        ("h100-sxm-80gb", "torchtitan", "flash-2"),
+        ("b200-sxm-180gb", "torchtitan", "best"),
+        ("b200-sxm-180gb", "torch", "flash-2"),
+    ],
+)
+def test_torchtitan_leaves_flash_attention_2_behind_on_blackwell(profile, stack, kernel):
+    job = small_job(profile=load_profile(profile), stack=stack)
+    assert job.choices.flash_kernel == kernel

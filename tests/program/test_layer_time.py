@@ -6,7 +6,7 @@ exchange takes as long as its name's timer says and holds a tenth of the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -262,3 +262,22 @@ def test_products_apart_are_kernels_apart(passes):
 def test_products_apart_are_launched_apart():
     whole = Layer((Gemm("up", 2, 4, 5, products=2),), (), 0.0)
     assert layer_time(whole, timer(), BLOCKING, {}).forward.kernels == 2
+
+
+def test_a_product_over_gathered_input_is_three_kernels_where_its_own_part_goes_first():
+    """Forward behind the gather, backward where the output's gradient is gathered."""
+    splits = Hiding(behind_gradients=False, behind_products=0, splits_products=True)
+    whole, split = timed(ENTRY, PRODUCT), timed(ENTRY, PRODUCT, hiding=splits)
+    assert (whole.forward.kernels, split.forward.kernels) == (1, 3)
+    assert split.backward_input.kernels == 1
+    split = timed(PRODUCT, EXIT, hiding=splits)
+    assert (split.forward.kernels, split.backward_input.kernels) == (1, 3)
+    assert seconds(split.forward) == seconds(timed(PRODUCT, EXIT).forward)
+
+
+def test_python_that_adds_gradients_up_launches_a_kernel_for_each_weight():
+    layer = Layer((PRODUCT, Gemm("scores", 2, 3, 5, has_weight=False)), (), 0.0)
+    adding = replace(timer(), accumulates_in_python=True)
+    plain, added = (layer_time(layer, each, BLOCKING, {}) for each in (timer(), adding))
+    assert added.backward_weight.kernels == plain.backward_weight.kernels + 1
+    assert added.backward_input.kernels == plain.backward_input.kernels

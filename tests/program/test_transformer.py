@@ -264,3 +264,19 @@ def test_a_fused_bias_costs_no_kernel():
     biased = gpt_model(qkv_bias=True, attention_output_bias=True, mlp_bias=True)
     pieces, _ = StageCosts(small_job(biased, gpus=1)).layer_pieces(layer_kinds(biased)[0])
     assert not any("bias" in each.name for each in pieces)
+
+
+def test_copies_of_nanotron_around_its_rotary_kernel_move_28_sbh_forward_and_32_backward():
+    """Copying a tensor of 2 sbh bytes moves 4.
+
+    Forward, queries, keys and values are copied (12), keys and values joined (8) and copied (8);
+    backward, two are joined (8) and three copied twice (24).
+    """
+    plan = {"stack": {"base": "nanotron"}, "micro_batch": B, "seq_len": S}
+    model = small_model(kv_heads=8)
+    pieces, _ = StageCosts(small_job(model, **plan)).layer_pieces(layer_kinds(model)[0])
+    by_name = {piece.name: piece for piece in pieces}
+    copies, lengths = by_name["attention_layout"], by_name["attention_lengths"]
+    assert copies.forward_bytes == SBH * (4 + 24)
+    assert copies.backward_bytes == SBH * (8 + 24)
+    assert (copies.kernels, lengths.kernels, lengths.backward_bytes) == (3, 6, 0.0)

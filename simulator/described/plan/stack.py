@@ -309,6 +309,9 @@ class Stack(Spec):
     shape stays for autograd (Transformer Engine since 2.3)."""
     fused_accumulation: Flag = True
     """Weight gradients are added to their accumulators by the product itself."""
+    accumulates_in_python: Flag = False
+    """Where products do not add up weight gradients by themselves, Python does so, parameter by
+    parameter; else autograd, whose launches cost the host next to nothing."""
     holds_tied_gradients: Flag = True
     """Of an embedding that is the output matrix on the same rank, too, the head's gradient is held
     until that of the lookup is there (PyTorch's autograd, which adds up all uses of a parameter
@@ -326,6 +329,16 @@ class Stack(Spec):
     repeats_kv_heads: Flag = False
     """Grouped key and value heads are repeated to as many as query heads before attention,
     and kept so."""
+    arranges_attention: Flag = False
+    """Queries, keys and values are copied from the product's layout into that of the rotary kernel,
+    and the lengths of sequences are counted, in each layer, for attention over tokens of any
+    number of sequences."""
+    splits_gathered_products: Flag = False
+    """A product whose input is gathered multiplies the rank's own part first, and then those of
+    the ranks before and behind it: three kernels."""
+    newest_attention_on_blackwell: Flag = False
+    """Data-centre GPUs of the Blackwell family run their best fused attention, whatever
+    ``flash_kernel`` says."""
     dropout: Flag = False
     """Models are trained with dropout (masks are stored and read)."""
     gathers_on_own_stream: Flag = False

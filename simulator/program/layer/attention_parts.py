@@ -11,7 +11,7 @@ from simulator.described.model import LatentAttention, Model
 from simulator.program.layer.block import Block, norm_traffic
 from simulator.program.layer.core_attention import ATTENTION_CONTEXT, Heads, add_core_attention
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, LayerPart
-from simulator.program.layer.pieces import Region, Role, Split
+from simulator.program.layer.pieces import MemoryBound, Region, Role, Split
 from simulator.program.layer.tensors import ParameterTensor, TensorRole, TensorSplit
 
 _EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
@@ -27,6 +27,11 @@ there are none (2). Backward: the products (4), the swap (3), the sum of both br
 columns put back from three slices, each into zeros, and added (11). Kernels are those of queries,
 of keys, of joining both, and of the values' copy (``_apply_rotary_pos_emb_bshd`` of
 ``rope_utils.py``)."""
+
+_LAYOUT_KERNELS, _LENGTH_KERNELS, _LENGTH_BYTES = 3, 6, 2
+"""Kernels per direction that copy queries, keys and values; kernels that make the lengths of
+sequences (zeros, a sum and a running sum for queries and for keys), which read a mask of one byte
+per token twice."""
 
 _LATENT_NORM_INPUT = 0.5
 """Of a latent and its norm's output, the first stays."""
@@ -106,6 +111,8 @@ def _add_attention(block: Block, window: int) -> None:
     if model.positions == "rotary":
         rotated = tokens * (query + key_value // 2) * size
         _rotary(block, rotated)
+    if block.stack.arranges_attention:
+        _arrange(block, tokens * query * size, tokens * key_value * size)
     repeats = model.heads // model.kv_heads if block.stack.repeats_kv_heads else 1
     block.save("query", tokens * query * size, Region.TENSOR, role=Role.QUERY)
     for role in (Role.KEY, Role.VALUE):
@@ -116,6 +123,24 @@ def _add_attention(block: Block, window: int) -> None:
     _output_product(block, tokens * query * size, query)
     if model.attention_output_bias:
         block.bias("attention_output", tokens * model.hidden, Region.SEQUENCE)
+
+
+def _arrange(block: Block, query_bytes: float, key_value_bytes: float) -> None:
+    """Copies around the rotary kernel, and lengths of sequences counted for attention.
+
+    Forward, all three are copied once, keys and values joined and copied again; backward, their
+    gradients are joined, and all three copied twice.
+
+    Source: ``CausalSelfAttention`` and ``CoreAttention`` of nanotron's ``models/llama.py``.
+    """
+    forward = 2 * query_bytes + 6 * key_value_bytes
+    backward = 4 * query_bytes + 6 * key_value_bytes
+    copies = MemoryBound(
+        "attention_layout", forward, backward, Region.TENSOR, _LAYOUT_KERNELS, strided=True
+    )
+    block.pieces.append(copies)
+    lengths_bytes = float(_LENGTH_BYTES * block.shape.tokens)
+    block.memory_bound("attention_lengths", lengths_bytes, 0.0, Region.TENSOR, _LENGTH_KERNELS)
 
 
 def _output_product(block: Block, context_bytes: float, width: int) -> None:

@@ -189,6 +189,7 @@ class UnitCosts:
             choices.flash_kernel,
             accumulate_fp32=adds_up and fused and gradient_bytes > element_bytes,
             accumulation_bytes=element_bytes + 2 * gradient_bytes if adds_up and not fused else 0.0,
+            accumulates_in_python=adds_up and not fused and plan.stack.accumulates_in_python,
         )
 
     @cached_property
@@ -196,7 +197,8 @@ class UnitCosts:
         choices = self.job.choices
         ranks = choices.tensor_ranks
         chunks = ranks if choices.overlaps_tensor_collectives and ranks > 1 else 0
-        return Hiding(choices.hides_input_collectives, chunks)
+        splits = self.job.plan.stack.splits_gathered_products
+        return Hiding(choices.hides_input_collectives, chunks, splits)
 
     def of(self, unit: Unit) -> UnitCost:
         """The cost of a unit."""

@@ -52,6 +52,10 @@ _BACKWARD_MERGES = 3
 """Gradients of queries, keys and values of a ring's steps are added up one by one."""
 
 
+_PARTS_OF_SPLIT = 3
+"""The rank's own part, and those of the ranks before and behind it."""
+
+
 @dataclass(slots=True)
 class PassTime:
     """What one direction takes.
@@ -107,10 +111,12 @@ class Hiding:
         behind_gradients: Exchanges of backward run beside the other gradient.
         behind_products: Tensor exchanges are pipelined with their products, in this many
             chunks; 0 is off.
+        splits_products: A product whose input is gathered is three kernels.
     """
 
     behind_gradients: bool
     behind_products: int
+    splits_products: bool = False
 
 
 def layer_time(
@@ -192,7 +198,7 @@ class _Passes:
             piece = self.pieces[index]
             match piece:
                 case Gemm() | GroupedGemm():
-                    self._add_gradients(inputs, weights, piece)
+                    self._add_gradients(inputs, weights, index, piece)
                 case GridProduct():
                     self._add_grid_gradients(inputs, weights, piece)
                 case FlashAttention():
@@ -212,7 +218,8 @@ class _Passes:
         piece = self.pieces[index]
         match piece:
             case Gemm() | GroupedGemm():
-                result.add(piece.name, category, self.timer.gemm_s(piece), _launches(piece))
+                launches = _launches(piece) + self._more_kernels(index - 1, backward=False)
+                result.add(piece.name, category, self.timer.gemm_s(piece), launches)
                 result.flop += _gemm_flop(piece)
             case GridProduct():
                 compute_s = piece.steps * self.timer.gemm_s(piece.block)
@@ -231,17 +238,21 @@ class _Passes:
                 self._add_exchange(result, piece, piece.forward, beside_s)
 
     def _add_gradients(
-        self, inputs: PassTime, weights: PassTime, product: Gemm | GroupedGemm
+        self, inputs: PassTime, weights: PassTime, index: int, product: Gemm | GroupedGemm
     ) -> None:
         """Both gradients of a product; those of two activations belong to the same pass."""
         has_weight = isinstance(product, GroupedGemm) or product.has_weight
-        gradients = [(inputs, self.timer.input_gradient_s(product), 1.0)]
+        launches, flop = _launches(product), _gemm_flop(product)
+        gradient_s = self.timer.input_gradient_s(product)
+        kernels = launches + self._more_kernels(index + 1, backward=True)
+        inputs.add(product.name, Category.BACKWARD, gradient_s, kernels)
+        inputs.flop += flop
         if share := product.trained_share:
             target = weights if has_weight else inputs
-            gradients.append((target, self.timer.weight_gradient_s(product), share))
-        for target, gradient_s, share in gradients:
-            target.add(product.name, Category.BACKWARD, gradient_s * share, _launches(product))
-            target.flop += _gemm_flop(product) * share
+            gradient_s = self.timer.weight_gradient_s(product)
+            adds = launches if has_weight and self.timer.accumulates_in_python else 0
+            target.add(product.name, Category.BACKWARD, gradient_s * share, launches + adds)
+            target.flop += flop * share
 
     def _add_grid_gradients(
         self, inputs: PassTime, weights: PassTime, product: GridProduct
@@ -349,6 +360,14 @@ class _Passes:
             gather = self.timer.exchange_cost(exchange, exchange.forward)
             exposed_s += self.timer.exposed_s(gather, self.timer.input_gradient_s(product))
         inputs.add_exchange(exchange.name, exchange.axis, exposed_s, len(issued))
+
+    def _more_kernels(self, index: int, *, backward: bool) -> int:
+        """Kernels beyond one of a product whose input an exchange there gathers."""
+        piece = self.pieces[index] if 0 <= index < len(self.pieces) else None
+        if not (self.hiding.splits_products and isinstance(piece, Exchange)):
+            return 0
+        gathers = (piece.backward if backward else piece.forward) is CollectiveKind.ALL_GATHER
+        return _PARTS_OF_SPLIT - 1 if gathers and piece.axis is Axis.TENSOR else 0
 
     def _product_at(self, index: int) -> Gemm | None:
         """The product with a weight at a place among the pieces; None if another one is there."""

@@ -59,6 +59,7 @@ class PieceTimer:
         accumulate_fp32: Whether weight gradients are added into fp32 buffers.
         accumulation_bytes: Traffic per weight of adding its gradient to an accumulator by a
             kernel of its own [B]; 0 where the product does it.
+        accumulates_in_python: Whether Python launches that kernel.
     """
 
     profile: HardwareProfile
@@ -67,6 +68,7 @@ class PieceTimer:
     flash_kernel: FlashKernel
     accumulate_fp32: bool
     accumulation_bytes: float
+    accumulates_in_python: bool = False
     _seconds: dict[object, float] = field(default_factory=dict)
     _costs: dict[object, CollectiveCost] = field(default_factory=dict)
 

@@ -242,7 +242,7 @@ def _print_comparison(found: TraceComparison) -> None:
     if found.communication:
         rows = [_row(gap, step_s) for gap in found.communication]
         print_table("communication, hidden or not", columns, rows)
-    typer.echo(f"\n{found.verdict}")
+    typer.echo(found.verdict)
 
 
 def _row(gap: Gap, step_s: float) -> tuple[str, ...]:

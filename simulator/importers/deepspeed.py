@@ -126,7 +126,7 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
         **kept,
         **({"offload": offload} if offload else {}),
         "tp": tp,
-        "cp": settings.whole("sequence_parallel_size", default=1),
+        "cp": settings.whole("sequence_parallel_size", default=1, least=1),
         "cp_method": "all_to_all" if settings.get("sequence_parallel_size") else "ring",
         "zero": zero,
         "zero_group": max(0, settings.whole("zero_optimization.mics_shard_size", default=0)),
@@ -260,9 +260,9 @@ def _thresholds(settings: Settings, hidden: int | None) -> dict[str, Any]:
 
 def _batch(settings: Settings, given: Given, ranks: int) -> tuple[int | None, int | None]:
     """Sequences at a time and per step; two of DeepSpeed's three numbers give the third."""
-    micro = settings.whole("train_micro_batch_size_per_gpu", default=None)
-    steps = settings.whole("gradient_accumulation_steps", default=None)
-    total = settings.whole("train_batch_size", default=None)
+    micro = settings.whole("train_micro_batch_size_per_gpu", default=None, least=1)
+    steps = settings.whole("gradient_accumulation_steps", default=None, least=1)
+    total = settings.whole("train_batch_size", default=None, least=1)
     micro = given.micro_batch or micro
     total = given.global_batch or total
     if _MICRO in settings.left_open and micro is None:

@@ -169,12 +169,14 @@ class Settings(ForeignConfig):
         return tuple(f"{f.path} = {f.value} is left out; it {f.rule}" for f in dropped)
 
     def fault(self, key: str, rule: str, value: object = None, hint: str = "") -> None:
-        """Note what is wrong with a setting."""
+        """Note what is wrong with a setting, once."""
         if _is_open(value):
             names = _open_names(str(value))
             rule = f"{rule}, and the file does not define {', '.join(names) or 'it'}"
             hint = " ".join(f"--define {name}=..." for name in names or (key,))
-        self.faults.append(Fault(key, rule, value, hint))
+        found = Fault(key, rule, value, hint)
+        if found not in self.faults:
+            self.faults.append(found)
 
 
 def _is_open(value: object) -> bool:

@@ -69,3 +69,15 @@ def test_a_way_out_of_a_rule_of_the_job_names_the_option_of_the_import(tmp_path)
     )
     with pytest.raises(InputError, match=r"give --global-batch \d+, or "):
         FORMATS["megatron"].read([path], Given())
+
+
+def test_a_batch_below_one_is_named_by_its_own_setting_and_once(tmp_path):
+    path = tmp_path / "sft.sh"
+    path.write_text(
+        "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-32B --train_type full "
+        "--per_device_train_batch_size -1 --max_length 8192"
+    )
+    with pytest.raises(InputError) as raised:
+        FORMATS["ms-swift"].read([path], Given())
+    faults = [(fault.path, fault.rule) for fault in raised.value.faults]
+    assert faults == [("per_device_train_batch_size", "must be at least 1")]

@@ -72,7 +72,7 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     }
     if settings.switch("torch_compile"):
         draft.facts = dict.fromkeys(FUSED_BY_COMPILER, True)
-    draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length")
+    draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length", least=1)
     _batch(settings, draft, given, ranks // (tp * cp))
     return finished(
         draft,
@@ -174,7 +174,7 @@ def _precision(settings: Settings) -> str:
 
 
 def _batch(settings: Settings, draft: Draft, given: Given, dp: int) -> None:
-    draft.micro_batch = settings.whole("per_device_train_batch_size", "train_batch_size")
+    draft.micro_batch = settings.whole("per_device_train_batch_size", "train_batch_size", least=1)
     steps = settings.whole(
         "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps", default=None
     )

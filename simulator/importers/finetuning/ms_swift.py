@@ -104,6 +104,6 @@ def _megatron(
     settings.add_defaults(defaults)
     draft = megatron_draft(settings, gpus, None, model)
     draft.plan |= adapter_fields(settings)
-    draft.seq_len = settings.whole("max_length", "seq_length", default=None)
+    draft.seq_len = settings.whole("max_length", "seq_length", default=None, least=1)
     rules = option_rules("megatron") | option_rules("ms-swift")
     return finished(draft, settings, rules, given, str(paths[0]))

@@ -68,7 +68,7 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
     if offload := _offload(settings):
         draft.plan["offload"] = offload
-    draft.seq_len = settings.whole("tokenizer.max_seq_len", default=None)
+    draft.seq_len = settings.whole("tokenizer.max_seq_len", default=None, least=1)
     _batch(settings, draft, given)
     return finished(draft, settings, option_rules("torchtune"), given, origin)
 
@@ -111,8 +111,8 @@ def _offload(settings: Settings) -> dict[str, Any]:
 
 
 def _batch(settings: Settings, draft: Draft, given: Given) -> None:
-    draft.micro_batch = given.micro_batch or settings.whole("batch_size", default=None)
-    steps = settings.whole("gradient_accumulation_steps", default=1) or 1
+    draft.micro_batch = given.micro_batch or settings.whole("batch_size", default=None, least=1)
+    steps = settings.whole("gradient_accumulation_steps", default=1, least=1)
     ranks = (draft.gpus or 0) // draft.plan["tp"]
     if draft.micro_batch and ranks:
         draft.global_batch = draft.micro_batch * ranks * steps

@@ -121,7 +121,9 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
             draft.plan["recompute"] = "full"
     if settings.get("torch_compile") not in (None, False, "false"):
         draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
-    draft.seq_len = given.seq_len or settings.whole(*_SPELLINGS["length"], default=defaults.length)
+    draft.seq_len = given.seq_len or settings.whole(
+        *_SPELLINGS["length"], default=defaults.length, least=1
+    )
     _batch(settings, draft, given, defaults)
     return draft
 
@@ -200,7 +202,7 @@ def _loss(settings: Settings) -> dict[str, str]:
 def _as_the_trainer(settings: Settings, draft: Draft, defaults: Defaults) -> dict[str, Any]:
     """The arguments by which the Trainer fills a DeepSpeed configuration."""
     form = draft.plan["precision"]
-    micro = settings.whole(*_SPELLINGS["micro"], default=defaults.micro)
+    micro = settings.whole(*_SPELLINGS["micro"], default=defaults.micro, least=1)
     return {
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": _accumulation(settings),
@@ -211,11 +213,11 @@ def _as_the_trainer(settings: Settings, draft: Draft, defaults: Defaults) -> dic
 
 
 def _accumulation(settings: Settings) -> int:
-    return settings.whole(*_SPELLINGS["accumulation"], default=1) or 1
+    return settings.whole(*_SPELLINGS["accumulation"], default=1, least=1)
 
 
 def _batch(settings: Settings, draft: Draft, given: Given, defaults: Defaults) -> None:
-    micro = settings.whole(*_SPELLINGS["micro"], default=None)
+    micro = settings.whole(*_SPELLINGS["micro"], default=None, least=1)
     if micro is None and not given.micro_batch:
         settings.assumed.append(f"{defaults.micro} sequences at a time, the trainer's default")
     draft.micro_batch = given.micro_batch or micro or defaults.micro

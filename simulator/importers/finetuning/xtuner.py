@@ -55,7 +55,7 @@ def read_xtuner_config(path: str | Path, given: Given) -> tuple[Job, ImportRepor
         settings.assumed.append(
             "ranks shard nothing, as without --deepspeed; --set plan.zero=2 says otherwise"
         )
-    draft.seq_len = settings.whole("max_length", default=None)
+    draft.seq_len = settings.whole("max_length", default=None, least=1)
     _batch(settings, draft, given)
     return finished(draft, settings, option_rules("xtuner"), given, origin)
 
@@ -71,7 +71,7 @@ def _plan(settings: Settings) -> dict[str, Any]:
     form = settings.choice(
         "optim_wrapper.dtype", meanings=option_table("xtuner", "formats"), default="fp16"
     )
-    cp = settings.whole("sequence_parallel_size", default=1) or 1
+    cp = settings.whole("sequence_parallel_size", default=1, least=1)
     is_on = settings.switch("model.use_activation_checkpointing", default=True)
     return {
         "cp": cp,
@@ -90,9 +90,11 @@ def _plan(settings: Settings) -> dict[str, Any]:
 
 
 def _batch(settings: Settings, draft: Draft, given: Given) -> None:
-    micro = settings.whole("batch_size", "train_dataloader.batch_size", default=None)
+    micro = settings.whole("batch_size", "train_dataloader.batch_size", default=None, least=1)
     draft.micro_batch = given.micro_batch or micro
-    steps = settings.whole("accumulative_counts", "optim_wrapper.accumulative_counts", default=1)
+    steps = settings.whole(
+        "accumulative_counts", "optim_wrapper.accumulative_counts", default=1, least=1
+    )
     ranks = (draft.gpus or 0) // draft.plan["cp"]
     if draft.micro_batch and ranks:
         draft.global_batch = draft.micro_batch * ranks * (steps or 1)

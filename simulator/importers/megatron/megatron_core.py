@@ -146,7 +146,7 @@ def _layout(settings: Settings, pp: int) -> dict[str, Any]:
 
 
 def _context_parallelism(settings: Settings) -> dict[str, Any]:
-    ulysses = settings.whole("ds_sequence_parallel_size", default=1)
+    ulysses = settings.whole("ds_sequence_parallel_size", default=1, least=1)
     if ulysses > 1:
         return {"cp": ulysses, "cp_method": "all_to_all"}
     given = settings.get("cp_comm_type")

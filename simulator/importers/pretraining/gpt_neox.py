@@ -68,7 +68,7 @@ def read_neox_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Imp
     dropouts = [settings.number(f"{kind}_dropout", default=0.0) for kind in ("hidden", "attention")]
     draft.facts = {"dropout": any(dropouts)}
     draft.facts |= deepspeed_facts(settings, draft.stack, draft.plan["zero"])
-    draft.seq_len = settings.whole("seq_length", default=None)
+    draft.seq_len = settings.whole("seq_length", default=None, least=1)
     _batch(settings, draft, given)
     origin = " and ".join(str(path) for path in paths)
     rules = option_rules("gpt-neox") | option_rules("deepspeed")
@@ -204,9 +204,11 @@ def _recomputation(settings: Settings, tp: int) -> dict[str, Any]:
 
 
 def _batch(settings: Settings, draft: Draft, given: Given) -> None:
-    micro = given.micro_batch or settings.whole("train_micro_batch_size_per_gpu", default=None)
-    total = settings.whole("train_batch_size", default=None)
-    steps = settings.whole("gradient_accumulation_steps", default=None) or 1
+    micro = given.micro_batch or settings.whole(
+        "train_micro_batch_size_per_gpu", default=None, least=1
+    )
+    total = settings.whole("train_batch_size", default=None, least=1)
+    steps = settings.whole("gradient_accumulation_steps", default=None, least=1) or 1
     copies = draft.plan["tp"] * draft.plan["pp"] * draft.plan["cp"]
     dp = (draft.gpus or 0) // copies
     if total and not micro and dp:

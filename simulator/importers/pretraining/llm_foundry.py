@@ -68,8 +68,10 @@ def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
         "attention": _attention(settings),
         **(peft_adapters(settings, "model.peft_config") or peft_adapters(settings, "peft_config")),
     }
-    draft.seq_len = settings.whole("max_seq_len", "train_loader.dataset.max_seq_len", default=None)
-    draft.global_batch = settings.whole("global_train_batch_size", default=None)
+    draft.seq_len = settings.whole(
+        "max_seq_len", "train_loader.dataset.max_seq_len", default=None, least=1
+    )
+    draft.global_batch = settings.whole("global_train_batch_size", default=None, least=1)
     draft.micro_batch = _micro_batch(settings, given)
     return finished(draft, settings, option_rules("llm-foundry"), given, origin)
 

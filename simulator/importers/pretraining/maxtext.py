@@ -62,7 +62,7 @@ def read_maxtext_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
     draft.plan = {**_degrees(settings), **_plan(settings)}
     if draft.plan["recompute"] == "selective":
         draft.facts = {"selective_policy": "all-but-projections"}
-    draft.seq_len = settings.whole("max_target_length")
+    draft.seq_len = settings.whole("max_target_length", least=1)
     _batch(settings, draft)
     return finished(draft, settings, option_rules("maxtext"), given, origin)
 
@@ -176,7 +176,7 @@ def _plan(settings: Settings) -> dict[str, Any]:
 
 def _batch(settings: Settings, draft: Draft) -> None:
     per_device = settings.number("per_device_batch_size", default=12.0)
-    steps = settings.whole("gradient_accumulation_steps", default=1) or 1
+    steps = settings.whole("gradient_accumulation_steps", default=1, least=1)
     gpus = draft.gpus or 0
     plan = draft.plan
     ranks = gpus // (plan["tp"] * plan["pp"] * plan["cp"])

@@ -54,9 +54,9 @@ def read_nanotron_config(path: str | Path, given: Given) -> tuple[Job, ImportRep
     copies = degrees["tp"] * degrees["pp"] * degrees["cp"]
     draft.gpus = dp * copies if dp else None
     draft.plan = {**degrees, **_plan(settings, degrees)}
-    draft.seq_len = settings.whole("tokens.sequence_length", default=None)
-    draft.micro_batch = settings.whole("tokens.micro_batch_size", default=None)
-    steps = settings.whole("tokens.batch_accumulation_per_replica", default=1)
+    draft.seq_len = settings.whole("tokens.sequence_length", default=None, least=1)
+    draft.micro_batch = settings.whole("tokens.micro_batch_size", default=None, least=1)
+    steps = settings.whole("tokens.batch_accumulation_per_replica", default=1, least=1)
     ranks = (given.gpus or draft.gpus or 0) // copies
     micro = given.micro_batch or draft.micro_batch
     draft.global_batch = micro * ranks * steps if micro and ranks else None

@@ -126,7 +126,7 @@ def torchtitan_draft(
         draft.facts |= (EAGER_LOSS,)
     if settings.get("training.disable_cuda_graphs") is False:
         settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
-    draft.seq_len = settings.whole("training.seq_len", default=2048)
+    draft.seq_len = settings.whole("training.seq_len", default=2048, least=1)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
     return draft
 
@@ -310,7 +310,7 @@ def _is_compiled(settings: Settings, part: str) -> bool:
 
 def _batch(settings: Settings, draft: Draft, dp: int, pp: int) -> None:
     """Sequences at a time and per step; a pipeline cuts a rank's batch into microbatches."""
-    local = settings.whole("training.local_batch_size", "training.batch_size", default=8)
+    local = settings.whole("training.local_batch_size", "training.batch_size", default=8, least=1)
     total = settings.whole("training.global_batch_size", default=-1)
     micro = settings.whole("parallelism.pipeline_parallel_microbatch_size",
                            "experimental.pipeline_parallel_microbatches", default=1)  # fmt: skip

@@ -1,0 +1,508 @@
+"""Which texts and files does the project take from a user, and who reads each?
+
+One line per reader: its sample files, and the call that a command makes of them in this process.
+What may come out is a value or an InputError; anything else is a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import shlex
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import yaml
+
+import simulator as sim
+from simulator.cli.app import BUG, main
+from simulator.cli.options import note_doubts_on, parse_assignments
+from simulator.described.documents import parse_yaml
+from simulator.described.job import Job
+from simulator.described.load import load_model, load_profile, read_schedule_file
+from simulator.errors import InputError
+from simulator.importers.assembly import Given
+from simulator.importers.formats import FORMATS
+from tests.importers.samples import files_of_formats
+
+ROOT = Path(__file__).parents[2]
+IMPORTED = ROOT / "tests" / "importers"
+MOST_PASSES = 256
+"""Of a job that is also simulated, so that ten seconds are a fault of ours."""
+_MOST_SAMPLE_BYTES = 20_000
+_TABLE_ROWS = 3
+
+
+class BugError(Exception):
+    """A command ended with exit code 3; says what it printed."""
+
+
+class LateRefusalError(Exception):
+    """A job was accepted, and then refused where it was simulated."""
+
+
+class Sample(NamedTuple):
+    """A file that is read without a fault, or nearly so.
+
+    Attributes:
+        name: How the file is called; the suffix decides who reads it.
+        content: What it holds.
+    """
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One way for a user's text into the project.
+
+    Attributes:
+        samples: Makes the files to start from.
+        read: Reads a file as a command does.
+        share: How many of a campaign's inputs are for it, against those of the others; what takes
+            long gets fewer.
+        needs: A library without which nothing reads it.
+    """
+
+    samples: Callable[[], Iterable[Sample]]
+    read: Callable[[Path], object]
+    share: float = 1.0
+    needs: str = ""
+
+
+@cache
+def samples_of(name: str) -> tuple[Sample, ...]:
+    """The files that a reader starts from, made once."""
+    found = tuple(READERS[name].samples())
+    assert found, name
+    return found
+
+
+def _files(*patterns: str) -> Callable[[], Iterator[Sample]]:
+    """Files of the repository; of long tables the first rows."""
+
+    def read() -> Iterator[Sample]:
+        for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
+            content = path.read_bytes()
+            if path.suffix == ".csv":
+                content = b"".join(content.splitlines(keepends=True)[: 1 + _TABLE_ROWS])
+            if len(content) <= _MOST_SAMPLE_BYTES:
+                yield Sample(path.name, content)
+
+    return read
+
+
+def _of_format(name: str) -> Callable[[], Iterator[Sample]]:
+    """Sample files of a training framework."""
+    return lambda: (
+        Sample(path.name, path.read_bytes()) for path, form in files_of_formats() if form == name
+    )
+
+
+def _texts(suffix: str, *texts: str) -> Callable[[], Iterator[Sample]]:
+    def made() -> Iterator[Sample]:
+        for text in texts:
+            yield Sample(f"sample{suffix}", text.encode())
+
+    return made
+
+
+def _text(path: Path) -> str:
+    """A text that is given as an option or in a field; Python's own words are always decodable."""
+    return path.read_bytes().decode(errors="replace")
+
+
+_GIVEN = (
+    Given(),
+    Given(gpus=64),
+    Given(gpus=64, model="gpt2", seq_len=1024, global_batch=4608),
+)
+"""What a user says beside a framework's file; which of it follows from the file."""
+
+
+def _read_format(name: str) -> Callable[[Path], object]:
+    """The job of a framework's file as a command prints it, read once more from there."""
+
+    def read(path: Path) -> object:
+        given = _GIVEN[zlib.crc32(path.read_bytes()) % len(_GIVEN)]
+        job, report = FORMATS[name].read([path], given)
+        str(report)
+        printed = yaml.safe_load(yaml.safe_dump(dict(job.document), sort_keys=False))
+        assert sim.load_job(printed).document == job.document, "an imported job is another one"
+        return job
+
+    return read
+
+
+def _read_job(path: Path) -> Job:
+    job = sim.load_job(path)
+    for pool in job.cluster.pools or (job.cluster,):
+        note_doubts_on(pool.profile)
+    str(job.title)
+    return job
+
+
+def simulated(job: Job) -> object:
+    """A small job's step, as a command prints it; others are only loaded.
+
+    Raises:
+        LateRefusalError: It is refused only now.
+    """
+    if max(job.microbatches * job.plan.pp * job.plan.vpp, job.model.layers) > MOST_PASSES:
+        return None
+    try:
+        return sim.simulate(job, engine="replay").to_json()
+    except InputError as refused:
+        raise LateRefusalError(str(refused)) from refused
+
+
+_SMALL: Mapping[str, Any] = MappingProxyType(
+    {
+        "model": {"base": "gpt2", "layers": 4},
+        "cluster": {"profile": "h100-sxm-80gb", "gpus": 16},
+        "batch": {"global": 32, "seq_len": 512},
+        "plan": {"tp": 2, "pp": 2},
+    }
+)
+
+
+def _read_changes(path: Path) -> Job:
+    """A job with one ``--set`` per line."""
+    return sim.load_job(_SMALL, parse_assignments(_text(path).splitlines()))
+
+
+def _plan_with(field: str) -> Callable[[Path], object]:
+    """A job one field of whose plan or batch is a text."""
+    return lambda path: sim.load_job(_SMALL, {field: _text(path)})
+
+
+def _plan_with_file(field: str, more: Mapping[str, Any] | None = None) -> Callable[[Path], object]:
+    return lambda path: sim.load_job(_SMALL, {field: {"file": str(path)}, **(more or {})})
+
+
+def _read_order(path: Path) -> object:
+    from simulator.schedule.written import written_schedule
+
+    given = read_schedule_file(path, "plan.schedule")
+    return written_schedule("\n".join(given.rows), str(path))
+
+
+def _read_quantity(path: Path) -> object:
+    from simulator.units import UNITS, parse_quantity
+
+    read, text = [], _text(path)
+    for dimension in UNITS:
+        with contextlib.suppress(ValueError):  # callers say of which field
+            read.append(parse_quantity(text, dimension))
+    if not read:
+        raise InputError.single("quantity", "has no such unit", text)
+    return read
+
+
+def _read_topology(path: Path) -> object:
+    from simulator.importers.node_topology import node_topology, read_topology_matrix
+
+    matrix = read_topology_matrix(path)
+    return str(node_topology(matrix, load_profile("h100-sxm-80gb"), path.name).report)
+
+
+def _read_nccl(path: Path) -> object:
+    from simulator.importers.nccl_tests.nccl_tests_output import read_nccl_tests
+
+    return read_nccl_tests(path, partial=bool(zlib.crc32(path.read_bytes()) % 2))
+
+
+def _command(*words: str) -> Callable[[Path], int]:
+    """A command on a file; FILE stands for its path."""
+    return lambda path: run_command([word.replace("FILE", str(path)) for word in words])
+
+
+def run_command(words: list[str]) -> int:
+    """The exit code of a command line.
+
+    Raises:
+        BugError: It is that of a bug.
+    """
+    said = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        try:
+            main(["--traceback", *words] if words[:1] != ["--traceback"] else words)
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 0
+    if code == BUG:
+        raise BugError(said.getvalue())
+    if code not in (0, 1):
+        raise InputError.single("", said.getvalue())
+    return code
+
+
+_NOT_RUN = frozenset({"studio", "mcp", "capture", "calibrate", "rent", "serve", "init", "plan"})
+"""Commands that wait for somebody, run somebody's script, or search for long."""
+_WRITES = frozenset({"--out", "--plot", "--html", "--trace", "--dask", "--kept"})
+_LINES = (
+    "run gpt2-1xa100 --json --set batch.seq_len=512",
+    "memory gpt2-1xa100 --json --set plan.zero=1",
+    "compare gpt2-1xa100 gpt2-1xa100 --set plan.precision=fp32",
+    "schedule show 1f1b --pp 4 --microbatches 8",
+    "schedule compare 1f1b zb-h1 --pp 4 --microbatches 8 --weight 1",
+    "collective show ring_all_reduce --ranks 8 --size '64 MiB'",
+    "capacity gpt2-1xa100 --tokens 1B --json",
+    "diagnose gpt2-1xa100 --step 1.9s --memory 20GiB --json",
+    "sweep gpt2-1xa100 --grid batch.micro=1,2 --workers 1",
+    "placement gpt2-1xa100", "traffic gpt2-1xa100 --json",
+    "models count gpt2 --json", "profile show h100-sxm-80gb --json",
+    "limits gpt2-1xa100 --json", "sensitivity gpt2-1xa100 --json",
+    "export megatron gpt2-1xa100", "export torchtitan gpt2-1xa100", "export deepspeed gpt2-1xa100",
+)  # fmt: skip
+
+
+def _read_line(path: Path) -> object:
+    """A command line; commands that do not end by themselves are left out."""
+    try:
+        words = shlex.split(_text(path))
+    except ValueError:
+        return None  # of a shell's making, not of ours
+    if not words or words[0] in _NOT_RUN or {w.partition("=")[0] for w in words} & _WRITES:
+        return None
+    return run_command([word for word in words if "\0" not in word])
+
+
+def _serving(path: Path) -> object:
+    from simulator.serving.serving_file import load_serving
+
+    return load_serving(path)
+
+
+def _requests(path: Path) -> object:
+    from simulator.serving.arrivals import requests_of
+    from simulator.serving.serving_file import load_serving
+
+    job = load_serving(ROOT / "workloads" / "serving" / "llama3-70b-8xh100.yaml",
+                       {"workload.trace": str(path)})  # fmt: skip
+    return requests_of(job.workload)
+
+
+def _offers(path: Path) -> object:
+    from simulator.planning.offers.offers_file import cases, load_offers
+
+    return cases(load_offers(path), ROOT / "workloads" / "offers" / path.name)
+
+
+def _campaign(path: Path) -> object:
+    from simulator.described.documents import read_yaml
+
+    given = read_yaml(path)
+    return sim.load_job(_SMALL, {"campaign": given.get("campaign", given)})
+
+
+def _journal(path: Path) -> object:
+    from simulator.planning.sweep import Journal
+
+    with Journal(path, {"job": "a"}) as journal:
+        return journal.rows
+
+
+def _published_rows(path: Path) -> object:
+    from simulator.validate.published.published_rows import job_document
+    from simulator.validate.published.published_runs import read_rows
+
+    read = []
+    for row in read_rows(path):
+        with contextlib.suppress(InputError):  # a row that cannot run is skipped with its reason
+            read.append(sim.load_job(job_document(row)))
+    return read
+
+
+def _question(path: Path) -> object:
+    """What the page of the studio asks: the name of a question, and its object."""
+    from simulator.studio.requests import QUESTIONS, SEARCHES, answered
+
+    try:
+        name, _, body = _text(path).partition(" ")
+        asked = json.loads(body)
+    except (ValueError, RecursionError):
+        return None  # refused by the server before it is a question
+    if name not in QUESTIONS - SEARCHES or not isinstance(asked, dict):
+        return None
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        answer = json.loads(answered(name, asked))
+    if "bug" in answer:
+        raise BugError(said.getvalue())
+    if "faults" in answer:
+        raise InputError.single("", str(answer["faults"]))
+    return answer
+
+
+def _questions() -> Iterator[Sample]:
+    from simulator.studio.controls import START
+
+    for name, more in (("step", {"timeline": False}), ("copy", {"form": "yaml"})):
+        yield Sample("q.txt", f"{name} {json.dumps({'state': START, **more})}".encode())
+    config = (IMPORTED / "configs" / "gpt2.json").read_text()
+    yield Sample("q.txt", f"model {json.dumps({'text': config})}".encode())
+
+
+def _capture_files() -> Iterator[Sample]:
+    from simulator.capture.file import write_capture
+    from tests.capture.made_up import Step, capture_of
+
+    step = Step()
+    step.kernel(after=[step.kernel()])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sample.capture"
+        write_capture(capture_of(step), path)
+        yield Sample(path.name, path.read_bytes())
+
+
+def _read_capture(path: Path) -> object:
+    from simulator.capture.file import read_capture
+
+    return read_capture(path)
+
+
+def _rank_traces() -> Iterator[Sample]:
+    from simulator.chakra.from_program import rank_traces
+    from simulator.chakra.trace_files import write_trace
+
+    job = sim.load_job(_SMALL, {"model.layers": 2, "batch.global": 16})
+    program = sim.simulate(job, engine="replay").timeline.program
+    with tempfile.TemporaryDirectory() as folder:
+        trace = next(iter(rank_traces(job, program, None, 1.0)))
+        path = Path(folder) / "job.0.et"
+        write_trace(trace, path)
+        yield Sample(path.name, path.read_bytes())
+
+
+def _replayed(path: Path) -> object:
+    from simulator.chakra.to_program import replay_traces
+    from simulator.chakra.trace_files import read_traces
+
+    return replay_traces(read_traces([path]), load_profile("a100-sxm-80gb")).step_time_s
+
+
+def _profiled() -> Iterator[Sample]:
+    packed = ROOT / "tests" / "validate" / "ddp_2.trace.json.gz"
+    document = json.loads(gzip.decompress(packed.read_bytes()))
+    events = document["traceEvents"][:60]
+    yield Sample("t.json", json.dumps({**document, "traceEvents": events}).encode())
+    yield Sample("t.json.gz", gzip.compress(json.dumps({"traceEvents": events[:9]}).encode()))
+
+
+def _read_profiled(path: Path) -> object:
+    from simulator.validate.measured_trace.measured_step import read_step
+
+    return read_step(path)
+
+
+def _nccl_outputs() -> Iterator[Sample]:
+    from tests.nccl_output import Bench, json_output, rccl_output, text_output
+
+    bench = Bench("all_reduce", time_us=lambda size: 20.0 + size / 4e5)
+    sizes = [1024, 2**20]
+    yield Sample("nccl.txt", text_output(bench, sizes).encode())
+    yield Sample("rccl.txt", rccl_output(bench, sizes).encode())
+    yield Sample("nccl.json", json_output(bench, sizes).encode())
+
+
+def _matrices() -> Iterator[Sample]:
+    from tests import topology_text as made
+
+    yield Sample("topo.txt", made.nvidia_text(made.CUBE_MESH).encode())
+    yield Sample(
+        "topo.txt", made.nvidia_text(made.uniform(4, "NV18"), ["PIX SYS SYS SYS"]).encode()
+    )
+    yield Sample("topo.txt", made.amd_text(4, "XGMI").encode())
+
+
+_CHANGES = (
+    "plan.tp=4\nplan.schedule=1f1b\nbatch.micro=2",
+    "model.experts={count: 8, top_k: 2, ffn_hidden: 64}\nplan.ep=2",
+    "cluster.device.memory=80 GiB\ncluster.network.fabric.nic=400 Gbit/s",
+    "perturbations=[{gpu: 0, slowdown: 0.2}]\nplan.zero=1",
+    "plan.lora={rank: 8, targets: [qkv]}\nplan.recompute=full",
+    "plan.schedule=interleaved-1f1b\nplan.vpp=2\nplan.overlap_p2p=true",
+)
+_RAW = "\n".join(
+    json.dumps(line)
+    for line in (
+        {"kind": "device", "name": "H100", "type": "cuda", "torch": "2.5", "date": "2026-01-01",
+         "memory_bytes": 85 * 10**9},
+        {"kind": "kernel", "row": {"kernel": "gemm", "precision": "bf16", "m": 128, "n": 128},
+         "samples_s": [1e-5], "flop": 1.0, "num_bytes": 2.0, "notes": ""},
+    )
+)  # fmt: skip
+
+
+def _read_raw(path: Path) -> object:
+    from simulator.calibrate.gpu.raw_file import read_raw_file
+
+    return read_raw_file(path)
+
+
+_JOBS = "workloads/*.yaml"
+READERS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "job": Reader(_files(_JOBS), _read_job, 6),
+        "job simulated": Reader(_files(_JOBS), lambda path: simulated(_read_job(path)), 0.3),
+        "--set": Reader(_texts(".txt", *_CHANGES), _read_changes, 6),
+        "value": Reader(_texts(".txt", "8", "[1, 2]", "{a: b}", "80 GiB"),
+                        lambda path: parse_yaml(_text(path)), 10),
+        "quantity": Reader(_texts(".txt", "80 GiB", "450 GB/s", "2.5 us", "1.5 USD/h", "3T"),
+                           _read_quantity, 10),
+        "layout": Reader(_texts(".txt", "Ett|ttL", "Et*3|tL", "E|t*4,L"),
+                         _plan_with("plan.layout"), 6),
+        "schedule": Reader(_texts(".csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
+                                  "0F0,,,0I0,0W0\n,1F0,1B0,,\n"), _read_order, 6),
+        "lengths": Reader(_texts(".txt", "128\n512\n64\n"), _plan_with_file("batch.lengths"), 3),
+        "expert load": Reader(
+            _texts(".txt", "1 1 2 4 1 1 2 4", "0.5, 0.25, 0.25, 1, 1, 1, 1, 1"),
+            _plan_with_file("plan.expert_load", {"model.base": "mixtral-8x7b", "plan.ep": 2}), 3),
+        "model": Reader(_files("workloads/models/*.yaml"), load_model, 6),
+        "config.json": Reader(_files("tests/importers/configs/*.json"),
+                              load_model, 6),
+        "profile": Reader(_files("hardware_profiles/h*.yaml", "hardware_profiles/[vmg]*.yaml"),
+                          lambda path: note_doubts_on(load_profile(path)), 3),
+        "topology": Reader(_matrices, _read_topology, 3),
+        "nccl-tests": Reader(_nccl_outputs, _read_nccl, 3),
+        "campaign": Reader(_files("reports/data/campaigns/*.yaml"), _campaign, 3),
+        "offers": Reader(_files("workloads/offers/*.yaml"), _offers, 1),
+        "serving": Reader(_files("workloads/serving/*.yaml"), _serving, 3),
+        "requests": Reader(
+            lambda: [
+                Sample("t.csv", b"arrival_s,input_tokens,output_tokens\n0,10,5\n0.5,20,5\n"),
+                Sample("t.jsonl", b'{"timestamp": 0, "input_length": 600, "output_length": 5, '
+                                  b'"hash_ids": [1, 2]}\n' * 2),
+            ], _requests, 3),
+        "journal": Reader(_texts(".journal", '{"job": "a"}\n{"number": 0, "row": {"error": ""}}\n'),
+                          _journal, 3),
+        "captured step": Reader(_capture_files, _read_capture, 3),
+        "chakra": Reader(_rank_traces, _replayed, 1, "google.protobuf"),
+        "profiler's trace": Reader(_profiled, _read_profiled, 1),
+        "measurements of a GPU": Reader(_texts(".jsonl", _RAW + "\n"), _read_raw, 3, "torch"),
+        "published runs": Reader(_files("reports/data/runs_open*.csv"), _published_rows, 1),
+        "published runs, simulated": Reader(
+            _files("reports/data/runs_open*.csv"),
+            _command("validate", "published", "FILE", "--json", "--workers", "1"), 0.02),
+        "collectives": Reader(_files("reports/data/collectives_open*.csv"),
+                              _command("validate", "collectives", "FILE", "--json"), 0.1),
+        "kernels": Reader(
+            _texts(".csv", "id,op,gpu,dtype,m,n,k,batch,seq,head_dim,causal,direction,"
+                           "time_us,notes\n"
+                           "a,gemm,NVIDIA H100 SXM,bf16,4096,4096,4096,,,,,,250,\n"
+                           "b,flash_attention_3,NVIDIA H100 SXM,fp16,,,,2,1024,128,True,fwd,100,"
+                           '"heads 16, kv heads 4"\n'),
+            _command("validate", "kernels", "FILE", "--json"), 0.1),
+        "question of the page": Reader(_questions, _question, 0.5),
+        "command line": Reader(_texts(".txt", *_LINES), _read_line, 0.2),
+        **{name: Reader(_of_format(name), _read_format(name), 3) for name in FORMATS},
+    }
+)  # fmt: skip

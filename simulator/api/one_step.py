@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.described import load
 from simulator.described.job import Job
-from simulator.described.load import load_job
 from simulator.errors import InputError
 from simulator.planning.offers.rental import rent
 from simulator.planning.sweep import sweep
+from simulator.program.layer.layer_rules import check_layers
 from simulator.results.plain_data import json_text, result_to_dict
 from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
@@ -27,6 +28,25 @@ if TYPE_CHECKING:
     from simulator.results.verdict import Advice
 
 __all__ = ["Engine", "Job", "Result", "load_job", "rent", "sample", "simulate", "sweep"]
+
+
+def load_job(
+    source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
+) -> Job:
+    """A job from a YAML file, a shipped one by name, or one in place, with some fields changed.
+
+    Args:
+        source: The job file, a shipped name, or what such a file says as a dictionary. Relative
+            paths inside a file are relative to its folder.
+        changes: New values by dotted path, for example ``{"plan.tp": 4}``.
+
+    Raises:
+        InputError: With every fault of the job.
+    """
+    job = load.load_job(source, changes)
+    check_layers(job)
+    return job
+
 
 _NOTEBOOK_DPI = 80
 """Resolution of a picture in a notebook, which is as wide as its cell."""

@@ -139,7 +139,6 @@ def _job_under(
     Raises:
         InputError: Job or schedule is wrong, or they do not go together.
     """
-    from simulator.program.run.order import job_schedule
     from simulator.schedule import schedule_info
     from simulator.schedule.unit_run import nearest_chunks
 
@@ -149,7 +148,7 @@ def _job_under(
         schedule = str(Path(name).resolve()) if is_file else name
         vpp = job.plan.vpp if is_file else nearest_chunks(schedule_info(name), job.plan.vpp)
         job = job.replace({"plan.schedule": schedule, "plan.vpp": vpp})
-    return job, job_schedule(job)
+    return job, job.choices.schedule
 
 
 def refuse_sizes(options: Mapping[str, object]) -> None:

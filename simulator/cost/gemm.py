@@ -24,6 +24,7 @@ from simulator.cost.rates import (
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import GemmModel, Precision
+from simulator.described.rules.profile_rules import precision_faults
 from simulator.errors import InputError
 
 _TENSOR_TILES = (
@@ -205,12 +206,7 @@ def _overhead(tile: tuple[int, int], model: GemmModel) -> float:
 
 
 def _gemm_model(profile: HardwareProfile, precision: Precision) -> GemmModel:
-    try:
-        return profile.kernels.gemm[precision]
-    except KeyError:
-        raise InputError.single(
-            "plan.precision",
-            f"profile {profile.name} has no matrix-product parameters for it",
-            precision,
-            f"choose one of {', '.join(profile.kernels.gemm)}",
-        ) from None
+    model = profile.kernels.gemm.get(precision)
+    if model is None:
+        raise InputError(list(precision_faults(profile, precision)))
+    return model

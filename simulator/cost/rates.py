@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import Precision
+from simulator.described.rules.profile_rules import precision_faults
 from simulator.errors import InputError
 
 ELEMENT_BYTES: Mapping[Precision, float] = MappingProxyType(
@@ -48,12 +49,7 @@ def peak_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
     """
     peak = profile.device.peak.of(precision)
     if peak is None:
-        raise InputError.single(
-            "plan.precision",
-            f"{profile.name} has no {precision} matrix unit",
-            precision,
-            f"choose one of {', '.join(p for p in ELEMENT_BYTES if profile.device.peak.of(p))}",
-        )
+        raise InputError(list(precision_faults(profile, precision)))
     return peak
 
 

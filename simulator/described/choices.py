@@ -108,6 +108,16 @@ class Choices:
         return self._stack.uneven_layers == "last"
 
     @property
+    def copies_embedding(self) -> bool:
+        """Whether the last stage holds a copy of the first one's token embedding.
+
+        It is the output matrix where the two are tied, and an input of every
+        multi-token-prediction module.
+        """
+        model = self.job.model
+        return self._plan.pp > 1 and (model.tied_embeddings or model.multi_token_layers > 0)
+
+    @property
     def forward_host_s(self) -> float:
         """Host time before every forward that the device waits for [s]."""
         return self._stack.forward_host_s

@@ -146,7 +146,7 @@ class Job(Spec):
     @property
     def microbatches(self) -> int:
         """Microbatches per data-parallel rank and step."""
-        return self.batch.global_batch // (self.batch.micro_batch * self.dp)
+        return self.batch.global_batch // (self.batch.micro_batch * max(1, self.dp))
 
     @property
     def title(self) -> str:

@@ -23,7 +23,7 @@ from simulator.importers.torchtitan.settings_file import (
     SCHEDULES,
     WITHOUT_EXTRAS,
 )
-from simulator.program.run.order import StepOrder, job_schedule
+from simulator.program.run.order import StepOrder
 from simulator.schedule import ScheduleInfo
 from simulator.schedule.slots import Placement
 from simulator.schedule.written import write_order
@@ -174,7 +174,7 @@ def _refuse_pipeline(job: Job, plan: Plan, refusals: Refusals) -> None:
     if plan.pp == 1:
         return
     refusals.unless(
-        _runs_in_torch(job_schedule(job)),
+        _runs_in_torch(job.choices.schedule),
         "plan.schedule",
         str(plan.schedule),
         "torch runs synchronous orders of one copy of the model, without waiting for every "
@@ -242,7 +242,7 @@ def _schedule(job: Job, plan: Plan, csv_file: str) -> dict[str, str]:
     if plan.schedule in _NAMES:
         return {"pipeline_parallel_schedule": _NAMES[str(plan.schedule)]}
     many = "PipelineScheduleMulti" if plan.vpp > 1 else "PipelineScheduleSingle"
-    is_v = job_schedule(job).placement is Placement.V
+    is_v = job.choices.schedule.placement is Placement.V
     return {
         "pipeline_parallel_schedule": "ZBVZeroBubble" if is_v else many,
         "pipeline_parallel_schedule_csv": csv_file,

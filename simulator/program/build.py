@@ -20,7 +20,7 @@ from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import first_rank
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
-from simulator.program.layer.adapters import check_training
+from simulator.program.layer.layer_rules import check_layers
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.data_parallel import DataParallel, Exchanges
@@ -29,7 +29,7 @@ from simulator.program.run.host_copies import (
     kept_activations,
     offloaded_layers,
 )
-from simulator.program.run.order import StepOrder, boundary_buffers, refuse_shared_updates
+from simulator.program.run.order import StepOrder, boundary_buffers
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
@@ -109,7 +109,7 @@ def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Progra
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
-    check_training(job.model, job.plan)
+    check_layers(job)
     if job.choices.data_parallelism.is_one_process:
         return single_process_program(job, steps, each_rank=unfolded)
     order = StepOrder(job)
@@ -133,7 +133,7 @@ def folded_program(job: Job, share: ExpertShare | None = None) -> Program:
     Raises:
         InputError: The plan asks for something that cannot run; the error says why.
     """
-    check_training(job.model, job.plan)
+    check_layers(job)
     return _Builder(job, StepOrder(job), share).build(1)
 
 
@@ -149,7 +149,6 @@ class _Builder:
         self.ranks = PipelineRanks(job, order.schedule)
         self.buffers = boundary_buffers(job, order.schedule, self.costs.boundary_bytes)
         self._transfers: dict[tuple[int, int], Work] = {}
-        refuse_shared_updates(job, order.schedule)
 
     def build(self, steps: int) -> Program:
         """The program of some steps."""

@@ -19,7 +19,7 @@ from simulator.program.build import Steps
 from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.price.layer_cost import hardware_flop_per_token
-from simulator.program.run.order import asynchrony, job_schedule
+from simulator.program.run.order import asynchrony
 from simulator.results.fit_probability import job_spread
 from simulator.results.memory import class_memory, host_memory
 from simulator.results.step import ClassMemory, StepResult
@@ -61,7 +61,7 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
         capacity_bytes=min(pool.profile.device.memory_bytes for pool in pools),
         memory_spread=job_spread(job),
         title=job.title,
-        asynchrony=asynchrony(job, job_schedule(job)),
+        asynchrony=asynchrony(job, job.choices.schedule),
         host=host_memory(job, timeline.program),
     )
 

@@ -203,23 +203,30 @@ class ScheduleInfo:
             rule = f"makes {passes:,} passes (pp x vpp x microbatches), of at most {MOST_PASSES:,}"
             hint = "each pass is run on its own; take fewer stages or microbatches"
             raise InputError.single("microbatches", rule, microbatches, hint)
-        self._check_against_own(given)
-        broken = self._broken_chunk_rule(chunks) or self.rule(stages, chunks, microbatches)
-        if broken:
-            rule, way_out = broken
-            asked = f"(given: pp = {stages}, vpp = {chunks}, {microbatches} microbatches)"
-            raise UnsupportedError.single("plan.schedule", f"{rule} {asked}", self.name, way_out)
+        faults = self.size_faults(stages, chunks, microbatches)
+        if faults:
+            raise UnsupportedError(faults)
 
-    def _check_against_own(self, given: Mapping[str, int]) -> None:
-        """Raise where the only sizes that there is an order for are others."""
+    def size_faults(self, stages: int, chunks: int, microbatches: int) -> list[Fault]:
+        """What is wrong with sizes that the schedule has no order for."""
+        given = {"plan.pp": stages, "plan.vpp": chunks, "microbatches": microbatches}
+        if others := self._other_sizes(given):
+            return others
+        broken = self._broken_chunk_rule(chunks) or self.rule(stages, chunks, microbatches)
+        if not broken:
+            return []
+        rule, way_out = broken
+        asked = f"(given: pp = {stages}, vpp = {chunks}, {microbatches} microbatches)"
+        return [Fault("plan.schedule", f"{rule} {asked}", self.name, way_out)]
+
+    def _other_sizes(self, given: Mapping[str, int]) -> list[Fault]:
+        """What differs from the only sizes that there is an order for."""
         own = dict(zip(given, self.sizes or given.values(), strict=True))
-        faults = [
+        return [
             Fault(path, f"{self.name} is an order for {own[path]}", size, _SIZE_HINTS[path])
             for path, size in given.items()
             if size != own[path]
         ]
-        if faults:
-            raise UnsupportedError(faults)
 
     def _broken_chunk_rule(self, chunks: int) -> tuple[str, str] | None:
         least, most = self.chunks

@@ -8,7 +8,7 @@ from simulator.engine.replay import replay
 from simulator.errors import UnsupportedError
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.run.order import asynchrony, job_schedule
+from simulator.program.run.order import asynchrony
 from simulator.results.plain_data import result_to_dict
 from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model
@@ -107,7 +107,7 @@ def test_staleness_is_that_of_the_papers():
         ("pipedream-2bw", 8, (2, 2, 2, 2), (1, 1, 1, 1)),
     ):
         job = pipeline_job(name)
-        found = asynchrony(job, job_schedule(job))
+        found = asynchrony(job, job.choices.schedule)
         assert found is not None
         assert found.microbatches_per_update == per_update
         assert found.weight_versions == versions

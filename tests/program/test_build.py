@@ -10,7 +10,6 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Scope, Stream
 from simulator.program.price.layer_cost import hardware_flop_per_token
-from simulator.program.run.order import job_schedule
 from simulator.program.states.resident import padded_vocab
 from simulator.results.simulation import run_step
 from simulator.schedule import schedule_order
@@ -237,9 +236,9 @@ def test_a_processor_that_launches_its_own_kernels_does_all_else_besides():
 
 
 def test_schedules_follow_from_the_chunks_unless_they_are_named():
-    assert job_schedule(small_job(gpus=2, pp=2)).name == "1f1b"
-    assert job_schedule(small_job(gpus=2, pp=2, vpp=2)).name == "interleaved-1f1b"
-    assert job_schedule(small_job(gpus=2, pp=2, schedule="gpipe")).name == "gpipe"
+    assert small_job(gpus=2, pp=2).choices.schedule.name == "1f1b"
+    assert small_job(gpus=2, pp=2, vpp=2).choices.schedule.name == "interleaved-1f1b"
+    assert small_job(gpus=2, pp=2, schedule="gpipe").choices.schedule.name == "gpipe"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from simulator.described.plan.plan import Plan
-from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import total_bytes
 from simulator.program.layer import layer_kinds
@@ -38,13 +37,13 @@ STRATEGIES = [
 
 
 def test_a_part_without_rules_runs_on_one_rank_without_recomputation():
-    SILENT.refuse_unruled(small_model(), Plan())
+    assert not list(SILENT.unruled(small_model(), Plan()))
 
 
 @pytest.mark.parametrize("plan", STRATEGIES, ids=str)
 def test_a_part_without_a_rule_for_a_strategy_is_refused(plan):
-    with pytest.raises(InputError, match="has no rule for silent layers"):
-        SILENT.refuse_unruled(small_model(), Plan(**plan))
+    [fault] = SILENT.unruled(small_model(), Plan(**plan))
+    assert fault.rule == "has no rule for silent layers"
 
 
 @pytest.mark.parametrize(
@@ -54,14 +53,14 @@ def test_a_part_without_a_rule_for_a_strategy_is_refused(plan):
 )
 @pytest.mark.parametrize("plan", [plan for plan in STRATEGIES if "tp_method" not in plan], ids=str)
 def test_parts_of_a_transformer_have_a_rule_for_every_strategy(part, plan):
-    part.refuse_unruled(small_model(), Plan(**plan))
+    assert not list(part.unruled(small_model(), Plan(**plan)))
 
 
 def test_ranks_that_do_not_divide_what_a_part_splits_are_refused():
     of_six = dataclasses.replace(SILENT, tensor_sizes=lambda _: {"channels": 6})
-    of_six.refuse_unruled(small_model(), Plan(tp=3))
-    with pytest.raises(InputError, match="must divide the 6 channels of silent layers"):
-        of_six.refuse_unruled(small_model(), Plan(tp=4))
+    assert not list(of_six.unruled(small_model(), Plan(tp=3)))
+    [fault] = of_six.unruled(small_model(), Plan(tp=4))
+    assert fault.rule == "must divide the 6 channels of silent layers"
 
 
 def _mix_tensors(model):

@@ -8,7 +8,7 @@ from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.layer.model_ends import multi_token_tensors
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.states.resident import copies_embedding, slice_parameters
+from simulator.program.states.resident import slice_parameters
 from simulator.schedule import Phase
 from tests.jobs import small_job, small_model
 
@@ -44,9 +44,9 @@ def test_their_parameters_lie_with_the_head():
 
 def test_they_read_a_copy_of_the_embedding_on_the_last_stage():
     job = small_job(small_model(multi_token_layers=1), gpus=2, pp=2)
-    assert copies_embedding(job)
-    assert not copies_embedding(small_job(gpus=2, pp=2))
-    assert not copies_embedding(small_job(small_model(multi_token_layers=1)))
+    assert job.choices.copies_embedding
+    assert not small_job(gpus=2, pp=2).choices.copies_embedding
+    assert not small_job(small_model(multi_token_layers=1)).choices.copies_embedding
     last = stage_slices(job, 2)[-1]
     table = 1024 * HIDDEN
     copied = slice_parameters(job, last, tied_copy=True).dense - slice_parameters(job, last).dense

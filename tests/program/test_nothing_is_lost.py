@@ -17,7 +17,7 @@ from simulator.program.layer.layer_kinds import layer_tensors
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
 from simulator.program.layer.tensors import ParameterTensor, TensorSplit
 from simulator.program.states.gather_units import Units
-from simulator.program.states.resident import copies_embedding, padded_vocab, state_bytes
+from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.schedule import schedule_info
 from tests.jobs import jobs, network_profile, small_job, small_model
 
@@ -50,7 +50,8 @@ def tensors_of(job: Job) -> list[ParameterTensor]:
     layers = [t for index in range(model.layers) for t in layer_tensors(model, index)]
     ends = [*embedding_tensors(model, vocab), *head_tensors(model, vocab)]
     comes_back = job.plan.schedule is not None and ends_beside_embedding(job)
-    copies = embedding_tensors(model, vocab)[:1] if copies_embedding(job) and not comes_back else ()
+    has_copy = job.choices.copies_embedding and not comes_back
+    copies = embedding_tensors(model, vocab)[:1] if has_copy else ()
     return [*layers, *ends, *multi_token_tensors(model), *copies]
 
 

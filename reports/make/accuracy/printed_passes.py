@@ -15,7 +15,6 @@ from statistics import fmean
 from simulator.described.documents import merged
 from simulator.described.load import job_from_document
 from simulator.program.price.schedule_costs import pass_costs
-from simulator.program.run.order import job_schedule
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
 from simulator.tables.cells import Row, read_table
@@ -80,7 +79,7 @@ def simulated_ms(row: Row) -> list[float]:
     The transfer is the mean over all hops, as the authors' program measures it.
     """
     job = job_from_document(job_document(row))
-    costs, stages = pass_costs(job, job_schedule(job)), job.plan.pp
+    costs, stages = pass_costs(job, job.choices.schedule), job.plan.pp
     times_s = [costs.seconds[phase, stages // 2] for phase in _PHASES]
     transfer_s = fmean(costs.transfer_s(rank, rank + 1) for rank in range(stages - 1))
     return [1e3 * time_s for time_s in (*times_s, transfer_s)]

@@ -25,8 +25,8 @@ from simulator.described.rules.memory_rules import (
 )
 from simulator.described.rules.pipeline_rules import pipeline_faults
 from simulator.described.rules.pool_rules import pool_faults
-from simulator.described.rules.profile_rules import link_faults, network_faults
-from simulator.errors import Fault
+from simulator.described.rules.profile_rules import link_faults, network_faults, precision_faults
+from simulator.errors import Fault, InputError
 from simulator.schedule.info import MOST_PASSES
 
 _MOST_MICROBATCHES = 100_000
@@ -39,11 +39,22 @@ def job_faults(job: Job) -> list[Fault]:
     In a mixed cluster all GPUs could be of any of its kinds.
     """
     if not job.cluster.pools:
-        return [fault for rule in _RULES for fault in rule(job)]
+        return _faults_of(job)
     faults = list(pool_faults(job))
     for number in range(len(job.cluster.pools)):
         uniform = job.model_copy(update={"cluster": job.cluster.of_pool(number)})
-        found = [fault for rule in _RULES for fault in rule(uniform)]
+        faults += [fault for fault in _faults_of(uniform) if fault not in faults]
+    return faults
+
+
+def _faults_of(job: Job) -> list[Fault]:
+    """Each fault once; a rule that asks for a schedule which cannot be read raises its faults."""
+    faults: list[Fault] = []
+    for rule in _RULES:
+        try:
+            found = list(rule(job))
+        except InputError as error:
+            found = list(error.faults)
         faults += [fault for fault in found if fault not in faults]
     return faults
 
@@ -156,6 +167,18 @@ def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
             "copies apart, and PyTorch's pipelines refuse weights that two stages share"
         )
         yield Fault("plan.zero", rule, plan.zero, f"{hint}, or model.tied_embeddings: false")
+    schedule = job.choices.schedule
+    if job.choices.shards_gradients and schedule.placement.copies > 1:
+        rule = (
+            f"no framework runs ZeRO {plan.zero} under {schedule.name}: its two copies of the "
+            "model add their whole gradients up at the end of the step"
+        )
+        way_out = "take plan.zero: 1, or a schedule with one copy of the model, as dualpipev"
+        yield Fault("plan.zero", rule, plan.zero, way_out)
+
+
+def _device_has_the_format(job: Job) -> Iterator[Fault]:
+    yield from precision_faults(job.cluster.profile, job.plan.precision)
 
 
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
@@ -194,6 +217,7 @@ def _perturbed_ranks_exist(job: Job) -> Iterator[Fault]:
 _RULES = (
     _network_is_sound,
     _links_carry_data,
+    _device_has_the_format,
     _flash_attention_needs_sixteen_bits,
     recompute_faults,
     _gpus_divide_into_ranks,

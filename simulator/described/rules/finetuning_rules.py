@@ -1,7 +1,7 @@
 """Which rules hold between frozen weights, adapters, and the rest of a job?
 
 Names of parameters are judged where these are known
-(:func:`simulator.program.layer.adapters.check_training`).
+(:mod:`simulator.program.layer.layer_rules`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.job import Job
+from simulator.described.layer_counts import layer_counts
 from simulator.described.plan.layout_text import Layout, layers_per_stage, parse_layout
 from simulator.errors import Fault, InputError
 
@@ -34,6 +35,47 @@ def _virtual_stages_need_a_pipeline(job: Job) -> Iterator[Fault]:
             plan.pp,
             "lower plan.pp or plan.vpp",
         )
+
+
+def _layers_are_dealt_out(job: Job) -> Iterator[Fault]:
+    """The stages that the plan says nothing of can take what others leave."""
+    stages = job.plan.pp * job.plan.vpp
+    if job.plan.layout is not None or plan_units(job) < stages:
+        return
+    try:
+        layer_counts(job, stages)
+    except InputError as error:
+        yield from error.faults
+
+
+def _schedule_has_an_order(job: Job) -> Iterator[Fault]:
+    """A batch that does not divide, of which another rule speaks, is taken as it should be."""
+    plan, schedule = job.plan, job.choices.schedule
+    if plan.pp == 1 and plan.vpp > 1:
+        return  # another rule speaks of it
+    passed = job.batch.global_batch / max(1, job.batch.micro_batch * job.dp)
+    yield from schedule.size_faults(plan.pp, plan.vpp, max(1, round(passed)))
+
+
+def _stages_update_together(job: Job) -> Iterator[Fault]:
+    """Ranks that update alone wait for nobody, so they share nothing."""
+    plan, schedule = job.plan, job.choices.schedule
+    if schedule.synchronous:
+        return
+    if job.choices.shards_states and job.dp * plan.cp > 1:
+        rule = (
+            f"must be 0 with {schedule.name}: no sharded form of its stashed weights is published"
+        )
+        yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 0, or plan.schedule: 1f1b")
+    if job.choices.copies_embedding:
+        rule = (
+            "updates every stage on its own, but the first and the last stage share the embedding"
+        )
+        hint = "take model.tied_embeddings: false (and no multi-token prediction), or 1f1b"
+        yield Fault("plan.schedule", rule, schedule.name, hint)
+    if plan.post_validation:
+        rule = f"has no meaning with {schedule.name}, whose stages never wait for each other's norm"
+        yield Fault("plan.post_validation", rule, plan.post_validation, "leave it out")
 
 
 def _post_validation_needs_a_pipeline(job: Job) -> Iterator[Fault]:
@@ -85,6 +127,9 @@ def _layout_is_given_once(job: Job) -> Iterator[Fault]:
 
 _RULES = (
     _virtual_stages_need_a_pipeline,
+    _layers_are_dealt_out,
+    _schedule_has_an_order,
+    _stages_update_together,
     _post_validation_needs_a_pipeline,
     _layout_holds_the_model,
     _layout_is_given_once,

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile, peak_name
+from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.cluster.network import Fabric, Network, SwitchTier
 from simulator.errors import Fault
 from simulator.units import (
@@ -133,6 +134,18 @@ def _pods_hold_whole_leafs(fabric: Fabric, path: str) -> Iterator[Fault]:
 
 
 _SHARES = ("efficiency", "low_latency_share")
+
+
+def precision_faults(profile: HardwareProfile, precision: Precision) -> Iterator[Fault]:
+    """What products in a number format lack on a device: a unit, or what is known of its speed."""
+    given = profile.kernels.gemm
+    if profile.device.peak.of(precision) is None:
+        known = [name for name in get_args(Precision) if profile.device.peak.of(name)]
+        rule = f"{profile.name} has no {precision} matrix unit"
+        yield Fault("plan.precision", rule, precision, f"choose one of {', '.join(known)}")
+    elif precision not in given:
+        rule = f"profile {profile.name} has no matrix-product parameters for it"
+        yield Fault("plan.precision", rule, precision, f"choose one of {', '.join(given)}")
 
 
 def link_faults(network: Network, path: str, gpus: int | None = None) -> Iterator[Fault]:

@@ -28,8 +28,7 @@ from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice, runs_of_counts, stage_slices
 from simulator.program.ir import total_bytes
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.run.order import job_schedule
-from simulator.program.states.resident import copies_embedding, resident_memory, slice_parameters
+from simulator.program.states.resident import resident_memory, slice_parameters
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.schedule.slots import Phase
@@ -318,7 +317,7 @@ class _Costs:
         self._job = job
         self._costs = StageCosts(job)
         self._seconds: dict[Slice, float] = {}
-        self._schedule = job_schedule(job)
+        self._schedule = job.choices.schedule
         self._most_bytes = _allocatable_bytes(step)
 
     def seconds(self, stage: int, run: Slice) -> float:
@@ -337,7 +336,7 @@ class _Costs:
         job, plan, costs = self._job, self._job.plan, self._costs
         rank = self._schedule.placement.rank(stage, plan.pp)
         in_flight = self._schedule.in_flight(rank, plan.pp, plan.vpp, job.microbatches)
-        parameters = slice_parameters(job, run, tied_copy=copies_embedding(job))
+        parameters = slice_parameters(job, run, tied_copy=job.choices.copies_embedding)
         held = plan.vpp * total_bytes(resident_memory(job, parameters))
         return held + in_flight * total_bytes(costs.saved(run)) + total_bytes(costs.working(run))
 

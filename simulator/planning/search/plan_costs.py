@@ -28,12 +28,10 @@ from simulator.program.ir import total_bytes
 from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.run.order import job_schedule
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.resident import (
     ParameterCount,
-    copies_embedding,
     device_update_bytes,
     resident_memory,
     slice_parameters,
@@ -83,7 +81,7 @@ class Pipeline:
 
 
 def _pipeline(job: Job) -> Pipeline:
-    info, stages, chunks = job_schedule(job), job.plan.pp, job.plan.vpp
+    info, stages, chunks = job.choices.schedule, job.plan.pp, job.plan.vpp
     placement = info.placement
     parts: list[list[int]] = [[] for _ in range(stages)]
     for stage in range(placement.num_virtual_stages(stages, chunks)):
@@ -103,7 +101,7 @@ def _pipeline(job: Job) -> Pipeline:
         copies=placement.copies,
         adds_up=steps_around(job).total == 1 and not info.joins_passes and not job.plan.overlap_ep,
         splits_backward=info.splits_backward,
-        tied_copy=placement is Placement.LOOP and copies_embedding(job),
+        tied_copy=placement is Placement.LOOP and job.choices.copies_embedding,
     )
 
 

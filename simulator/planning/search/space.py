@@ -29,10 +29,8 @@ from simulator.described.plan.plan import Plan
 from simulator.described.rules.all_rules import job_faults
 from simulator.described.rules.pipeline_rules import plan_units
 from simulator.errors import Fault, InputError
-from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.layer.layer_kinds import model_parts
 from simulator.program.layer.layer_part import LayerPart
-from simulator.program.run.order import job_schedule
 
 MIN_TOKENS_PER_CONTEXT_RANK = 2048
 """Shorter pieces of a sequence are not worth dividing. Assumption."""
@@ -244,13 +242,8 @@ def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart
         return Fault("plan.zero", "has nothing to shard over")
     if not can_shard(changed):
         return Fault("plan.zero", "is not run by the stack under a pipeline")
-    try:
-        _check_pipeline(changed)
-        for part in parts:
-            part.refuse_unruled(changed.model, changed.plan)
-    except InputError as error:
-        return error.faults[0]
-    return None
+    unruled = (fault for part in parts for fault in part.unruled(changed.model, changed.plan))
+    return next(unruled, None)
 
 
 def _cheap_faults(job: Job, changes: Mapping[str, Any]) -> Iterator[Fault]:
@@ -268,13 +261,6 @@ def _cheap_faults(job: Job, changes: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault("plan.vpp", "needs a pipeline")
         if plan_units(job) % (degrees["pp"] * degrees["vpp"]):
             yield Fault("plan.vpp", "leaves virtual stages that differ in their layers")
-
-
-def _check_pipeline(job: Job) -> None:
-    """Raises InputError where the schedule or the layout refuses the sizes."""
-    stages, chunks = job.plan.pp, job.plan.vpp
-    job_schedule(job).check(stages, chunks, job.microbatches)
-    stage_slices(job, stages * chunks)
 
 
 def _with_plan(job: Job, changes: Mapping[str, Any]) -> Job:

@@ -25,7 +25,7 @@ from functools import lru_cache
 from simulator.described.model import Model
 from simulator.described.plan.finetuning import ALL_MATRICES, Lora
 from simulator.described.plan.plan import Plan
-from simulator.errors import InputError
+from simulator.errors import Fault
 from simulator.program.layer.layer_kinds import layer_tensors
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
 from simulator.program.layer.tensors import (
@@ -115,12 +115,8 @@ def _up(matrix: ParameterTensor, rank: int) -> ParameterTensor:
     return replace(matrix, name=name, shape=shape, split=split, inputs_first=False)
 
 
-def check_training(model: Model, plan: Plan) -> None:
-    """Refuse a plan that names parameters or targets which the model does not have.
-
-    Raises:
-        InputError: The first such name; or nothing is trained, or a quantised matrix is.
-    """
+def training_faults(model: Model, plan: Plan) -> Iterator[Fault]:
+    """What a plan freezes or adapts that the model does not have, or where nothing is trained."""
     if not plan.frozen_patterns:
         return
     held = {
@@ -131,24 +127,24 @@ def check_training(model: Model, plan: Plan) -> None:
     ends = (*embedding_tensors(model), *head_tensors(model), *multi_token_tensors(model))
     held |= {tensor.name: tensor for tensor in frozen(ends, plan)}
     if plan.lora is not None:
-        _check_lora(plan.lora, held)
+        yield from _lora_faults(plan.lora, held)
     for pattern in plan.frozen_patterns:
         if not any(fnmatchcase(name, pattern) for name in held):
             hint = "the model has " + ", ".join(sorted({_any_layer(name) for name in held}))
-            raise InputError.single("plan.frozen", "no parameter has this name", pattern, hint)
+            yield Fault("plan.frozen", "no parameter has this name", pattern, hint)
     if all(tensor.is_frozen for tensor in held.values()):
         rule = "leaves nothing to train"
-        raise InputError.single("plan.frozen", rule, list(plan.frozen_patterns), "name fewer")
+        yield Fault("plan.frozen", rule, list(plan.frozen_patterns), "name fewer")
 
 
-def _check_lora(lora: Lora, held: Mapping[str, ParameterTensor]) -> None:
+def _lora_faults(lora: Lora, held: Mapping[str, ParameterTensor]) -> Iterator[Fault]:
     matrices = {name: each for name, each in held.items() if name.startswith("layers.")}
     known = {name.rpartition(".")[2] for name, each in matrices.items() if adaptable(each)}
     known = {name for name in known if not name.startswith("adapter_")}
     for target in lora.targets:
         if target not in {ALL_MATRICES, *known}:
             hint = f"the model's layers have {', '.join(sorted(known))}, and all is all of them"
-            raise InputError.single("plan.lora.targets", "no matrix has this name", target, hint)
+            yield Fault("plan.lora.targets", "no matrix has this name", target, hint)
     is_trained = any(
         adaptable(each) and not each.is_frozen and ".adapter_" not in name
         for name, each in matrices.items()
@@ -156,7 +152,7 @@ def _check_lora(lora: Lora, held: Mapping[str, ParameterTensor]) -> None:
     if lora.is_quantised and is_trained:
         rule = "is of frozen matrices only, but plan.frozen leaves some to be trained"
         hint = "add layers.* to plan.frozen, or leave it out"
-        raise InputError.single("plan.lora.base_precision", rule, lora.base_precision, hint)
+        yield Fault("plan.lora.base_precision", rule, lora.base_precision, hint)
 
 
 def _any_layer(name: str) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
+from simulator.errors import InputError
 from simulator.program.layer.attention_parts import ATTENTION, LATENT_ATTENTION
 from simulator.program.layer.block import Block, Shape
 from simulator.program.layer.experts import EXPERTS
@@ -88,8 +89,9 @@ def model_layer(model: Model, kind: LayerKind, plan: Plan, shape: Shape) -> Laye
         InputError: The plan has a strategy without a rule for a part of the layer.
     """
     mixer, mlp = layer_parts(kind)
-    for part in (mixer, mlp):
-        part.refuse_unruled(model, plan)
+    faults = [fault for part in (mixer, mlp) for fault in part.unruled(model, plan)]
+    if faults:
+        raise InputError(faults)
     block = Block(model, plan, shape)
     block.context = (mixer.context, mlp.context)
     block.norm("attention_norm", "norm.0")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan, Recompute
-from simulator.errors import InputError
+from simulator.errors import Fault
 from simulator.program.layer.block import Block
 from simulator.program.layer.pieces import ContextRules, ContextSplit, Piece
 from simulator.program.layer.tensors import ParameterTensor
@@ -67,30 +67,26 @@ class LayerPart:
     no_context: str = ""
     recompute: frozenset[Recompute] = frozenset()
 
-    def refuse_unruled(self, model: Model, plan: Plan) -> None:
-        """Refuse a plan with a strategy that has no rule for this part.
-
-        Raises:
-            InputError: The first such field of the plan.
-        """
+    def unruled(self, model: Model, plan: Plan) -> Iterator[Fault]:
+        """The fields of a plan whose strategies have no rule for this part."""
         rule = f"has no rule for {self.title} layers"
         if plan.tp > 1 and self.tensor_sizes is None:
-            raise InputError.single("plan.tp", rule, plan.tp, "take plan.tp: 1")
+            yield Fault("plan.tp", rule, plan.tp, "take plan.tp: 1")
         if plan.tensor_grid is not None and not self.on_grid:
-            raise InputError.single("plan.tp_method", rule, plan.tp_method, "take 1d")
+            yield Fault("plan.tp_method", rule, plan.tp_method, "take 1d")
         if plan.cp > 1 and plan.cp_method not in self.context:
             hint = " or ".join([*self.context, "plan.cp: 1"])
             why = f": {self.no_context}" if self.no_context else ""
-            raise InputError.single("plan.cp_method", rule + why, plan.cp_method, f"take {hint}")
+            yield Fault("plan.cp_method", rule + why, plan.cp_method, f"take {hint}")
         if plan.recompute not in {"none", *self.recompute}:
             hint = " or ".join(["none", *sorted(self.recompute)])
-            raise InputError.single("plan.recompute", rule, plan.recompute, f"take {hint}")
+            yield Fault("plan.recompute", rule, plan.recompute, f"take {hint}")
         if plan.tensor_grid is not None or self.tensor_sizes is None:
             return
         for name, size in self.tensor_sizes(model).items():
             if size % plan.tp:
                 rule = f"must divide the {size} {name} of {self.title} layers"
-                raise InputError.single("plan.tp", rule, plan.tp)
+                yield Fault("plan.tp", rule, plan.tp)
 
 
 def _unchanged(piece: Piece, _split: ContextSplit) -> Iterator[Piece]:

@@ -21,33 +21,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.described.job import Job
-from simulator.errors import UnsupportedError
 from simulator.program.price.schedule_costs import pass_costs
 from simulator.program.run.boundary_buffers import BoundaryBuffers
-from simulator.program.states.resident import copies_embedding
 from simulator.schedule import Order, ScheduleInfo
 from simulator.schedule.info import PassCosts
 from simulator.schedule.orders.one_f_one_b import one_ahead
-
-
-def job_schedule(job: Job) -> ScheduleInfo:
-    """The pipeline schedule that the plan names, implies, or reads from a file.
-
-    Raises:
-        InputError: The file holds no order that can run; faults name row and column.
-        UnsupportedError: No framework shards under it as the plan says.
-    """
-    schedule = job.choices.schedule
-    if job.choices.shards_gradients and job.plan.pp > 1 and schedule.placement.copies > 1:
-        zero = job.plan.zero
-        raise UnsupportedError.single(
-            "plan.zero",
-            f"no framework runs ZeRO {zero} under {schedule.name}: its two copies of the model "
-            "add their whole gradients up at the end of the step",
-            zero,
-            "take plan.zero: 1, or a schedule with one copy of the model, as dualpipev",
-        )
-    return schedule
 
 
 def boundary_buffers(job: Job, schedule: ScheduleInfo, boundary_bytes: float) -> BoundaryBuffers:
@@ -67,7 +45,7 @@ class StepOrder:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.schedule = job_schedule(job)
+        self.schedule = job.choices.schedule
         self._orders: dict[int, Order] = {}
 
     def slots(self, microbatches: int) -> Order:
@@ -145,34 +123,3 @@ def asynchrony(job: Job, schedule: ScheduleInfo) -> Asynchrony | None:
         tuple(schedule.weight_versions(rank, stages) for rank in range(stages)),
         tuple(schedule.staleness(rank, stages) for rank in range(stages)),
     )
-
-
-def refuse_shared_updates(job: Job, schedule: ScheduleInfo) -> None:
-    """Raise if ranks that update alone would have to wait for others.
-
-    Raises:
-        UnsupportedError: Names the field and the way out.
-    """
-    if schedule.synchronous:
-        return
-    if job.choices.shards_states and job.dp * job.plan.cp > 1:
-        raise UnsupportedError.single(
-            "plan.zero",
-            f"must be 0 with {schedule.name}: no sharded form of its stashed weights is published",
-            job.plan.zero,
-            "take plan.zero: 0, or plan.schedule: 1f1b",
-        )
-    if copies_embedding(job):
-        raise UnsupportedError.single(
-            "plan.schedule",
-            "updates every stage on its own, but the first and the last stage share the embedding",
-            schedule.name,
-            "take model.tied_embeddings: false (and no multi-token prediction), or 1f1b",
-        )
-    if job.plan.post_validation:
-        raise UnsupportedError.single(
-            "plan.post_validation",
-            f"has no meaning with {schedule.name}, whose stages never wait for each other's norm",
-            job.plan.post_validation,
-            "leave it out",
-        )

@@ -162,16 +162,6 @@ def added_up(counts: Iterable[ParameterCount]) -> ParameterCount:
     return sum(counts, ParameterCount())
 
 
-def copies_embedding(job: Job) -> bool:
-    """Whether the last stage holds a copy of the first one's token embedding.
-
-    It is the output matrix where the two are tied, and an input of every
-    multi-token-prediction module.
-    """
-    reads_embedding = job.model.tied_embeddings or job.model.multi_token_layers > 0
-    return job.plan.pp > 1 and reads_embedding
-
-
 def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> ParameterCount:
     """Parameters of a run of layers on one rank, after tensor and expert parallelism.
 
@@ -179,7 +169,7 @@ def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> Parame
         job: The job.
         run: Layers, embedding and head.
         tied_copy: Whether the last stage holds its own copy of the token embedding, see
-            :func:`copies_embedding`.
+            :attr:`Choices.copies_embedding`.
     """
     tensors = slice_tensors(job, run, tied_copy=tied_copy)
     counts = (tensor_parameters(job, tensor) * layers for tensor, layers in tensors)
@@ -475,4 +465,4 @@ class PipelineRanks:
     @property
     def copies_embedding(self) -> bool:
         """Whether the rank with the head holds a copy of the first one's embedding."""
-        return self.model_copies == 1 and copies_embedding(self._job) and self.head_rank != 0
+        return self.model_copies == 1 and self._job.choices.copies_embedding and self.head_rank != 0

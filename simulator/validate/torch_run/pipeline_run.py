@@ -19,7 +19,6 @@ from torch.distributed.pipelining.schedules import (
 from simulator.described.job import Job
 from simulator.errors import UnsupportedError
 from simulator.program.grid.stage_layers import Slice, stage_slices
-from simulator.program.run.order import job_schedule
 from simulator.ranks.world import World
 from simulator.validate.torch_run.rank_grid import Grid
 from simulator.validate.torch_run.recorded_trace import Phase, PhaseClock
@@ -39,12 +38,12 @@ _PASSES: Mapping[str, Phase] = MappingProxyType(
 
 def schedule_name(job: Job) -> str:
     """Our name of the job's schedule, its default filled in."""
-    return job_schedule(job).name
+    return job.choices.schedule.name
 
 
 def stages_of_rank(job: Job, stage: int) -> list[int]:
     """Virtual stages of a pipeline rank, in order of the model."""
-    placement, pp = job_schedule(job).placement, job.plan.pp
+    placement, pp = job.choices.schedule.placement, job.plan.pp
     return [v for v in range(pp * job.plan.vpp) if placement.rank(v, pp) == stage]
 
 

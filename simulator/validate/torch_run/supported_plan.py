@@ -21,7 +21,6 @@ from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, UnsupportedError
-from simulator.program.run.order import job_schedule
 from simulator.ranks.world import FP8_CAPABILITY, World
 from simulator.schedule import SCHEDULES as SCHEDULE_INFOS
 
@@ -166,7 +165,7 @@ def check_can_sleep(job: Job) -> None:
     faults = []
     if plan.recompute != "none":
         faults.append(Fault("plan.recompute", rule, plan.recompute, "take none"))
-    if plan.pp > 1 and SCHEDULES[job_schedule(job).name] in _SPLIT_BACKWARD:
+    if plan.pp > 1 and SCHEDULES[job.choices.schedule.name] in _SPLIT_BACKWARD:
         whole = [ours for ours, theirs in SCHEDULES.items() if theirs not in _SPLIT_BACKWARD]
         faults.append(Fault("plan.schedule", rule, plan.schedule, f"take {', '.join(whole)}"))
     if faults:
@@ -366,7 +365,7 @@ def float8_faults(job: Job, world: World) -> Iterator[Fault]:
         yield Fault("plan.tp", rule, plan.tp, f"take plan.tp: 1, or {hint}")
     if job.model.experts is not None:
         yield Fault("model.experts", rule, hint=hint)
-    if plan.pp > 1 and job_schedule(job).splits_backward:
+    if plan.pp > 1 and job.choices.schedule.splits_backward:
         rule = "8-bit products give both gradients at once here"
         yield Fault("plan.schedule", rule, plan.schedule, "take plan.schedule: 1f1b")
     yield from _of_sizes(job)

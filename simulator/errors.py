@@ -49,11 +49,12 @@ class InputError(ClustersimError):
     """The input is wrong; carries *all* faults found, not only the first.
 
     Attributes:
-        faults: What is wrong, one entry per fault.
+        faults: What is wrong, each fault once.
     """
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        self.faults = tuple(faults)
+        # Values may be lists, which have no hash; what a fault says tells it apart.
+        self.faults = tuple({(str(fault), fault.path): fault for fault in faults}.values())
         count = len(self.faults)
         head = "1 fault" if count == 1 else f"{count} faults"
         super().__init__("\n".join([f"{head} in the input:", *(f"  - {f}" for f in self.faults)]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,10 +21,16 @@ from simulator.errors import InputError
 MAX_FILE_BYTES = 2**20
 """Larger files are refused; real configurations have some ten thousand bytes."""
 
+MOST_DIGITS = 250
+"""Of a number in a file or text: more than any has, and few enough that it is below the largest
+floating point number, however its digits are read."""
+
 PICTURE_METADATA: Mapping[str, Mapping[str, None]] = MappingProxyType(
     {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 )
 """What matplotlib leaves out of pictures of each suffix, so that equal ones have equal bytes."""
+
+_LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
 
 PICTURES = tuple(PICTURE_METADATA)
 """How the name of a picture may end."""
@@ -47,7 +54,8 @@ def read_text(
         errors: What becomes of bytes that are no UTF-8, as ``bytes.decode`` has it.
 
     Raises:
-        InputError: It cannot be read, is too large, empty, or not UTF-8 text.
+        InputError: It cannot be read, is too large, empty, not UTF-8 text, or holds a number of
+            more digits than any has.
     """
     try:
         with path.open("rb") as file:
@@ -60,6 +68,8 @@ def read_text(
         raise _refusal(path, field, why_unreadable(error), wanted) from error
     if not text or text.isspace():
         raise _refusal(path, field, "is empty", wanted)
+    if _LONG_NUMBER.search(text):
+        raise _refusal(path, field, f"has a number of more than {MOST_DIGITS} digits", wanted)
     return text
 
 

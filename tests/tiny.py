@@ -14,7 +14,7 @@ from simulator.described.cluster.kernel_parameters import AttentionModel, GemmMo
 GEMM = GemmModel(efficiency=1.0, memory_efficiency=1.0, floor="1 us")
 ATTENTION = AttentionModel(forward_efficiency=1.0, backward_efficiency=1.0, tail=0.0, floor="1 us")
 KERNELS = KernelModel(
-    gemm={"fp32": GEMM, "bf16": GEMM, "fp8": GEMM},
+    gemm={"fp32": GEMM, "fp16": GEMM, "bf16": GEMM, "fp8": GEMM},
     flash_attention=ATTENTION,
     memory_efficiency=1.0,
     memory_floor="1 us",
@@ -31,7 +31,7 @@ def tiny_profile(**kernels: Any) -> HardwareProfile:
             "device": {
                 "memory": "1 GiB",
                 "memory_bandwidth": "1 GB/s",
-                "peak": {"fp32": "1 TFLOP/s", "bf16": "1 TFLOP/s", "fp8": "1 TFLOP/s"},
+                "peak": dict.fromkeys(("fp32", "fp16", "bf16", "fp8"), "1 TFLOP/s"),
                 "sm_count": 4,
                 "l2_cache": "1 MiB",
                 "boost_clock": "1 GHz",

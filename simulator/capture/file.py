@@ -11,7 +11,9 @@ from __future__ import annotations
 import io
 import json
 import math
+import struct
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,11 @@ VERSION = 1
 HEADER = "capture.json"
 _MOST_BYTES = 4 << 30
 """Unpacked size beyond which a file is not read: a step of millions of operators is smaller."""
+_SAID_OF_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, KeyError, IndexError,
+    ValueError, TypeError, AttributeError, OverflowError, RuntimeError,
+)  # fmt: skip
+"""What libraries raise where bytes of an archive, or what they unpack to, are not as they were."""
 _TYPES = (np.int8, np.int16, np.int32, np.int64)
 
 
@@ -104,7 +111,7 @@ def read_capture(path: str | Path) -> Capture:
     try:
         with zipfile.ZipFile(path) as archive:
             return _read(archive, str(path))
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, IndexError, EOFError) as error:
+    except _SAID_OF_DAMAGE as error:
         raise _damaged(path, f"is no capture, or a damaged one ({error})") from error
 
 

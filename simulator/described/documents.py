@@ -23,7 +23,7 @@ except ImportError:
 import simulator
 from simulator.described.faults import faults_of, nearest_hint
 from simulator.errors import InputError
-from simulator.files import read_text
+from simulator.files import MOST_DIGITS, read_text
 
 _SpecT = TypeVar("_SpecT", bound=BaseModel)
 _NAMED_BLOCKS = ("model", "stack")
@@ -31,7 +31,6 @@ _NAMED_BLOCKS = ("model", "stack")
 
 _REFUSED_BY_PYTHON = ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError
 """What PyYAML's constructors let through where a tag belies its value (``!!bool 3``)."""
-_MOST_DIGITS = 400
 _MAX_DEPTH = 50
 _MAX_VALUES = 50_000
 
@@ -73,7 +72,7 @@ class _StrictLoader(SafeLoader):
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
         text = node.value.lstrip("+-")
-        if len(text) > _MOST_DIGITS:
+        if len(text) > MOST_DIGITS:
             raise _malformed(f"a number of {len(text)} digits", node)
         if ":" in text or (text[:1] == "0" and text[1:2].isdigit() and "." not in text):
             return self.construct_scalar(node)
@@ -229,6 +228,8 @@ def with_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
         keys = path.split(".")
         if not all(keys):
             raise InputError.single(path, "is no field path", value, "write for example plan.tp")
+        if len(keys) > _MAX_DEPTH:
+            raise InputError.single(path[:60], "is nested too deeply", value)
         result = _with_change(result, keys, value, path)
     return result
 

@@ -161,10 +161,10 @@ def _targets(settings: Settings, *keys: str) -> tuple[str, ...]:
     return _matrices(settings, key, names)
 
 
-def _matrices(settings: Settings, key: str, names: Iterable[str]) -> tuple[str, ...]:
+def _matrices(settings: Settings, key: str, names: Iterable[object]) -> tuple[str, ...]:
     known = option_table("trainer", "matrices")
     found: dict[str, None] = {}
-    for name in (word.strip() for word in names):
+    for name in (str(word).strip() for word in names):
         ours = known.get(name)
         if ours is None:
             rule = f"names a matrix that is not known; known: {', '.join(known)}"

@@ -24,6 +24,8 @@ from simulator.importers.interpolation import typed
 _T = TypeVar("_T")
 
 _VOCABULARY = "vocab_size"
+_LARGEST = 10**18
+"""Larger numbers stand in no settings, and products of them in no floating point number."""
 
 OFF: tuple[object, ...] = (None, False, 0, "", "none", "None", "no", "false", "False", "disabled")
 """Values that switch a setting off; empty lists and mappings do too."""
@@ -72,7 +74,7 @@ class Settings(ForeignConfig):
             return default
         if type(value) is float and value.is_integer():
             value = int(value)
-        if type(value) is not int:
+        if type(value) is not int or abs(value) > _LARGEST:
             self.fault(key, "must be a whole number", value)
             return default
         if least is not None and value < least:
@@ -85,7 +87,8 @@ class Settings(ForeignConfig):
         key, value = self.first(*keys)
         if value is None:
             return default
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and -_LARGEST <= value <= _LARGEST:  # NaN is neither
             return float(value)
         self.fault(key, "must be a number", value)
         return default

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field
 
+from simulator.described.documents import validated
 from simulator.errors import InputError
 from simulator.files import read_text, strict_json
 from simulator.serving.described import Lengths, Workload
 from simulator.serving.request import Request
+from simulator.tables import cells
+from simulator.tables.cells import read_table
 
 _MOONCAKE_BLOCK_TOKENS = 512
 """Tokens that one hash of a Mooncake trace stands for (its README)."""
 _MAX_TRACE_BYTES = 256 * 1024**2
+_LATEST = 1e15
+"""Of seconds and milliseconds alike."""
+_Tokens = Annotated[int, Field(ge=0, le=2**30)]
+_LINE = ("timestamp", "input_length", "output_length")
+_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 
 
 def requests_of(workload: Workload) -> list[Request]:
@@ -73,8 +83,7 @@ def _lengths(lengths: Lengths, count: int, draw: np.random.Generator) -> npt.NDA
 
 def _traced(workload: Workload) -> list[Request]:
     path = Path(workload.trace)
-    text = read_text(path, "give a .csv or .jsonl trace", max_bytes=_MAX_TRACE_BYTES)
-    rows = _mooncake(text) if path.suffix == ".jsonl" else _columns(text, str(path))
+    rows = _mooncake(path) if path.suffix == ".jsonl" else _columns(path)
     requests = sorted(rows, key=lambda request: request.arrival_s)[: workload.requests]
     for number, request in enumerate(requests):
         request.number = number
@@ -82,29 +91,39 @@ def _traced(workload: Workload) -> list[Request]:
     return requests
 
 
-def _columns(text: str, file: str) -> list[Request]:
-    reader = csv.DictReader(text.splitlines())
-    wanted = ("arrival_s", "input_tokens", "output_tokens")
-    if not set(wanted) <= set(reader.fieldnames or ()):
-        raise InputError.single("workload.trace", f"needs columns {', '.join(wanted)}", file=file)
-    return [
-        Request(
-            0,
-            float(row["arrival_s"]),
-            max(1, int(float(row["input_tokens"]))),
-            max(1, int(float(row["output_tokens"]))),
-        )
-        for row in reader
-    ]
+class _Line(BaseModel):
+    """A request of a trace, arrivals in the trace's unit; what else a line says is left out."""
+
+    timestamp: Annotated[float, Field(ge=0, le=_LATEST)]
+    input_length: _Tokens
+    output_length: _Tokens
+    hash_ids: tuple[int, ...] = ()
 
 
-def _mooncake(text: str) -> list[Request]:
-    requests = []
-    for line in text.splitlines():
-        entry = strict_json(line)
-        prompt = max(1, int(entry["input_length"]))
-        ends = range(_MOONCAKE_BLOCK_TOKENS, prompt + 1, _MOONCAKE_BLOCK_TOKENS)
-        prefix = tuple(zip(entry.get("hash_ids", ()), ends, strict=False))
-        answer = max(1, int(entry["output_length"]))
-        requests.append(Request(0, entry["timestamp"] / 1e3, prompt, answer, prefix))
-    return requests
+def _columns(path: Path) -> Iterator[Request]:
+    for number, row in enumerate(read_table(path, _COLUMNS), start=1):
+        said = [cells.number(row, column) for column in _COLUMNS]
+        # Lengths may be written as 12.0, and are whole in the end.
+        whole = [value and float(int(value)) for value in said[1:]]
+        entry = dict(zip(_LINE, [said[0], *whole], strict=True))
+        line = validated(_Line, entry, f"row {number}", file=str(path))
+        yield _request(line, line.timestamp)
+
+
+def _mooncake(path: Path) -> Iterator[Request]:
+    text = read_text(path, "give a .csv or .jsonl trace", max_bytes=_MAX_TRACE_BYTES)
+    for number, stated in enumerate(text.splitlines(), start=1):
+        place = f"line {number}"
+        try:
+            entry = strict_json(stated)
+        except (ValueError, RecursionError) as error:
+            raise InputError.single(place, f"is no JSON ({error})", file=str(path)) from error
+        line = validated(_Line, entry, place, file=str(path))
+        yield _request(line, line.timestamp / 1e3)
+
+
+def _request(line: _Line, arrival_s: float) -> Request:
+    prompt, answer = max(1, line.input_length), max(1, line.output_length)
+    ends = range(_MOONCAKE_BLOCK_TOKENS, prompt + 1, _MOONCAKE_BLOCK_TOKENS)
+    prefix = tuple(zip(line.hash_ids, ends, strict=False))
+    return Request(0, arrival_s, prompt, answer, prefix)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import platform
 import random
 import sys
@@ -24,7 +23,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.attempts import SOUND, Attempt, Outcome, attempt, guard_process
+from tests.fuzz.attempts import SOUND, Attempt, Outcome, attempt, guarded_process
 from tests.fuzz.readers import READERS, ROOT, Sample
 from tests.fuzz.worker import COLUMNS, Block, Worker, text_of
 
@@ -38,7 +37,7 @@ def blocks_of(count: int, seed: int, only: Sequence[str]) -> list[Block]:
     readers = {
         name: reader.share
         for name, reader in READERS.items()
-        if (not only or name in only) and (not reader.needs or find_spec(reader.needs) is not None)
+        if (not only or name in only) and find_spec(reader.needs or "sys") is not None
     }
     whole = sum(readers.values())
     blocks = []
@@ -212,10 +211,8 @@ def main() -> None:
 def _repeat(seed: int, reader: str, number: int) -> None:
     sample = text_of(seed, reader, number)
     print(sample.content.decode(errors="replace"))
-    with tempfile.TemporaryDirectory() as folder:
-        guard_process(Path(folder))
+    with tempfile.TemporaryDirectory() as folder, guarded_process(Path(folder)):
         print(*attempt(reader, sample), sep="\n")
-        os.chdir("/")
 
 
 if __name__ == "__main__":

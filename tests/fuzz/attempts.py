@@ -147,15 +147,31 @@ class _Watch:
 _WATCH = _Watch()
 
 
-def guard_process(folder: Path) -> None:
-    """Make this process one that only attempts: limits of memory, hooks, a folder of its own."""
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    """No more memory for this process than one gigabyte beyond what it has now."""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextlib.contextmanager
+def guarded_process(folder: Path) -> Iterator[None]:
+    """This process as one that only attempts: limits of memory, hooks, a folder of its own."""
     shutil.copytree(IMPORTED / "recipes", folder, dirs_exist_ok=True)
     os.chdir(folder)
     os.environ["COLUMNS"] = "80"
     sys.addaudithook(_WATCH.notice)
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, taken + MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with little_memory():
+            yield
+    finally:
+        os.chdir("/")
 
 
 def minimised(reader: str, sample: Sample, found: Attempt, tries: int = 300) -> Sample:

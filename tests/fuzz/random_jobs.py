@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from simulator.api import load_job
 from simulator.described.job import Job
 from simulator.described.json_schemas import job_schema
-from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.schedule import SCHEDULES
 
@@ -52,16 +52,16 @@ _BLOCKS = {
 }  # fmt: skip
 
 
-def random_document(draw: random.Random) -> dict[str, Any]:
-    """A job; most of what it does not say follows from its stack and schedule."""
+def random_document(draw: random.Random, stack: str = "") -> dict[str, Any]:
+    """A job; most of what it does not say follows from its schedule and stack, by default any."""
     plan: dict[str, Any] = {name: draw.choice(sizes) for name, sizes in _DEGREES.items()}
     if draw.randrange(2):
         plan["schedule"] = draw.choice(list(SCHEDULES))
     choices = _plan_choices()
     for name in draw.sample(list(choices), draw.choice((0, 1, 2, 3, 5))):
         plan[name] = draw.choice(choices[name])
-    if draw.randrange(2):
-        plan["stack"] = draw.choice(_stack_names())
+    if stack or draw.randrange(2):
+        plan["stack"] = stack or draw.choice(_stack_names())
     dp = draw.choice((1, 2, 4))
     micro = draw.choice((1, 1, 2))
     document: dict[str, Any] = {
@@ -78,12 +78,12 @@ def random_document(draw: random.Random) -> dict[str, Any]:
     return document
 
 
-def accepted_jobs(seed: int, count: int) -> Iterator[Job]:
+def accepted_jobs(seed: int, count: int, stack: str = "") -> Iterator[Job]:
     """So many of them that keep to all rules."""
     draw = random.Random(seed)
     while count:
         try:
-            job = job_from_document(random_document(draw))
+            job = load_job(random_document(draw, stack))
         except InputError:
             continue
         count -= 1

@@ -436,7 +436,7 @@ _RAW = "\n".join(
     for line in (
         {"kind": "device", "name": "H100", "type": "cuda", "torch": "2.5", "date": "2026-01-01",
          "memory_bytes": 85 * 10**9},
-        {"kind": "kernel", "row": {"kernel": "gemm", "precision": "bf16", "m": 128, "n": 128},
+        {"kind": "kernel", "case": {"op": "gemm", "dtype": "bf16", "m": 128, "n": 128},
          "samples_s": [1e-5], "flop": 1.0, "num_bytes": 2.0, "notes": ""},
     )
 )  # fmt: skip
@@ -452,8 +452,8 @@ _JOBS = "workloads/*.yaml"
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
         "job": Reader(_files(_JOBS), _read_job, 6),
-        "job simulated": Reader(_files(_JOBS), lambda path: simulated(_read_job(path)), 0.3),
-        "--set": Reader(_texts(".txt", *_CHANGES), _read_changes, 6),
+        "job-simulated": Reader(_files(_JOBS), lambda path: simulated(_read_job(path)), 0.3),
+        "set-options": Reader(_texts(".txt", *_CHANGES), _read_changes, 6),
         "value": Reader(_texts(".txt", "8", "[1, 2]", "{a: b}", "80 GiB"),
                         lambda path: parse_yaml(_text(path)), 10),
         "quantity": Reader(_texts(".txt", "80 GiB", "450 GB/s", "2.5 us", "1.5 USD/h", "3T"),
@@ -463,7 +463,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "schedule": Reader(_texts(".csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
                                   "0F0,,,0I0,0W0\n,1F0,1B0,,\n"), _read_order, 6),
         "lengths": Reader(_texts(".txt", "128\n512\n64\n"), _plan_with_file("batch.lengths"), 3),
-        "expert load": Reader(
+        "expert-load": Reader(
             _texts(".txt", "1 1 2 4 1 1 2 4", "0.5, 0.25, 0.25, 1, 1, 1, 1, 1"),
             _plan_with_file("plan.expert_load", {"model.base": "mixtral-8x7b", "plan.ep": 2}), 3),
         "model": Reader(_files("workloads/models/*.yaml"), load_model, 6),
@@ -484,12 +484,12 @@ READERS: Mapping[str, Reader] = MappingProxyType(
             ], _requests, 3),
         "journal": Reader(_texts(".journal", '{"job": "a"}\n{"number": 0, "row": {"error": ""}}\n'),
                           _journal, 3),
-        "captured step": Reader(_capture_files, _read_capture, 3),
+        "capture": Reader(_capture_files, _read_capture, 3),
         "chakra": Reader(_rank_traces, _replayed, 1, "google.protobuf"),
-        "profiler's trace": Reader(_profiled, _read_profiled, 1),
-        "measurements of a GPU": Reader(_texts(".jsonl", _RAW + "\n"), _read_raw, 3, "torch"),
-        "published runs": Reader(_files("reports/data/runs_open*.csv"), _published_rows, 1),
-        "published runs, simulated": Reader(
+        "profiler-trace": Reader(_profiled, _read_profiled, 1),
+        "gpu-measurements": Reader(_texts(".jsonl", _RAW + "\n"), _read_raw, 3, "torch"),
+        "published-runs": Reader(_files("reports/data/runs_open*.csv"), _published_rows, 1),
+        "published-runs-simulated": Reader(
             _files("reports/data/runs_open*.csv"),
             _command("validate", "published", "FILE", "--json", "--workers", "1"), 0.02),
         "collectives": Reader(_files("reports/data/collectives_open*.csv"),
@@ -501,8 +501,8 @@ READERS: Mapping[str, Reader] = MappingProxyType(
                            "b,flash_attention_3,NVIDIA H100 SXM,fp16,,,,2,1024,128,True,fwd,100,"
                            '"heads 16, kv heads 4"\n'),
             _command("validate", "kernels", "FILE", "--json"), 0.1),
-        "question of the page": Reader(_questions, _question, 0.5),
-        "command line": Reader(_texts(".txt", *_LINES), _read_line, 0.2),
+        "studio-question": Reader(_questions, _question, 0.5),
+        "command-line": Reader(_texts(".txt", *_LINES), _read_line, 0.2),
         **{name: Reader(_of_format(name), _read_format(name), 3) for name in FORMATS},
     }
 )  # fmt: skip

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -14,7 +15,7 @@ from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.attempts import MOST_SECONDS, SOUND, Outcome, attempt, guard_process, minimised
+from tests.fuzz.attempts import MOST_SECONDS, SOUND, Outcome, attempt, guarded_process, minimised
 from tests.fuzz.hostile_texts import hostile_text
 from tests.fuzz.readers import READERS, Sample, samples_of
 
@@ -41,11 +42,11 @@ def text_of(seed: int, reader: str, number: int) -> Sample:
 
 def _work(connection: Connection, counts: SynchronizedArray[int], seed: int) -> None:
     """Attempt blocks until there is no more; ``counts`` ends with the number of the text."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name in {name for name, reader in READERS.items() if not reader.needs}:
+    for name, reader in READERS.items():
+        if find_spec(reader.needs or "sys") is not None:
             samples_of(name)
-        guard_process(Path(folder))
-        known: set[str] = set()
+    known: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder, guarded_process(Path(folder)):
         while (block := connection.recv()) is not None:
             for number in range(block.first, block.end):
                 counts[-1] = number
@@ -60,7 +61,6 @@ def _work(connection: Connection, counts: SynchronizedArray[int], seed: int) -> 
                         small = minimised(block.reader, sample, found)
                     connection.send((block, number, found, small))
             connection.send(None)
-        os.chdir("/")
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from simulator.engine.replay import replay
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Scope, Stream
 from simulator.program.price.layer_cost import hardware_flop_per_token
@@ -246,8 +246,8 @@ def test_schedules_follow_from_the_chunks_unless_they_are_named():
 )
 def test_a_schedule_is_refused_with_chunks_it_has_no_order_for(schedule, vpp):
     """It would otherwise run part of the model and look fast."""
-    with pytest.raises(UnsupportedError) as raised:
-        build_program(small_job(gpus=2, pp=2, vpp=vpp, schedule=schedule))
+    with pytest.raises(InputError) as raised:
+        small_job(gpus=2, pp=2, vpp=vpp, schedule=schedule)
     assert raised.value.faults[0].path == "plan.schedule"
 
 

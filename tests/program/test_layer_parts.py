@@ -42,7 +42,7 @@ def test_a_part_without_rules_runs_on_one_rank_without_recomputation():
 
 @pytest.mark.parametrize("plan", STRATEGIES, ids=str)
 def test_a_part_without_a_rule_for_a_strategy_is_refused(plan):
-    [fault] = SILENT.unruled(small_model(), Plan(**plan))
+    fault, *_ = SILENT.unruled(small_model(), Plan(**plan))
     assert fault.rule == "has no rule for silent layers"
 
 

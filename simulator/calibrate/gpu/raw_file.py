@@ -7,20 +7,45 @@ one of each kernel with all its repetitions or the reason why there are none. Li
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import BaseModel, Field
 
 from simulator.calibrate.gpu.device_facts import DeviceFacts
 from simulator.calibrate.gpu.kernel_calls import Timing
 from simulator.calibrate.gpu.kernel_case import KernelCase
 from simulator.calibrate.gpu.measure_kernels import KernelJournal
+from simulator.described.base import CountOrZero, Ratio
+from simulator.described.documents import validated
 from simulator.errors import InputError
-from simulator.files import read_text
+from simulator.files import read_text, strict_json
+
+
+class _Device(BaseModel):
+    """The line of the device; what else it says is left out."""
+
+    name: str
+    type: Literal["cpu", "cuda"]
+    torch: str
+    date: str
+    cuda: str | None = None
+    cudnn: str | int | None = None
+    memory_bytes: CountOrZero = 0
+    foreign_bytes: CountOrZero = 0
+
+
+class _Kernel(BaseModel):
+    """The line of a kernel with a time."""
+
+    case: KernelCase
+    samples_s: Annotated[tuple[Ratio, ...], Field(min_length=1)]
+    flop: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    num_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    notes: str
 
 
 @dataclass(frozen=True)
@@ -33,23 +58,22 @@ class RawFile:
     """
 
     facts: DeviceFacts
-    kernels: Sequence[Mapping[str, Any]]
+    kernels: Sequence[_Kernel]
 
     def add_to(self, journal: KernelJournal) -> None:
         """Rows of all kernels that the journal does not hold yet."""
         for record in self.kernels:
-            case = KernelCase(**record["case"])
-            if case.id in journal.done:
+            if record.case.id in journal.done:
                 continue
-            timing = Timing(record["samples_s"])
+            timing = Timing(record.samples_s)
             journal.add(
-                case,
+                record.case,
                 seconds=timing.median_s,
                 spread=timing.spread,
                 repetitions=len(timing.samples_s),
-                flop=record["flop"],
-                num_bytes=record["num_bytes"],
-                notes=record["notes"],
+                flop=record.flop,
+                num_bytes=record.num_bytes,
+                notes=record.notes,
             )
 
 
@@ -63,8 +87,8 @@ def read_raw_lines(path: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
         try:
-            record = json.loads(line)
-        except ValueError as error:
+            record = strict_json(line)
+        except (ValueError, RecursionError) as error:
             raise InputError.single(f"line {number}", "is no JSON", file=str(path)) from error
         if not isinstance(record, dict) or "kind" not in record:
             raise InputError.single(f"line {number}", "is no measurement", file=str(path))
@@ -83,16 +107,18 @@ def read_raw_file(path: Path) -> RawFile:
     if device is None:
         hint = "is it a file that gpu_bundle.pyz wrote?"
         raise InputError.single("--from", "does not say which device it is of", str(path), hint)
-    software = f"torch {device['torch']}"
-    software += f", CUDA {device['cuda']}, cuDNN {device['cudnn']}" if device.get("cuda") else ""
+    said = validated(_Device, device, "device", file=str(path))
+    software = f"torch {said.torch}"
+    software += f", CUDA {said.cuda}, cuDNN {said.cudnn}" if said.cuda else ""
     facts = DeviceFacts(
-        device["name"],
-        torch.device(device["type"]),
+        said.name,
+        torch.device(said.type),
         (),
         (),
-        device.get("memory_bytes", 0),
-        device.get("foreign_bytes", 0),
+        said.memory_bytes,
+        said.foreign_bytes,
         software,
-        device["date"],
+        said.date,
     )
-    return RawFile(facts, [x for x in lines if x["kind"] == "kernel" and "samples_s" in x])
+    timed = [line for line in lines if line["kind"] == "kernel" and "samples_s" in line]
+    return RawFile(facts, [validated(_Kernel, line, "kernel", file=str(path)) for line in timed])

@@ -43,19 +43,18 @@ def job_faults(job: Job) -> list[Fault]:
     faults = list(pool_faults(job))
     for number in range(len(job.cluster.pools)):
         uniform = job.model_copy(update={"cluster": job.cluster.of_pool(number)})
-        faults += [fault for fault in _faults_of(uniform) if fault not in faults]
+        faults += _faults_of(uniform)
     return faults
 
 
 def _faults_of(job: Job) -> list[Fault]:
-    """Each fault once; a rule that asks for a schedule which cannot be read raises its faults."""
+    """Where a rule asks for a schedule that cannot be read, the reasons why not."""
     faults: list[Fault] = []
     for rule in _RULES:
         try:
-            found = list(rule(job))
+            faults += rule(job)
         except InputError as error:
-            found = list(error.faults)
-        faults += [fault for fault in found if fault not in faults]
+            faults += error.faults
     return faults
 
 

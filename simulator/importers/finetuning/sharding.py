@@ -112,8 +112,9 @@ def fsdp_sharding(settings: Settings, width: int, replicas: int) -> dict[str, An
     )  # fmt: skip
     value = trainer_strategy(settings) or value
     word = str(value).lower() if isinstance(value, bool) else value
-    if word is not None and word not in STRATEGIES:
+    if word is not None and (not isinstance(word, str | int) or word not in STRATEGIES):
         settings.fault(key, f"is not modelled; known: {', '.join(map(str, STRATEGIES))}", value)
+        word = None
     if word in _HYBRID:
         replicas = settings.whole("num_machines", default=replicas)
     group = width // replicas if replicas > 1 else 0

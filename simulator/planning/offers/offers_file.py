@@ -236,7 +236,7 @@ def _raise_if_wrong_everywhere(errors: list[InputError], rows: int) -> None:
     if len(errors) == rows and not wrong:
         wrong = list(errors[0].faults)
     if wrong:
-        raise InputError(list(dict.fromkeys(wrong)))
+        raise InputError(wrong)
 
 
 def _is_of_the_file(fault: Fault) -> bool:

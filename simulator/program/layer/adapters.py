@@ -126,13 +126,13 @@ def training_faults(model: Model, plan: Plan) -> Iterator[Fault]:
     }
     ends = (*embedding_tensors(model), *head_tensors(model), *multi_token_tensors(model))
     held |= {tensor.name: tensor for tensor in frozen(ends, plan)}
-    if plan.lora is not None:
-        yield from _lora_faults(plan.lora, held)
+    misnamed = list(_lora_faults(plan.lora, held)) if plan.lora is not None else []
     for pattern in plan.frozen_patterns:
         if not any(fnmatchcase(name, pattern) for name in held):
             hint = "the model has " + ", ".join(sorted({_any_layer(name) for name in held}))
-            yield Fault("plan.frozen", "no parameter has this name", pattern, hint)
-    if all(tensor.is_frozen for tensor in held.values()):
+            misnamed.append(Fault("plan.frozen", "no parameter has this name", pattern, hint))
+    yield from misnamed
+    if not misnamed and all(tensor.is_frozen for tensor in held.values()):
         rule = "leaves nothing to train"
         yield Fault("plan.frozen", rule, list(plan.frozen_patterns), "name fewer")
 

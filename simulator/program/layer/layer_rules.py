@@ -29,4 +29,4 @@ def check_layers(job: Job) -> None:
     """
     faults = list(layer_faults(job))
     if faults:
-        raise InputError([fault for at, fault in enumerate(faults) if fault not in faults[:at]])
+        raise InputError(faults)

@@ -6,7 +6,6 @@ row of a column table forty bytes, and a trace of a few steps may have millions 
 
 from __future__ import annotations
 
-import math
 import re
 from array import array
 from collections.abc import Mapping
@@ -42,6 +41,8 @@ _BACKWARD = (
 
 _ON_CPU = ("gloo:", "mpi:", "ucc:")
 
+_LATEST_US = 1e18
+"""Thirty thousand years; profilers count from 1970 or from the start of the machine."""
 _MAX_NAMES = 50_000
 
 _MAX_RANGES = 200_000
@@ -244,7 +245,9 @@ def _opened(path: Path) -> TraceFile | NsightExport:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r:.40}")
+    if not -_LATEST_US <= value <= _LATEST_US:  # which NaN is not either
         raise ValueError(f"{value!r:.40}")
     return float(value)
 

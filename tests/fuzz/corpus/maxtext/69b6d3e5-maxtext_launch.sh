@@ -1,0 +1,1 @@
+train per_device_batch_size=1e400

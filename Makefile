@@ -6,10 +6,12 @@ BIN := $(VENV)/bin
 JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 MUTANTS_FLAGS ?= --count 200 --seed 1
+N ?= 1000000
+SEED ?= 1
 SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore lint types golden mutants generated schedules network memory strategies tensor-parallel \
+.PHONY: help demo test explore fuzz lint types golden mutants generated schedules network memory strategies tensor-parallel \
   collectives looks planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
 
 help:  ## this list
@@ -25,6 +27,9 @@ explore: $(VENV)/.dev  ## properties on examples of three random seeds, or of SE
 	@for seed in $(SEEDS); do echo "SEEDS=$$seed"; \
 	  $(BIN)/python -m pytest $(PYTEST_FLAGS) -m "hypothesis and not slow and not gpu" \
 	    --hypothesis-profile=explore --hypothesis-seed=$$seed || exit 1; done
+
+fuzz: $(VENV)/.dev  ## reports/fuzz.md: N hostile inputs by SEED; goes on where it stopped, an hour for a million
+	$(BIN)/python -m tests.fuzz --count $(N) --seed $(SEED) --report reports/fuzz.md
 
 lint: $(VENV)/.dev  ## style of the code
 	$(BIN)/ruff check

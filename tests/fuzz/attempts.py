@@ -84,6 +84,9 @@ def attempt(reader: str, sample: Sample, seconds: float = MOST_SECONDS) -> Attem
         except InputError as error:
             str(error)
             found = Attempt(Outcome.REFUSED)
+        except OSError as error:  # commands name the file and say the reason
+            named = error.filename is not None
+            found = Attempt(Outcome.REFUSED) if named else _fault(Outcome.EXCEPTION, error)
         except LateRefusalError as error:
             found = Attempt(Outcome.LATE, re.sub(r"\d+|'.*?'", "N", str(error))[:200], str(error))
         except BugError as error:

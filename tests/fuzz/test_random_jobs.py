@@ -74,10 +74,10 @@ def test_megatron_does_what_it_is_told_for_a_job_as_the_job_says(tmp_path):
             file.write_text(megatron_script(job))
         except InputError:
             continue  # Megatron has no option for it
-        job = job.model_copy(update={"perturbations": ()})  # of the cluster, no option's business
         given = Given(profile=job.document["cluster"]["profile"], gpus=job.cluster.gpus)
         back, _ = read_megatron_script(file, given)
-        steps = [run_step(each, "replay") for each in (job, back)]
+        plain = job.model_copy(update={"perturbations": ()})  # of machines, no option's business
+        steps = [run_step(each, "replay") for each in (plain, back)]
         assert steps[0].step_time_s == steps[1].step_time_s, job.document
         assert steps[0].peak_allocated_bytes == steps[1].peak_allocated_bytes, job.document
         written += 1
@@ -91,11 +91,8 @@ def test_the_order_of_sets_changes_no_byte():
     )
     outputs = set()
     for seed in ("1", "2"):
-        environment = {
-            **os.environ,
-            "PYTHONHASHSEED": seed,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
+        paths = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
         outputs.add(
             subprocess.run(
                 [sys.executable, "-c", program], env=environment, cwd=Path(__file__).parents[2],

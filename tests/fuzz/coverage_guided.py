@@ -1,6 +1,6 @@
 """Which texts reach lines of a reader that no text has reached? They are kept, and changed further.
 
-``python -m tests.fuzz.coverage_guided READER [-max_total_time=600]``, with the options of libFuzzer.
+``python -m tests.fuzz.coverage_guided READER -max_total_time=600``, with the options of libFuzzer.
 It needs ``pip install atheris``, which has wheels for Linux and Python 3.11 to 3.13 only, and so
 belongs to no extra. Texts that reach further are kept in ``build/fuzz/reaching``.
 """

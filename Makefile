@@ -47,7 +47,7 @@ mutants: $(VENV)/.dev  ## reports/mutants.md: which small mistakes in the core n
 golden: $(VENV)/.dev  ## tests/golden/: results to the last digit, after a change that was meant to move them
 	$(BIN)/python -m tests.golden.results
 
-generated: $(VENV)/.core  ## everything written from code: JSON schemas, and four pages of docs/ for reference
+generated: $(VENV)/.core  ## everything written from code: JSON schemas, and five pages of docs/ for reference
 	$(BIN)/clustersim schema profile > hardware_profiles/schema.json
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json

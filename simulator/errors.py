@@ -17,19 +17,19 @@ from dataclasses import dataclass
 
 
 class ClustersimError(Exception):
-    """Base of every error that a user can mend."""
+    """Base of every error that a user can fix."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with the input, and the way out.
+    """One fault of the input, and its remedy.
 
     Attributes:
         path: Dotted field path as the user writes it, for example ``plan.tp``.
-        value: What was given, or None where something is missing.
-        rule: What must hold, in words.
+        value: The value that was given, or None if it is missing.
+        rule: The rule that it breaks, in words.
         hint: What to do instead; may be empty.
-        file: Where it was read; empty for values given in Python.
+        file: File that it was read from; empty for values given in Python.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Fault:
 
 
 class InputError(ClustersimError):
-    """The input is wrong; carries *all* faults found, not only the first.
+    """The input is wrong; lists *all* faults, not only the first.
 
     Attributes:
         faults: What is wrong, each fault once.
@@ -56,7 +56,7 @@ class InputError(ClustersimError):
         # Values may be lists, which have no hash; what a fault says tells it apart.
         self.faults = tuple({(str(fault), fault.path): fault for fault in faults}.values())
         count = len(self.faults)
-        head = "1 fault" if count == 1 else f"{count} faults"
+        head = "1 error" if count == 1 else f"{count} errors"
         super().__init__("\n".join([f"{head} in the input:", *(f"  - {f}" for f in self.faults)]))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Fault, ...]]]:
@@ -72,7 +72,7 @@ class InputError(ClustersimError):
 
 
 class UnsupportedError(InputError):
-    """A combination that is refused, with the reason why no framework runs it."""
+    """A combination that no framework runs, refused with the reason."""
 
 
 class DoesNotFitError(ClustersimError):

@@ -61,7 +61,7 @@ def read_text(
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
-            rule = f"has more than the {max_bytes:,} bytes that such a file ever has"
+            rule = f"has more than {max_bytes:,} bytes, the limit for such a file"
             raise _refusal(path, field, rule, wanted)
         text = content.decode("utf-8-sig", errors)
     except (OSError, ValueError) as error:

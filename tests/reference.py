@@ -2,7 +2,8 @@
 
 ``python -m tests.reference`` (or ``make generated``) writes ``docs/python-api.md`` from docstrings,
 ``docs/fields.md`` from the specifications, ``docs/stacks.md`` from the facts of each stack, and
-``docs/models-and-systems.md`` (``tests/models_and_systems.py``). A test compares.
+``docs/models-and-systems.md`` (``tests/models_and_systems.py``), and ``docs/commands.md``
+(``tests/command_reference.py``). A test compares.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.verdict import Advice, WhatIf
 from simulator.units import UNITS, format_quantity
+from tests.command_reference import COMMANDS_PAGE, commands_page
 from tests.models_and_systems import MODELS_PAGE, models_and_systems_page
 
 ROOT = Path(__file__).parent.parent
@@ -78,10 +80,10 @@ _FIELDS_TITLE = """\
 # Every field
 
 Written by `make generated` from the specifications; do not edit it here. What a field of a *job*
-means, which values it takes, and what happens if it is left out. Rules between fields (such as
+means, which values it takes, and its default. Rules between fields (such as
 "tp must divide the heads") are checked when the file is read.
 
-Amounts are texts with a unit: `80 GiB`, `450 GB/s`, `400 Gbit/s`, `2.5 us`, `989 TFLOP/s`,
+Quantities are texts with a unit: `80 GiB`, `450 GB/s`, `400 Gbit/s`, `2.5 us`, `989 TFLOP/s`,
 `700 W`, `2.5 USD/h`. Editors check files and complete fields with `workloads/schema.json`.
 """
 
@@ -131,7 +133,7 @@ def _block(name: str, blocks: Mapping[str, Schema]) -> Iterator[str]:
     if name:
         yield f"### {name}\n"
         yield _markdown(block.get("description", "")) + "\n"
-    yield "| field | value | if left out | meaning |\n|---|---|---|---|"
+    yield "| field | value | default | meaning |\n|---|---|---|---|"
     for field, value in block["properties"].items():
         if field != "source" or field in block.get("required", ()):
             meaning = " ".join(_meaning(value, blocks).split())
@@ -149,11 +151,10 @@ def _stacks() -> Iterator[str]:
 _STACKS_TITLE = """\
 # Every stack
 
-Written by `make docs` from `simulator/facts/stacks`; do not edit it here. A *stack* says what a
-training framework does when it is left to its defaults. A fact that a stack does not list is the
-first table's. A plan changes facts in place, as in
-`plan: {stack: {base: torchtitan, fused_rotary: false}}`; [Every field](fields.md#stack) says what
-each of them means.
+Written by `make generated` from `simulator/facts/stacks`; do not edit it here. A *stack* says what
+a training framework does by default. A fact that a stack does not list has the value of the first
+table. A plan changes facts in place, as in `plan: {stack: {base: torchtitan, fused_rotary:
+false}}`; [Every field](fields.md#stack) says what each of them means.
 
 Evidence is *documentation* (code or a page of that release), *measurement of its own*, *residuals*
 (found or fitted with errors of published runs in view) or *assumed*.
@@ -249,7 +250,7 @@ def _number(value: Schema, kind: str) -> str:
 
 def _default(field: str, value: Schema, required: tuple[str, ...]) -> str:
     if field in required:
-        return "must be given"
+        return "required"
     options = (value, *value.get("anyOf", ()))
     said = next((option for option in options if "default" in option), {})
     default = said.get("default")
@@ -382,6 +383,7 @@ def write_pages() -> None:
     FIELDS_PAGE.write_text(fields_page(), encoding="utf-8")
     STACKS_PAGE.write_text(stacks_page(), encoding="utf-8")
     MODELS_PAGE.write_text(models_and_systems_page(), encoding="utf-8")
+    COMMANDS_PAGE.write_text(commands_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def test_a_result_has_pictures_for_a_notebook(answers):
 
 
 def test_comparing_needs_two_jobs(path):
-    with pytest.raises(InputError, match="needs something to compare with"):
+    with pytest.raises(InputError, match="needs a second job to compare with"):
         sim.compare({"one": sim.load_job(path)})
 
 

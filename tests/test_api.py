@@ -82,7 +82,7 @@ def test_an_engine_that_does_not_exist_is_no_other_one(job):
 
 @pytest.mark.parametrize("values", [4, "124", None])
 def test_values_of_a_sweep_are_a_list(job, values):
-    with pytest.raises(InputError, match="must be a list of values to try; write for example"):
+    with pytest.raises(InputError, match="must be a list of values to try; for example"):
         sim.sweep(job, {"plan.tp": values})
 
 

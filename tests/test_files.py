@@ -24,8 +24,8 @@ def test_a_text_is_read_without_its_byte_order_mark(tmp_path):
         (b"", "is empty"),
         (b" \n\t\n", "is empty"),
         (b"\xff\xfe\x00", "cannot be read: it is not UTF-8 text"),
-        (b"a" * 11, "has more than the 10 bytes that such a file ever has"),
-        (b"a" * 10 + "\N{EM DASH}".encode(), "has more than the 10 bytes"),
+        (b"a" * 11, "has more than 10 bytes, the limit for such a file"),
+        (b"a" * 10 + "\N{EM DASH}".encode(), "has more than 10 bytes"),
     ],
 )
 def test_what_is_no_text_is_refused_with_what_would_do(tmp_path, content, rule):

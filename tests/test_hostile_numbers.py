@@ -82,8 +82,8 @@ def test_a_tag_that_belies_its_value_is_no_valid_yaml(text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('id,model\n1,"a\n2,b\n', "is no CSV"),
-        ('id,model\n1,"a\n2,b"\n3,c\n', "is a quote not closed"),
+        ('id,model\n1,"a\n2,b\n', "is not CSV"),
+        ('id,model\n1,"a\n2,b"\n3,c\n', "check for an unclosed quote"),
         ("id,model\n1,a,b\n", "more cells than columns in line 2"),
         ("id,model,id\n1,a,2\n", "has the column id twice"),
     ],
@@ -112,7 +112,7 @@ def test_two_sweeps_cannot_write_one_journal(tmp_path):
 def test_a_journal_with_a_line_that_is_no_row_is_refused(line, tmp_path):
     path = tmp_path / "table.csv.journal"
     path.write_text(json.dumps({"job": "a"}) + "\n" + line + "\n")
-    with pytest.raises(InputError, match="is no journal of a sweep"):
+    with pytest.raises(InputError, match="is not a journal of a sweep"):
         Journal(path, {"job": "a"}).__enter__()
 
 

@@ -1,4 +1,4 @@
-"""Can the documentation be read aloud, and are its terms explained?"""
+"""Can pages, help and messages be read aloud, and are their terms explained?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.command_reference import COMMANDS_PAGE, commands
 from tests.models_and_systems import MODELS_PAGE
 from tests.pages import PAGES, ROOT
 from tests.readability import (
@@ -13,14 +14,16 @@ from tests.readability import (
     abbreviations,
     glossary_terms,
     long_sentences,
+    printed_texts,
     prose,
     sentences,
+    unusual_words,
     words,
 )
 from tests.reference import API_PAGE, FIELDS_PAGE, STACKS_PAGE
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
-GENERATED = {API_PAGE, FIELDS_PAGE, MODELS_PAGE, STACKS_PAGE}
+GENERATED = {API_PAGE, COMMANDS_PAGE, FIELDS_PAGE, MODELS_PAGE, STACKS_PAGE}
 """Tables of evidence and docstrings, whose words are checked where they are written."""
 WRITTEN = [page for page in PAGES if page not in GENERATED]
 EVERYDAY = {"AI", "API", "CPU", "GPU", "README", "MIT", "SI", "GB", "MB", "GiB"}
@@ -40,6 +43,20 @@ NAMES = {
     "DJL",
 }
 """Names of makers, products, models and frameworks; their letters explain nothing."""
+PRINTED_NAMES = {
+    "AdamW", "ConnectX", "DAPPLE", "DGX", "HIP", "MPI", "SOAP", "ScheduleDualPipeV", "SuperNIC",
+}  # fmt: skip
+"""More names, of products and of others' code, which messages quote."""
+UNITS = {"KiB", "MiB", "TB", "TFLOP", "PFLOP", "USD", "MUSD"}
+PLACEHOLDERS = {
+    "CONFIG", "DP", "EP", "FIELD", "FILE", "FUNCTION", "HOST", "JOB", "NAME", "RANK", "TABLE",
+    "PORT", "TIME", "TRAIN", "VALUE", "DIR", "DAYS",
+}  # fmt: skip
+"""What the user puts something else for, as in ``--out FILE``."""
+QUOTED = {"OFF", "DtoD", "DtoH", "HtoD", "PtoP", "PIX", "PXB", "NUMA", "UTF", "END", "REPORT"}
+"""What files of other programs are made of, quoted as it stands there."""
+MODULES = sorted((ROOT / "simulator").rglob("*.py"))
+ROOMS = sorted({path.relative_to(ROOT / "simulator").parts[0] for path in MODULES})
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
@@ -71,6 +88,55 @@ def test_every_term_of_the_glossary_is_used_on_another_page():
 def test_no_term_has_two_entries():
     terms = glossary_terms(GLOSSARY)
     assert sorted({t for t in terms if terms.count(t) > 1}) == []
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, list[tuple[str, str]]]:
+    """Place and text of what the modules of each room may print, and the help of commands."""
+    found: dict[str, list[tuple[str, str]]] = {room: [] for room in ROOMS}
+    for path in MODULES:
+        name = path.relative_to(ROOT / "simulator")
+        texts = printed_texts(path.read_text(encoding="utf-8"))
+        found[name.parts[0]] += [(f"{name}:{line}", text) for line, text in texts]
+    found["cli"] += [(name, str(command.help)) for name, command in commands()]
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_sentence_that_is_printed_is_longer_than_35_words(printed, room):
+    long = [(place, long_sentences(text)) for place, text in printed[room]]
+    assert [each for each in long if each[1]] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_printed_uses_the_standard_words(printed, room):
+    unusual = [(place, unusual_words(text)) for place, text in printed[room]]
+    assert [each for each in unusual if each[1]] == []
+
+
+def test_every_abbreviation_that_is_printed_is_explained_or_a_name(printed):
+    known = {term for entry in glossary_terms(GLOSSARY) for term in re.findall(r"\w+", entry)}
+    known |= EVERYDAY | FORMATS | NAMES | PRINTED_NAMES | UNITS | PLACEHOLDERS | QUOTED
+    unknown = [
+        (place, missing)
+        for texts in printed.values()
+        for place, text in texts
+        if (missing := abbreviations(text) - known)
+    ]
+    assert unknown == []
+
+
+def test_printed_texts_are_the_literals_with_computed_parts_as_one_word():
+    source = '''"""A module."""
+rule = f"must divide {kv_heads} heads " "of the model"
+key, pattern = "ascii", r"(?i)two words"
+'''
+    assert [text for _, text in printed_texts(source)] == ["must divide x heads of the model"]
+
+
+def test_an_unusual_word_is_named_with_its_standard_one():
+    assert unusual_words("is no JSON") == ["is no -> is not a"]
+    assert unusual_words("there is no fabric") == []
 
 
 @pytest.mark.parametrize(

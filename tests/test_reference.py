@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from simulator.described.json_schemas import job_schema
+from tests.command_reference import COMMANDS_PAGE, commands, commands_page
 from tests.models_and_systems import KINDS, MODELS_PAGE, models_and_systems_page
 from tests.reference import (
     API_PAGE,
@@ -23,6 +24,22 @@ def test_the_page_of_the_python_api_is_that_of_the_docstrings():
 
 def test_the_page_of_the_fields_is_that_of_the_specifications():
     assert FIELDS_PAGE.read_text(encoding="utf-8") == fields_page(), "run make generated"
+
+
+def test_the_page_of_the_commands_is_that_of_the_commands():
+    assert COMMANDS_PAGE.read_text(encoding="utf-8") == commands_page(), "run make generated"
+
+
+def test_every_command_and_every_option_says_what_it_is_for():
+    for name, command in commands():
+        assert command.help, name
+        bare = [each.name for each in command.params if not each.help]
+        assert bare == [], name
+
+
+def test_every_command_that_can_end_with_1_says_when():
+    ends = {name for name, command in commands() if "Exits with 1 if" in command.help}
+    assert {"run", "memory", "plan", "capacity", "rent", "limits", "balance"} <= ends
 
 
 def test_make_generated_writes_every_schema_and_every_page():

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Answer(ABC):
-    """What a question gives, with the views that people take of it."""
+    """An answer, with its table, JSON and HTML page."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """The answer as plain data: what the command prints with ``--json``."""
+        """The answer as plain data, as the command prints it with ``--json``."""
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
@@ -34,14 +34,14 @@ class Answer(ABC):
 
     @abstractmethod
     def page(self) -> AnswerPage:
-        """What its page says."""
+        """Content of the HTML page."""
 
     def to_json(self, indent: int | None = 2) -> str:
         """The answer as one JSON object, as the command prints it."""
         return json_text(self.to_dict(), indent)
 
     def write_html(self, path: str | Path) -> Path:
-        """Write one HTML page that needs no network; returns its path."""
+        """Write a self-contained HTML page; returns its path."""
         from simulator.exporters.html.answer_page import write_answer_page
 
         write_answer_page(self.page(), path)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CapacityAnswer(Answer):
-    """Days, GPU-hours, money, energy and CO2 of a campaign; ``found`` holds all of it."""
+    """Days, GPU-hours, cost, energy and CO2 of a campaign; ``found`` holds all of it."""
 
     found: Capacity
 
@@ -70,14 +70,14 @@ class CapacityAnswer(Answer):
             low, high = map(format_seconds, time.wall_band_s)
             yield f"The 80 % prediction interval is {low} to {high}, for the error of the step."
         if time.goodput_share is None:
-            yield "Goodput is not known, so these are the days of a cluster that never fails."
+            yield "Goodput is unknown, so this assumes a cluster that never fails."
         cheapest = self.found.money.cheapest
         if cheapest is None:
-            yield "No price is known, so the money stays open."
+            yield "No price is known, so the cost is unknown."
         else:
             yield f"The cheapest way to pay is {cheapest[0]}: {cheapest[1]:,.0f} USD."
         if not self.found.fits:
-            yield "The job does not fit into memory; clustersim run says what would."
+            yield "The job does not fit into memory; clustersim run shows what would."
 
 
 def _goodput_dict(found: Goodput) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def _headline(found: Capacity) -> Iterator[tuple[str, str]]:
     time, cheapest = found.time, found.money.cheapest
     yield "duration", format_seconds(time.wall_s)
     yield "GPU-hours", f"{time.gpu_s / HOUR_S:,.0f}"
-    yield "money", "open" if cheapest is None else f"{cheapest[1]:,.0f} USD"
+    yield "cost", "unknown" if cheapest is None else f"{cheapest[1]:,.0f} USD"
     energy_j, co2_kg = found.energy.total_j, found.energy.co2_kg
-    yield "energy", "open" if energy_j is None else f"{energy_j / J_PER_KWH / 1000:,.1f} MWh"
-    yield "CO2", "open" if co2_kg is None else f"{co2_kg / 1000:,.1f} t"
-    yield "goodput", "open" if time.goodput_share is None else percent(time.goodput_share)
+    yield "energy", "unknown" if energy_j is None else f"{energy_j / J_PER_KWH / 1000:,.1f} MWh"
+    yield "CO2", "unknown" if co2_kg is None else f"{co2_kg / 1000:,.1f} t"
+    yield "goodput", "unknown" if time.goodput_share is None else percent(time.goodput_share)
 
 
 def _goodput_tables(found: Goodput) -> Iterator[Table]:
@@ -111,7 +111,7 @@ def _goodput_tables(found: Goodput) -> Iterator[Table]:
     heads = [*columns(("what",), ("mean", "share")), Column("", "bars")]
     failures = ", ".join(f"{name} {count:.1f}" for name, count in found.failures.items())
     note = f"Mean failures: {failures or 'none'}."
-    caption = f"The mean of {found.members} simulated campaigns; bars start at zero"
+    caption = f"Mean of {found.members} simulated campaigns"
     yield Table("Where the days go", caption, heads, rows, notes=(note,))
     if found.tried:
         shares = [
@@ -120,7 +120,7 @@ def _goodput_tables(found: Goodput) -> Iterator[Table]:
         ]
         heads = columns((), ("checkpoint every", "goodput"))
         guess = f"Daly's formula says {format_seconds(found.first_guess_s)}"
-        yield Table("How often to save", guess, heads, shares)
+        yield Table("Checkpoint interval", guess, heads, shares)
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ class ClustersAnswer(Answer):
     """The campaign on several clusters.
 
     Attributes:
-        job: Whose campaign it is.
-        clusters: Each with what it takes, or why it is refused.
-        deadline_s: The campaign should be done by then [s]; None where nothing was asked.
-        budget_usd: It should cost no more; None where nothing was asked.
+        job: The job with the campaign.
+        clusters: Time and cost of each cluster, or why it is refused.
+        deadline_s: Deadline of the campaign [s]; None if not given.
+        budget_usd: Largest cost [USD]; None if not given.
     """
 
     job: Job
@@ -141,7 +141,7 @@ class ClustersAnswer(Answer):
 
     @property
     def ran(self) -> list[Capacity]:
-        """Clusters that the job can run on."""
+        """Clusters that can run the job."""
         from simulator.planning.campaign.capacity import Capacity
 
         return [each for each in self.clusters if isinstance(each, Capacity)]
@@ -153,7 +153,7 @@ class ClustersAnswer(Answer):
 
         found: dict[str, Capacity | None] = {}
         if self.deadline_s is not None:
-            name = f"fewest GPUs done in {format_seconds(self.deadline_s)}"
+            name = f"fewest GPUs that finish in {format_seconds(self.deadline_s)}"
             found[name] = smallest_in_time(self.ran, self.deadline_s)
         if self.budget_usd is not None:
             name = f"fastest within {self.budget_usd:,.2f} USD"
@@ -189,7 +189,7 @@ class ClustersAnswer(Answer):
         ]
 
     def said_of(self) -> str:
-        """The model and how much it is trained."""
+        """The model and the number of tokens."""
         tokens = self.job.campaign.tokens
         return f"{self.job.model.name}, {f'{tokens:,} tokens' if tokens else 'one step'}"
 
@@ -225,7 +225,7 @@ class ClustersAnswer(Answer):
             cheapest = min(priced, key=lambda each: each.money.cheapest[1])  # type: ignore[index]
             yield f"The cheapest: {_where(cheapest)}"
         if len(priced) < len(self.ran):
-            yield "Where no price is known, the money stays open."
+            yield "Without a price, the cost is unknown."
 
     def _tables(self) -> list[Table]:
         from simulator.exporters.html.answer_page import Column, Table, columns
@@ -233,7 +233,7 @@ class ClustersAnswer(Answer):
         numbers = ("GPUs", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
         heads = [*columns(("system", "plan"), numbers), Column("paid")]
         rows = [_cluster_cells(each) for each in self.clusters]
-        figures = Table("Clusters", "Money by the cheapest way of paying", heads, rows)
+        figures = Table("Clusters", "Cost by the cheapest way of paying", heads, rows)
         return [figures, self._days_table()] if self.ran else [figures]
 
     def _days_table(self) -> Table:
@@ -256,7 +256,7 @@ class ClustersAnswer(Answer):
             Column("", "bars"),
         ]
         deadline = "" if mark is None else "; the dashed line is the deadline"
-        return Table("How long", f"Bars start at zero{deadline}", heads, rows)
+        return Table("Duration", f"Time in days{deadline}", heads, rows)
 
 
 def _band_s(found: Capacity) -> tuple[float, float]:
@@ -311,10 +311,10 @@ def cluster_row(found: Capacity | Refusal) -> list[str]:
         plan_text(found.job),
         format_seconds(time.step_time_s),
         percent(found.step.mfu),
-        "open" if time.goodput_share is None else percent(time.goodput_share),
+        "unknown" if time.goodput_share is None else percent(time.goodput_share),
         format_seconds(time.wall_s),
         f"{time.gpu_s / HOUR_S:,.0f}",
-        "open" if cheapest is None else f"{cheapest[1]:,.0f}",
+        "unknown" if cheapest is None else f"{cheapest[1]:,.0f}",
         "" if cheapest is None else cheapest[0],
     ]
 
@@ -343,28 +343,28 @@ def capacity(
     on_member: Callable[[], None] | None = None,
     on_cluster: Callable[[int], None] | None = None,
 ) -> CapacityAnswer | ClustersAnswer:
-    """What the job's campaign takes: days, GPU-hours, money, energy and CO2.
+    """Predict days, GPU-hours, cost, energy and CO2 of the job's campaign.
 
     With ``systems``, ``gpus``, ``deadline_s`` or ``budget_usd`` several clusters are compared, each
-    under its own fastest plan that fits.
+    with its fastest plan that fits.
 
     Args:
-        job: With ``campaign.tokens``.
+        job: A job with ``campaign.tokens``.
         systems: Hardware profiles to compare; by default the job's own.
-        gpus: Numbers of GPUs; by default those of the job, or with a deadline or a budget all over
-            which the global batch can be spread.
-        deadline_s: Find the fewest GPUs that are done by then [s].
-        budget_usd: Find the fastest cluster within it [USD].
-        keep_plan: Whether the job's plan stays on all clusters.
-        members: Campaigns with failures to simulate.
-        seed: Of their failures.
-        risk: Probability of running out of memory that a cluster has at most.
-        workers: Processes that search for plans; by default one per core.
+        gpus: Numbers of GPUs; by default that of the job, or with a deadline or a budget all over
+            which the global batch can be divided.
+        deadline_s: Find the fewest GPUs that finish in this time [s].
+        budget_usd: Find the fastest cluster within this budget [USD].
+        keep_plan: Whether all clusters use the job's plan.
+        members: Number of campaigns with failures to simulate.
+        seed: Random seed of the failures.
+        risk: Largest accepted probability of running out of memory.
+        workers: Number of processes that search for plans; by default one per core.
         on_member: Called after each simulated campaign of one cluster.
-        on_cluster: Called after each of several clusters with how many there are.
+        on_cluster: Called after each of several clusters with their number.
 
     Raises:
-        InputError: The plan cannot run, or the campaign lacks what is needed.
+        InputError: The plan cannot run, or the campaign lacks a field.
     """
     from simulator.planning.campaign.capacity import capacity as capacity_of
     from simulator.planning.campaign.capacity import cluster_sizes, compare_clusters

@@ -54,9 +54,9 @@ class LimitsAnswer(Answer):
             "now",
             "largest that fits",
             "in steps of",
-            "device memory then",
+            "device memory with it",
             "likely to fit",
-            "largest at even odds",
+            "50 % likely to fit",
         )
         rows = [cells(limit_row(limit)) for limit in self.limits]
         table = Table("Limits", "Each is raised alone", columns(("field",), numbers), rows)
@@ -64,7 +64,10 @@ class LimitsAnswer(Answer):
         sentences = [f"{limit.field} may be {limit.largest or 'no value'}." for limit in known]
         return AnswerPage(
             title=f"What still fits: {self.job.title}",
-            sentences=[*sentences, f"With a risk of {percent(self.risk)} to run out of memory."],
+            sentences=[
+                *sentences,
+                f"Accepted risk of running out of memory: {percent(self.risk)}.",
+            ],
             tables=[table],
             job_yaml=job_yaml(self.job),
             command="clustersim limits job.yaml",
@@ -84,11 +87,11 @@ def limit_row(limit: Limit) -> tuple[str, ...]:
 def limits(
     job: Job, *, risk: float = DEFAULT_RISK, on_trial: Callable[[], None] | None = None
 ) -> LimitsAnswer:
-    """The largest microbatch, sequence length and number of layers that fit, each alone.
+    """Find the largest microbatch, sequence length and number of layers that fit, each alone.
 
     Args:
-        job: What is to grow.
-        risk: Probability of running out of memory that is accepted.
+        job: The job to enlarge.
+        risk: Accepted probability of running out of memory.
         on_trial: Called after each simulation.
 
     Raises:
@@ -101,12 +104,12 @@ def limits(
 
 @dataclass(frozen=True)
 class SensitivityAnswer(Answer):
-    """What every number of the hardware profile does to the step, the largest effect first.
+    """Effect of every number of the hardware profile on the step, largest first.
 
     Attributes:
         job: The job.
-        share: By how much each number was lowered and raised.
-        numbers: All that were moved.
+        share: Relative change of each number, down and up.
+        numbers: All numbers that were changed.
     """
 
     job: Job
@@ -114,7 +117,7 @@ class SensitivityAnswer(Answer):
     numbers: Sequence[Sensitivity]
 
     def largest(self, count: int) -> list[Sensitivity]:
-        """The numbers with the largest effects, those without any left out."""
+        """The numbers with the largest effects, without those that have none."""
         return [each for each in self.numbers[:count] if each.effect > SMALLEST_EFFECT]
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,14 +130,12 @@ class SensitivityAnswer(Answer):
         return frame([asdict(each) for each in self.numbers])
 
     def count_text(self) -> str:
-        """How many numbers were moved, and how many of them to no effect."""
+        """How many numbers were changed, and how many of them had no effect."""
         without = sum(each.effect <= SMALLEST_EFFECT for each in self.numbers)
-        return (
-            f"{len(self.numbers)} numbers moved, {without} of them without any effect on this job."
-        )
+        return f"{len(self.numbers)} numbers changed, {without} of them without effect on this job."
 
     def to_calibrate(self, top: int = 15) -> Sensitivity | None:
-        """Of the largest, the first that was never measured."""
+        """The most important number that was never measured."""
         return next((each for each in self.largest(top) if each.source in _ROUGH), None)
 
     def page(self) -> AnswerPage:
@@ -169,14 +170,14 @@ class SensitivityAnswer(Answer):
         heads += [Column("", "bars"), Column(more, "number"), Column("", "bars")]
         table = Table(
             "Change of the step time",
-            f"The dashed line is no change; each half of a bar's room is {percent(most, 2)}",
+            f"The dashed line is no change; each side spans {percent(most, 2)}",
             heads,
             rows,
             (("shorter step", GAIN), ("longer step", LOSS)),
             (self.count_text(),),
         )
         return AnswerPage(
-            title=f"Numbers that matter most: {self.job.title}",
+            title=f"Most important numbers of the profile: {self.job.title}",
             sentences=list(self._sentences(shown)),
             tables=[table],
             job_yaml=job_yaml(self.job),
@@ -218,13 +219,13 @@ def sensitivity(
     engine: Engine = "des",
     on_trial: Callable[[int, int], None] | None = None,
 ) -> SensitivityAnswer:
-    """Which numbers of the hardware profile matter most for the job.
+    """Find the numbers of the hardware profile that matter most for the job.
 
     Args:
-        job: With its plan.
-        share: By how much each number is lowered and raised.
+        job: The job to analyse.
+        share: Relative change of each number, down and up.
         engine: ``replay`` is faster, without contention.
-        on_trial: Called with how many numbers are done, and how many there are.
+        on_trial: Called with the count of finished numbers and their total.
 
     Raises:
         InputError: The job cannot run.
@@ -243,7 +244,7 @@ class CompareAnswer(Answer):
     """Why steps differ, by causes that sum to the difference.
 
     Attributes:
-        runs: The jobs by name, with their results; all are compared with the first.
+        runs: Jobs by name, with their results; each is compared with the first.
         differences: One for each of the others.
     """
 
@@ -262,7 +263,7 @@ class CompareAnswer(Answer):
         prices = [self.usd_per_billion_tokens(run) for run in self.runs]
         if all(price is None for price in prices):
             return []
-        return ["open" if price is None else f"{price:,.2f}" for price in prices]
+        return ["unknown" if price is None else f"{price:,.2f}" for price in prices]
 
     def to_dict(self) -> dict[str, Any]:
         """Every run, and its difference from the first."""
@@ -368,29 +369,31 @@ def _causes_table(first: Run, other: Run, found: Difference) -> Table:
         for cause in sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
     ]
     heads = columns(("cause",), (first.name, other.name, "difference", "of the step"))
-    return Table(f"{other.name} against {first.name}", "They sum to the difference", heads, rows)
+    return Table(
+        f"{other.name} against {first.name}", "The rows sum to the difference", heads, rows
+    )
 
 
 def compare(
     jobs: Mapping[str, Job] | Sequence[tuple[str, Job]], *, engine: Engine = "des"
 ) -> CompareAnswer:
-    """Why steps differ; all are compared with the first.
+    """Explain why steps differ; every job is compared with the first.
 
-    Jobs that train different numbers of tokens per GPU are brought to the tokens of the first.
+    If jobs train different numbers of tokens per GPU, times are scaled to the tokens of the first.
 
     Args:
-        jobs: Two or more, by the name that the answer calls them (names may repeat in pairs).
-        engine: How steps are simulated.
+        jobs: Two or more jobs by name; in pairs, names may repeat.
+        engine: Engine that simulates the steps.
 
     Raises:
-        InputError: There are fewer than two, or one cannot run.
+        InputError: There are fewer than two jobs, or one cannot run.
     """
     from simulator.exporters.html.compare_report import Run
     from simulator.results.difference import difference
 
     if len(jobs) < 2:
-        hint = "give two jobs or more, each by a name of its own"
-        raise InputError.single("jobs", "needs something to compare with", len(jobs), hint)
+        hint = "give two or more jobs, each with a different name"
+        raise InputError.single("jobs", "needs a second job to compare with", len(jobs), hint)
     pairs = jobs.items() if isinstance(jobs, Mapping) else jobs
     runs = [Run(name, simulate(job, engine=engine), job) for name, job in pairs]
     first, *others = runs

@@ -88,7 +88,7 @@ def _heat_map(rows: Sequence[Row], fields: Sequence[str]) -> list[Table]:
         [Cell(value), *(_heat(found.get((value, name)), best) for name in names)]
         for value in dict.fromkeys(str(row[down]) for row in rows)
     ]
-    caption = "tokens/s per GPU; the darker, the faster; combinations that do not fit have none"
+    caption = "tokens/s per GPU; darker is faster; empty if the combination does not fit"
     return [Table(f"{down} against {across}", caption, heads, body)]
 
 
@@ -133,5 +133,5 @@ def _rows_table(rows: Sequence[Row], fields: Sequence[str]) -> Table:
         Column(""),
     ]
     left = len(rows) - _MOST_ROWS
-    notes = (f"{left} more rows are in the table of --out.",) if left > 0 else ()
+    notes = (f"{left} more rows are in the table that --out writes.",) if left > 0 else ()
     return Table("All combinations", "Bars start at zero", heads, body, notes=notes)

@@ -27,11 +27,11 @@ MEMORY_KEYS = (
 
 @dataclass(frozen=True)
 class MemoryAnswer(Answer):
-    """Who holds which bytes on every pipeline stage.
+    """What uses the memory of every pipeline stage.
 
     Attributes:
         result: The simulated step.
-        savings: Single changes that save memory; None where that was not asked.
+        savings: Single changes that save memory; None if not asked for.
     """
 
     result: Result
@@ -46,7 +46,7 @@ class MemoryAnswer(Answer):
         return {**{key: document[key] for key in MEMORY_KEYS if key in document}, **found}
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per class of ranks: its stage, its three peaks, every owner's share [B]."""
+        """One row per class of ranks: stage, three peaks, bytes of every owner [B]."""
         return frame(
             [
                 {
@@ -99,7 +99,7 @@ class MemoryAnswer(Answer):
         )
         return AnswerPage(
             title=f"Memory of {self.result.title}",
-            sentences=[f"The job {fits}; it is likely to fit with {likely}."],
+            sentences=[f"The job {fits}; the probability is {likely}."],
             tables=[table],
             job_yaml=job_yaml(self.result.job),
         )
@@ -108,12 +108,12 @@ class MemoryAnswer(Answer):
 def memory(
     job: Job, *, savings: bool = False, on_trial: Callable[[], None] | None = None
 ) -> MemoryAnswer:
-    """Who holds which bytes, per pipeline stage.
+    """Show what uses the memory of every pipeline stage.
 
     Args:
-        job: What is simulated.
+        job: The job to simulate.
         savings: Whether to simulate single changes that save memory.
-        on_trial: Called after each of them.
+        on_trial: Called after each simulated change.
 
     Raises:
         InputError: The job cannot run.
@@ -126,7 +126,7 @@ def memory(
 
 @dataclass(frozen=True)
 class ScheduleAnswer(Answer):
-    """A pipeline schedule, run with free communication; times are in the unit of the costs."""
+    """A pipeline schedule with free communication; times are in the unit of the given times."""
 
     run: UnitRun
 
@@ -156,10 +156,10 @@ class ScheduleAnswer(Answer):
             cells([rank, f"{run.peaks[rank]:g}", run.weight_versions[rank], f"{run.waits(rank):g}"])
             for rank in range(run.stages)
         ]
-        numbers = ("most microbatches held", "weight versions", "waits")
+        numbers = ("most microbatches in flight", "weight versions", "waits")
         return AnswerPage(
             title=f"{run.info.name}: {run.stages} stages, {run.microbatches} microbatches",
-            sentences=[f"{percent(run.bubble_share)} of a step is bubble."],
+            sentences=[f"{percent(run.bubble_share)} of the step is bubble."],
             tables=[Table("Ranks", "", columns(("rank",), numbers), rows)],
         )
 
@@ -174,16 +174,16 @@ def schedule(
     backward: float = 2.0,
     weight: float | None = None,
 ) -> ScheduleAnswer:
-    """In which order every rank of a pipeline works, where communication is free.
+    """Run a pipeline schedule with free communication.
 
     Args:
-        name: A schedule; ``clustersim schedule list`` shows all.
+        name: A name that ``clustersim schedule list`` prints.
         pp: Pipeline stages.
         microbatches: Microbatches per step.
-        vpp: Chunks per stage; None takes the fewest.
-        forward: Time of a forward of one microbatch on one rank, in any unit.
-        backward: Time of a whole backward.
-        weight: Part of it that weight gradients take; None is half.
+        vpp: Chunks per stage; None uses the fewest possible.
+        forward: Forward time of one microbatch on one rank, in any unit.
+        backward: Time of a whole backward, in the same unit.
+        weight: Time of the weight gradients within the backward; None is half of it.
 
     Raises:
         InputError: The name is unknown, or a size or a time is wrong.

@@ -30,7 +30,7 @@ KINDS = ("published", "collectives", "kernels", "serving")
 
 @dataclass(frozen=True)
 class DiagnoseAnswer(Answer):
-    """Why a run may not be as predicted; ``found`` holds every hypothesis, simulated."""
+    """Likely reasons why a run differs from its prediction; ``found`` holds all of them."""
 
     found: Diagnosis
 
@@ -65,7 +65,7 @@ class DiagnoseAnswer(Answer):
         return frame(self.to_dict()["hypotheses"])
 
     def page(self) -> AnswerPage:
-        """The hypotheses, the likeliest first, and how to be sure."""
+        """The hypotheses, the likeliest first, and how to check each."""
         from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
 
         found, observed = self.found, self.found.observation
@@ -84,16 +84,17 @@ class DiagnoseAnswer(Answer):
             for each in found.hypotheses[:10]
         ]
         heads = columns(
-            ("what may be otherwise", "to be sure"), ("likelihood", "step then", "memory then")
+            ("possible cause", "how to check"), ("likelihood", "step with it", "memory with it")
         )
         nothing = percent(found.nothing_probability)
         return AnswerPage(
-            title=f"Why is the run not as predicted? {found.job.title}",
+            title=f"Why does the run differ from its prediction? {found.job.title}",
             sentences=[
                 f"Measured {measured}, predicted {predicted}: {off}.",
-                f"With a likelihood of {nothing} nothing is hidden: predictions are off as far.",
+                f"With a probability of {nothing}, there is no hidden cause: predictions often "
+                "differ this much.",
             ],
-            tables=[Table("What may be otherwise", "Each simulated alone", heads, rows)],
+            tables=[Table("Possible causes", "Each cause is simulated alone", heads, rows)],
             job_yaml=job_yaml(found.job),
         )
 
@@ -109,20 +110,20 @@ def diagnose(
     error_share: float | None = None,
     on_trial: Callable[[], None] | None = None,
 ) -> DiagnoseAnswer:
-    """Why a run may not be as predicted: what real runs do without saying, simulated and weighed.
+    """Find likely reasons why a run differs from its prediction, by simulating each.
 
     Args:
-        job: What was run.
-        step_s: Its measured step [s].
-        memory_bytes: Its measured peak of memory [B].
-        memory_kind: What that is: ``allocated``, ``reserved`` or ``device``.
-        phases_s: Measured parts of the step by their name in the breakdown [s].
+        job: The job that was run.
+        step_s: The measured step time [s].
+        memory_bytes: The measured peak memory [B].
+        memory_kind: Kind of that memory: ``allocated``, ``reserved`` or ``device``.
+        phases_s: Measured parts of the step, by their name in the breakdown [s].
         trace: One rank's profile of torch.profiler, in place of the phases.
-        error_share: How far predictions of this system are off, one standard deviation.
+        error_share: Standard deviation of prediction errors of this system, as a share.
         on_trial: Called after each simulation.
 
     Raises:
-        InputError: The job cannot run, or the trace is not of it.
+        InputError: The job cannot run, or the trace is of another job.
     """
     from simulator.planning.diagnosis.diagnosis import diagnose as diagnosis_of
     from simulator.planning.diagnosis.diagnosis import errors_of, suspects
@@ -131,7 +132,7 @@ def diagnose(
 
     times: TimeView | None = None
     if trace is not None and phases_s:
-        hint = "leave out the phases: a trace holds all of them"
+        hint = "remove the phases: a trace holds all of them"
         raise InputError.single("phases_s", "cannot be combined with a trace", hint=hint)
     if trace is not None:
         times = TraceTimes.read(Path(trace), job)
@@ -148,7 +149,13 @@ def _nothing() -> None:
     return
 
 
-RUN_NUMBERS = ("measured", "predicted", "with what was learnt", "width of its band", "now")
+RUN_NUMBERS = (
+    "measured",
+    "predicted",
+    "after calibration",
+    "width of its prediction interval",
+    "now",
+)
 """What :func:`run_rows` says of a run, after its name."""
 
 
@@ -169,7 +176,7 @@ def run_rows(found: OwnSystem) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class CalibrateAnswer(Answer):
-    """What measured runs say of a system; ``found`` holds the numbers and every run."""
+    """A profile fitted to measured runs; ``found`` holds the numbers and every run."""
 
     found: OwnSystem
 
@@ -201,7 +208,7 @@ class CalibrateAnswer(Answer):
         """One row per run: measured_step_s, predicted_before_s, predicted_after_s."""
         return frame(self.to_dict()["runs"])
 
-    def write_profile(self, path: str | Path, reference: str = "own runs") -> Path:
+    def write_profile(self, path: str | Path, reference: str = "measured runs") -> Path:
         """Write the calibrated profile, with ``reference`` as the source of its numbers."""
         from simulator.files import write_whole
 
@@ -214,9 +221,9 @@ class CalibrateAnswer(Answer):
 
         found = self.found
         rows = [cells(row) for row in run_rows(found)]
-        title = f"What runs of {found.framework} say of {found.profile}"
+        title = f"{found.profile}, calibrated with {found.framework} runs"
         table = Table("Runs", "", columns(("run",), RUN_NUMBERS), rows)
-        sentence = f"{len(found.fields)} numbers of the profile moved."
+        sentence = f"{len(found.fields)} numbers of the profile changed."
         return AnswerPage(title=title, sentences=[sentence], tables=[table])
 
 
@@ -226,13 +233,13 @@ def calibrate(
     *,
     on_run: Callable[[], None] | None = None,
 ) -> CalibrateAnswer:
-    """What a few measured steps say of a system.
+    """Fit the profile of a system to a few measured steps.
 
     Args:
-        runs: A table with the columns of ``reports/data/runs_open.csv``, or jobs with the step
-            that was measured of each [s].
+        runs: A table with the columns of ``reports/data/runs_open.csv``, or pairs of a job and its
+            measured step time [s].
         profile: The system: a shipped name or a .yaml file.
-        on_run: Called after each run that was read.
+        on_run: Called after each run.
 
     Raises:
         InputError: A run cannot be simulated, or was measured on another system.
@@ -244,7 +251,7 @@ def calibrate(
     if isinstance(runs, (str, Path)):
         return CalibrateAnswer(own_system(name, table_runs(Path(runs), name, on_run or _nothing)))
     if not runs:
-        raise InputError.single("runs", "needs one run at least", hint="give (job, seconds)")
+        raise InputError.single("runs", "needs at least one run", hint="give (job, seconds)")
     moved = [(on_system(job, name), measured_s) for job, measured_s in runs]
     known = [(job, job_run(job, run_step(job), measured_s, None)) for job, measured_s in moved]
     return CalibrateAnswer(own_system(name, known))
@@ -259,7 +266,7 @@ class Report(Protocol):
 
 @dataclass(frozen=True)
 class ValidateAnswer(Answer):
-    """Predictions held against measurements."""
+    """Predictions compared with measurements."""
 
     report: Report
 
@@ -268,7 +275,7 @@ class ValidateAnswer(Answer):
         return dict(self.report.to_dict())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per measurement, with what was predicted of it."""
+        """One row per measurement, with its prediction."""
         return frame([dict(row) for row in self.to_dict()["rows"]])
 
     @property
@@ -286,7 +293,7 @@ class ValidateAnswer(Answer):
         rows = [cells(map(cell_text, row.values())) for row in document["rows"]]
         totals = [(str(name), cell_text(value)) for name, value in self.summary.items()]
         return AnswerPage(
-            title="Predictions against measurements",
+            title="Predictions compared with measurements",
             sentences=[f"{len(rows)} rows."],
             tables=[Table("Rows", "", columns(names), rows)],
             headline=totals,
@@ -312,16 +319,17 @@ def validate(
     executor: Executor | None = None,
     on_row: Callable[[object], None] | None = None,
 ) -> ValidateAnswer:
-    """How far predictions are from measurements.
+    """Compare predictions with measurements.
 
     Args:
-        table: What was measured, as the commands ``clustersim validate`` read it.
-        kind: What its rows are: training runs, collectives, kernels, or runs of serving.
-        anchor: Of training runs, how many of each source calibrate before the rest is predicted.
-        profile: Of kernels, the profile that answers every row; by default that of its GPU.
-        grades: Of serving, only rows of these grades.
-        executor: Where training runs and serving are simulated; in this process if None.
-        on_row: Called after each of their rows.
+        table: Table of measurements, as the commands ``clustersim validate`` read it.
+        kind: What the rows are: training runs, collectives, kernels, or serving runs.
+        anchor: For training runs: number of runs per source that calibrate before the others are
+            predicted.
+        profile: For kernels: the profile that predicts every row; by default that of the row's GPU.
+        grades: For serving: use rows of these grades only.
+        executor: Executor that simulates training and serving runs; None simulates in this process.
+        on_row: Called after each row.
 
     Raises:
         InputError: The table cannot be read.

@@ -75,7 +75,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Result(StepResult):
-    """A step's numbers, with the views that people take of them.
+    """Result of one simulated step, with its tables, pictures and pages.
 
     Pictures are written as PNG, SVG or PDF, by the suffix of the path; methods that write
     return the path. ``job`` is what was simulated, and ``engine`` how; the numbers are:
@@ -90,9 +90,9 @@ class Result(StepResult):
         return f"Result({self.title}: step {step}, MFU {mfu}, {room})"
 
     def explain_misfit(self) -> str:
-        """Who takes the memory and which change would fit; empty where the job fits.
+        """What uses the memory and which change would fit; empty if the job fits.
 
-        The change is found by simulating candidates, which may take some seconds.
+        Candidates are simulated, which may take some seconds.
         """
         return self._misfit
 
@@ -131,7 +131,7 @@ class Result(StepResult):
         return notebook_view(self)
 
     def picture(self, of: str = "pipeline") -> Picture:
-        """A picture to show in a notebook: of pipeline, memory, breakdown or links.
+        """A picture for a notebook: pipeline, memory, breakdown or links.
 
         Raises:
             InputError: There is no such picture.
@@ -152,16 +152,16 @@ class Result(StepResult):
         return Picture(builders[of](self))
 
     def plot_pipeline(self, path: str | Path) -> Path:
-        """Draw stage against time, with what runs in parallel to the work of each stage.
+        """Draw the stages over time, with what runs in parallel on each of them.
 
-        Where there are more classes of ranks than a page has room for, some stand for all.
+        If there are too many classes of ranks for a page, only some are drawn.
         """
         from simulator.plots.pipeline import build_pipeline_figure
 
         return _saved(build_pipeline_figure(self, max_stages=_MOST_ROWS), path)
 
     def plot_memory(self, path: str | Path) -> Path:
-        """Draw who holds memory at the peak of each stage, against capacity."""
+        """Draw the memory of each stage at its peak by owner, with the capacity."""
         from simulator.plots.memory import build_memory_by_owner_figure
 
         return _saved(build_memory_by_owner_figure(self), path)
@@ -185,7 +185,7 @@ class Result(StepResult):
         return _saved(build_links_figure(self), path)
 
     def plot_roofline(self, path: str | Path) -> Path:
-        """Draw how near each kernel of a layer comes to what the device could do."""
+        """Draw the roofline of the device with each kernel of a layer."""
         from simulator.plots.roofline import build_roofline_figure
         from simulator.program.price.roofline import roofline
 
@@ -199,9 +199,9 @@ class Result(StepResult):
         return _saved(build_placement_figure(placement(self.job)), path)
 
     def plot_all(self, folder: str | Path) -> list[Path]:
-        """Draw every picture into a folder, made if it is not there.
+        """Draw every picture into a folder, which is created if needed.
 
-        Roofline and placement are those of one kind of GPU; a mixed cluster has none.
+        A cluster with several kinds of GPUs has no roofline and no placement.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -232,9 +232,10 @@ class Result(StepResult):
 
         Args:
             path: The file.
-            ranks: Ranks to show, each by the class that stands for it; by default all.
-            max_events: Where there are more, whole classes are left out, evenly spread.
-            kernels: Whether compute operations also show what they are made of.
+            ranks: Ranks whose classes the trace shows; by default all.
+            max_events: Largest number of events; beyond it, whole classes are left out, evenly
+                spread.
+            kernels: Whether to also show the kernels of compute operations.
         """
         from simulator.exporters.chrome_trace import write_trace
         from simulator.results.rank_classes import classes_of
@@ -246,13 +247,13 @@ class Result(StepResult):
         return path
 
     def difference_from(self, first: StepResult) -> Difference:
-        """Why this step takes longer or less than another, by causes that sum up."""
+        """Why this step is slower or faster than another, by causes that sum to the difference."""
         from simulator.results.difference import difference
 
         return difference(first, self)
 
     def advice(self, *, on_trial: Callable[[], None] | None = None) -> Advice:
-        """What binds the step and which single change would help, found by simulating some.
+        """What limits the step and which single change would help; candidates are simulated.
 
         Args:
             on_trial: Called after each simulated candidate, for progress.
@@ -262,7 +263,7 @@ class Result(StepResult):
         return advice(self.job, self, misfit=self.explain_misfit(), on_trial=on_trial)
 
     def write_html(self, path: str | Path, *, on_trial: Callable[[], None] | None = None) -> Path:
-        """Write one HTML page that needs no network; some twenty what-ifs are simulated for it.
+        """Write a self-contained HTML page; it simulates about twenty what-ifs.
 
         Args:
             path: The file.
@@ -275,18 +276,18 @@ class Result(StepResult):
 
 
 def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Result:
-    """One training step of a job, on the CPU of this machine.
+    """Simulate one training step of a job on the CPU of this machine.
 
-    Ranks that must behave the same are simulated once, so the number of GPUs costs next to
-    nothing; microbatches times pipeline stages do. A job that does not fit into memory has a
-    result all the same: ask its ``fits``.
+    Ranks that behave the same are simulated once, so the run time depends on microbatches times
+    pipeline stages and hardly on the number of GPUs. A job that does not fit into memory also
+    has a result: see its ``fits``.
 
     Args:
-        job: What to simulate.
+        job: The job to simulate.
         engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
             faster lower bound without contention.
-        unfolded: Whether to simulate every rank by itself instead of one of each kind;
-            the answer is the same and takes longer.
+        unfolded: Whether to simulate every rank instead of one of each class; the answer is the
+            same and takes longer.
 
     Returns:
         Numbers of one step in the steady state, without data loading, logging, evaluation,
@@ -302,19 +303,19 @@ def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Res
 
 
 def sample(job: Job, samples: int = 1000, *, seed: int | None = None) -> StepDistribution:
-    """How the steps of a job spread, where its ``variation`` or ``batch.lengths`` say what differs.
+    """Sample steps of a job whose ``variation`` or ``batch.lengths`` say what differs.
 
     Args:
         job: What to sample.
-        samples: How many steps to draw.
-        seed: Of the draws; by default the job's.
+        samples: Number of steps to sample.
+        seed: Random seed; by default the job's.
 
     Returns:
-        Mean and percentiles of the step, how stragglers grow with the GPUs that wait for each
-        other, how likely memory runs out, and every sampled step.
+        Mean and percentiles of the step time, the effect of stragglers by number of GPUs, the
+        probability of running out of memory, and every sampled step.
 
     Raises:
-        InputError: Nothing of the job varies, or not in a way that is modelled.
+        InputError: Nothing in the job varies, or not in a way that is modelled.
     """
     from simulator.planning.distribution.sampled_steps import step_distribution
 

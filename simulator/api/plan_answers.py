@@ -35,12 +35,12 @@ class PlanAnswer(Answer):
     """The fastest plans that fit.
 
     Attributes:
-        job: Whose plan was searched for.
-        risk: Probability of running out of memory that a plan has at most.
-        search: The plans, and why the others are not among them.
+        job: The job that was searched.
+        risk: Largest accepted probability of running out of memory.
+        search: The plans, and why others were excluded.
         other_risks: The fastest plan at other risks, by the risk.
-        nearest: What would fit, where no plan does.
-        reasons: What would make the fastest plan faster still; None where that was not asked.
+        nearest: The nearest change that would fit, if no plan fits.
+        reasons: What would make the fastest plan faster; None if not asked for.
     """
 
     job: Job
@@ -52,16 +52,16 @@ class PlanAnswer(Answer):
 
     @property
     def choices(self) -> tuple[PlanChoice, ...]:
-        """The plans, fastest first; empty where none fits."""
+        """The plans, fastest first; empty if none fits."""
         return self.search.choices
 
     @property
     def best(self) -> Job | None:
-        """The job with the fastest plan; None where none fits."""
+        """The job with the fastest plan; None if none fits."""
         return self.job.replace(self.choices[0].changes) if self.choices else None
 
     def tokens_per_s_per_gpu(self, choice: PlanChoice) -> float:
-        """Rate of a plan, with its own global batch [tokens/s]."""
+        """Throughput of a plan with its own global batch [tokens/s]."""
         batch = choice.changes.get("batch.global", self.job.batch.global_batch)
         gpus = choice.changes.get("cluster.gpus", self.job.cluster.gpus)
         return float(batch * self.job.batch.seq_len / choice.step_time_s / gpus)
@@ -114,7 +114,7 @@ class PlanAnswer(Answer):
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per plan: its fields by path, dp, step_time_s, and what else is known of it."""
+        """One row per plan: its fields by path, dp, step_time_s, and its other numbers."""
         return frame(
             [
                 {
@@ -150,18 +150,18 @@ class PlanAnswer(Answer):
         if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
             yield "Plan 2 is as fast as plan 1, within 0.1 %."
         else:
-            yield f"Plan 2 takes {_signed(behind_s)} against plan 1: {parts}"
+            yield f"Plan 2 takes {_signed(behind_s)} compared with plan 1: {parts}"
 
     def _further(self) -> Iterator[str]:
         causes = self.reasons
         if causes is None:
             return
-        for what, knobs in (("knob outside the search", causes.knobs), ("link", causes.links)):
+        for what, knobs in (("change outside the search", causes.knobs), ("link", causes.links)):
             for knob in [knob for knob in knobs if _is_gain(knob)][:2]:
                 saved = percent(knob.saved_share)
                 yield f"Next {what}: {options_text(knob.changes)} saves {saved}"
         if not any(map(_is_gain, (*causes.knobs, *causes.links))):
-            yield "No knob outside the search, and no link of twice the rate, saves 0.1 %."
+            yield "No change outside the search, and no link of twice the bandwidth, saves 0.1 %."
 
     def _prices(self) -> Iterator[str]:
         for risk, search in self.other_risks.items():
@@ -172,38 +172,38 @@ class PlanAnswer(Answer):
             best, first = search.choices[0], self.choices[0]
             gain = self.tokens_per_s_per_gpu(best) / self.tokens_per_s_per_gpu(first) - 1
             if best.changes == first.changes:
-                yield f"{at} the first one stays the fastest."
+                yield f"{at} plan 1 is still the fastest."
             else:
                 speed = f"{percent(abs(gain))} {'faster' if gain >= 0 else 'slower'}"
-                yield f"{at} the fastest is {speed}: {options_text(best.changes)}"
+                yield f"{at} the fastest plan is {speed}: {options_text(best.changes)}"
 
     def nothing_fits(self) -> str:
         """Why there is no plan, and what would fit."""
         smallest, nearest = self.search.smallest, self.nearest
         if smallest is None:
             return "No combination is a valid plan."
-        text = f"No plan fits. The one that needs least memory: {options_text(smallest)}"
+        text = f"No plan fits. The plan that needs the least memory: {options_text(smallest)}"
         if nearest is None or nearest.nearest is None:
-            return f"{text}\nNo change of it that was tried fits either."
+            return f"{text}\nNone of its simulated changes fits either."
         way_out = nearest.nearest
         options = options_text({**smallest, **way_out.changes})
         return (
-            f"{text}\nNearest to it that fits: {options}\n"
-            f"With it a step takes {format_seconds(way_out.step_time_s)} "
+            f"{text}\nThe nearest change that fits: {options}\n"
+            f"With it, a step takes {format_seconds(way_out.step_time_s)} "
             f"and the fullest GPU holds {format_bytes(way_out.peak_device_bytes)}."
         )
 
     def pruned_text(self) -> str:
-        """How many plans were looked at, and why the others are not told."""
+        """How many plans were searched, and why the others are not listed."""
         found, pruned = self.search, self.search.pruned
         lines = [
             f"{found.plans} valid plans, {found.replayed} replayed, {found.simulated} simulated."
         ]
-        over = "over the accepted risk of running out of memory"
+        over = "above the accepted risk of running out of memory"
         reasons = {
-            f"{over}, by their lower bound": pruned.too_large,
+            f"{over}, by a lower bound": pruned.too_large,
             f"{over}, simulated": pruned.too_large_simulated,
-            "slower, by their lower bound": pruned.slower_bound,
+            "slower, by a lower bound": pruned.slower_bound,
             "slower, replayed": pruned.slower_replay,
             "slower, simulated": pruned.slower_simulation,
         }
@@ -246,8 +246,8 @@ class PlanAnswer(Answer):
         return (
             f"The fastest of {self.search.plans:,} valid plans takes "
             f"{format_seconds(best.step_time_s)} a step and fits with a probability of "
-            f"{percent(best.fits_probability, 0)}. No other plan of this search is faster: it is "
-            "proven against the lower bounds of all."
+            f"{percent(best.fits_probability, 0)}. Lower bounds prove that no other plan of the "
+            "search is faster."
         )
 
     def _plans_table(self) -> Table:
@@ -270,7 +270,7 @@ class PlanAnswer(Answer):
             )
             for number, choice in enumerate(self.choices, start=1)
         ]
-        caption = "Each fully simulated; the fastest first"
+        caption = "Each is fully simulated; fastest first"
         return Table("Plans", caption, columns(("plan", *names, "dp"), numbers), rows)
 
     def _time_table(self) -> Table:
@@ -293,7 +293,7 @@ class PlanAnswer(Answer):
             for number, choice in enumerate(self.choices, start=1)
         ]
         heads = [Column("plan"), Column("step time", "number"), Column("the mean GPU", "bars")]
-        caption = "Of the mean GPU in a step, from zero; bars of all plans have one scale"
+        caption = "Of the mean GPU in a step; all bars have the same scale"
         return Table(
             "Where the time goes", caption, [*heads, Column("lost to")], rows, legend_of(rows)
         )
@@ -309,7 +309,7 @@ class PlanAnswer(Answer):
                 rows.append([Cell(reason), Cell(f"{int(count):,}")])
         notes = tuple(line for line in others if not line.startswith("  "))
         heads = columns(("plans that",), ("count",))
-        return Table("What was left out, and why", first, heads, rows, notes=notes)
+        return Table("Excluded plans, and why", first, heads, rows, notes=notes)
 
 
 def _is_gain(knob: Trial) -> bool:
@@ -344,22 +344,22 @@ def plan(
     on_progress: Callable[[Progress], None] | None = None,
     on_trial: Callable[[], None] | None = None,
 ) -> PlanAnswer:
-    """The fastest plans that fit, proven to be what simulating all plans would find.
+    """Search for the fastest plans that fit; proven to equal simulating all plans.
 
-    Varied are tp, pp, vpp, cp, ep, ZeRO, recomputation and the microbatch; everything else stays
-    as the job has it.
+    The search varies tp, pp, vpp, cp, ep, ZeRO, recomputation and the microbatch; everything
+    else stays as in the job.
 
     Args:
-        job: Model, cluster, batch, and the rest of the plan.
-        vary: Values by dotted path, in place of the default ones: ``{"plan.zero": [1]}``.
+        job: Model, cluster, batch, and the fields of the plan that are not varied.
+        vary: Values to search by dotted path, instead of the default ones: ``{"plan.zero": [1]}``.
         top: How many plans to find; with several numbers of GPUs (``{"cluster.gpus": [64, 128]}``)
             of each.
-        risk: Probability of running out of memory that a plan has at most.
-        global_batches: Global batches to choose from, ranked by time per token.
-        why: Whether to simulate what would make the fastest plan faster, and other risks.
-        workers: Processes that simulate; by default one per core.
-        on_progress: Called after each plan that was simulated.
-        on_trial: Called after each what-if.
+        risk: Largest accepted probability of running out of memory.
+        global_batches: Global batch sizes to search; plans are ranked by time per token.
+        why: Whether to also simulate what would make the fastest plan faster, and other risks.
+        workers: Number of processes; by default one per core.
+        on_progress: Called after each simulated plan.
+        on_trial: Called after each simulated what-if.
 
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.

@@ -33,9 +33,9 @@ class AdviseAnswer(Answer):
 
     Attributes:
         job: The job.
-        strategies: The fastest first; those of which no plan fits last. Empty on one machine where
-            no plan trains all of the model.
-        way_out: What people do there; None elsewhere.
+        strategies: Fastest first; strategies without a plan that fits come last. Empty on one
+            machine on which no plan trains the whole model.
+        way_out: The usual remedies in that case; None otherwise.
     """
 
     job: Job
@@ -44,7 +44,7 @@ class AdviseAnswer(Answer):
 
     @property
     def best(self) -> Job | None:
-        """The job with the best plan of the best strategy; None where nothing fits."""
+        """The job with the best plan of the best strategy; None if nothing fits."""
         first = self.strategies[0].choice if self.strategies else None
         return self.job.replace(first.changes) if first else None
 
@@ -69,7 +69,7 @@ class AdviseAnswer(Answer):
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per strategy (or rung): its plan, step_time_s, peak_device_bytes."""
+        """One row per strategy (or remedy): its plan, step_time_s, peak_device_bytes."""
         if self.way_out is not None:
             names = ("name", "words", "step_time_s", "peak_device_bytes", "fits_probability")
             return frame([{name: rung[name] for name in names} for rung in self._rungs()])
@@ -112,7 +112,7 @@ class AdviseAnswer(Answer):
         best = ran[0]
         assert best.choice is not None
         step = format_seconds(best.choice.step_time_s)
-        first = f"Take {best.family.name}: {best.plan_text} takes {step} a step."
+        first = f"Use {best.family.name}: {best.plan_text} takes {step} a step."
         sentences = [first]
         if len(ran) > 1 and ran[1].choice is not None:
             slower = ran[1].choice.step_time_s / best.choice.step_time_s - 1
@@ -141,8 +141,8 @@ class AdviseAnswer(Answer):
             for rung in self._rungs()
         ]
         heads = columns(("with",), ("step time", "fullest GPU", "likely to fit"))
-        caption = "Each with those above it; simulated without contention"
-        return Table("What people do on one machine", caption, heads, rows)
+        caption = "Each includes those above it; simulated without contention"
+        return Table("Usual remedies on one machine", caption, heads, rows)
 
     def _strategies_table(self) -> Table:
         from simulator.exporters.html.answer_page import Table, cells, columns
@@ -167,9 +167,9 @@ class AdviseAnswer(Answer):
                     ]
                 )
             )
-        numbers = ("step time", "against the best", "fullest GPU", "likely to fit")
+        numbers = ("step time", "relative to the best", "fullest GPU", "likely to fit")
         heads = columns(("strategy", "its best plan", "what it does"), numbers)
-        return Table("Strategies", "Each with the fastest of its plans that fit", heads, rows)
+        return Table("Strategies", "Each with its fastest plan that fits", heads, rows)
 
     def _time_table(self) -> Table:
         from simulator.exporters.html.answer_page import (
@@ -192,7 +192,7 @@ class AdviseAnswer(Answer):
             for each, choice in ran
         ]
         heads = [Column("strategy"), Column("step time", "number"), Column("the mean GPU", "bars")]
-        caption = "Of the mean GPU in a step, from zero; bars of all strategies have one scale"
+        caption = "Of the mean GPU in a step; all bars have the same scale"
         return Table(
             "Where the time goes", caption, [*heads, Column("lost to")], rows, legend_of(rows)
         )
@@ -206,16 +206,16 @@ def advise(
     workers: int | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
 ) -> AdviseAnswer:
-    """Which strategy suits the model: DDP, ZeRO, TP, PP and combinations, each at its best.
+    """Compare DDP, ZeRO, TP, PP and their combinations, each with its best plan.
 
-    On one machine where no plan trains all of the model, what people do there.
+    If no plan trains the whole model on one machine, the answer has the usual remedies instead.
 
     Args:
         job: The job.
-        vary: Values by dotted path, in place of those that :func:`plan` searches.
-        risk: Probability of running out of memory that a plan has at most.
-        workers: Processes that simulate; by default one per core.
-        on_progress: Called with the strategy's name after each plan that was simulated.
+        vary: Values by dotted path, instead of those that :func:`plan` searches.
+        risk: Largest accepted probability of running out of memory.
+        workers: Number of processes; by default one per core.
+        on_progress: Called with the strategy's name after each simulated plan.
 
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
@@ -297,15 +297,15 @@ class StrategiesAnswer(Answer):
         )
 
     def page(self) -> AnswerPage:
-        """Time and memory of every strategy, and when to take which."""
+        """Time and memory of every strategy, and when to use which."""
         from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
         from simulator.planning.data_parallel_variants import STRATEGIES
 
         job = self.comparisons[0].job
         advice = Table(
-            "When to take which",
+            "When to use which",
             "",
-            columns(("strategy", "what it does, and when to take it")),
+            columns(("strategy", "what it does, and when to use it")),
             [cells([each.name, each.advice]) for each in STRATEGIES],
         )
         tables = [table for each in self.comparisons for table in _comparison_tables(each)]
@@ -318,7 +318,7 @@ class StrategiesAnswer(Answer):
         )
 
 
-_SAME_SHARE = "Every GPU keeps its share of the batch on any number of nodes."
+_SAME_SHARE = "The batch per GPU is the same on any number of nodes."
 
 
 def _on_nodes(found: Comparison) -> str:
@@ -336,7 +336,7 @@ def _fastest_sentence(found: Comparison) -> str:
     text = f"{where} {best.strategy.name} is fastest: {format_seconds(step.step_time_s)} a step"
     least, _ = min(fitting, key=lambda each: each[0].fullest.peak_device_bytes)
     held = format_bytes(least.fullest.peak_device_bytes)
-    return f"{text}; {least.strategy.name} needs least memory: {held}."
+    return f"{text}; {least.strategy.name} needs the least memory: {held}."
 
 
 def _comparison_tables(found: Comparison) -> list[Table]:
@@ -350,12 +350,12 @@ def _comparison_tables(found: Comparison) -> list[Table]:
         stacked_seconds,
     )
 
-    numbers = ("step time", "tokens/s per GPU", "exposed", "moved per GPU", "memory")
+    numbers = ("step time", "tokens/s per GPU", "exposed", "traffic per GPU", "memory")
     figures = Table(
         f"On {_on_nodes(found)}",
-        "Exposed: communication that delays the mean GPU, as a share of the step. Moved: through "
-        "the links of the busiest GPU in a step, one direction. Memory: of the fullest GPU, as "
-        "the driver shows it.",
+        "Exposed: communication that delays the mean GPU, as a share of the step. Traffic: "
+        "through the links of the busiest GPU in a step, one direction. Memory: device memory of "
+        "the fullest GPU.",
         [*columns(("strategy", "shards"), numbers), Column("fits")],
         [_figures(each) for each in found.outcomes],
     )
@@ -384,12 +384,12 @@ def _comparison_tables(found: Comparison) -> list[Table]:
     where = f"on {_on_nodes(found)}"
     heads = [Column("strategy"), Column("step time", "number"), Column("the mean GPU", "bars")]
     owners = [Column("strategy"), Column("memory", "number"), Column("tensors, by owner", "bars")]
-    mark = f"The dashed line is the capacity, {format_bytes(capacity)}; bars start at zero"
-    scale = "Of the mean GPU in a step; bars start at zero"
+    mark = f"The dashed line is the capacity, {format_bytes(capacity)}"
+    scale = "Of the mean GPU in a step"
     return [
         figures,
         Table(f"Where the time goes {where}", scale, heads, times, legend_of(times)),
-        Table(f"Who holds memory {where}", mark, owners, held, legend_of(held)),
+        Table(f"Memory by owner {where}", mark, owners, held, legend_of(held)),
     ]
 
 
@@ -445,15 +445,15 @@ def _outcome_dict(outcome: Outcome, job: Job) -> dict[str, Any]:
 def strategies(
     job: Job, nodes: Sequence[int] = (1, 8), *, on_trial: Callable[[], None] | None = None
 ) -> StrategiesAnswer:
-    """What each way of data parallelism costs, from DDP to ZeRO-Infinity.
+    """Compare ways of data parallelism, from DDP to ZeRO-Infinity.
 
     Args:
-        job: Its plan's other parallelism stays, and so does every GPU's share of the batch.
-        nodes: On how many whole nodes to compare.
+        job: The job; its other parallelism and its batch per GPU stay the same.
+        nodes: Numbers of whole nodes to compare on.
         on_trial: Called after each simulation.
 
     Raises:
-        InputError: The job does not run on so many nodes, whatever the strategy.
+        InputError: No strategy can run the job on that many nodes.
     """
     from simulator.planning.data_parallel_variants import compare_strategies
 

@@ -130,7 +130,7 @@ def on_system(job: Job, profile: str) -> Job:
     """
     wanted, has = load_profile(profile).name, job.cluster.profile.name
     if job.cluster.pools or wanted != has:
-        rule, hint = f"is not {wanted}", "calibrate every system with its own runs"
+        rule, hint = f"is not {wanted}", "calibrate each system separately"
         raise InputError.single("profile", rule, has, hint)
     is_file = profile.endswith((".yaml", ".yml"))
     return job.replace({"cluster.profile": str(Path(profile).resolve()) if is_file else profile})

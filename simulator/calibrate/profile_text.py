@@ -195,7 +195,7 @@ def processor_profile_text(
     bandwidth = max((row.number("gbps") or 0.0 for row in copies), default=0.0)
     if "fp32" not in peaks or not bandwidth:
         rule = "no fp32 product or no copy of memory was measured"
-        raise InputError.single("--minutes", rule, hint="give it more time, with --resume")
+        raise InputError.single("--minutes", rule, hint="give more --minutes, with --resume")
     environment = Environment(
         loader=PackageLoader("simulator.calibrate", "."),
         undefined=StrictUndefined,

@@ -130,7 +130,7 @@ class _Transfers:
         """
         for (source, target), ends in self._open.items():
             if ends:
-                rule = f"{len(ends)} transfers from stage {source} to {target} have one end only"
+                rule = f"{len(ends)} transfers from stage {source} to {target} have only one end"
                 raise InputError.single("capture", rule, hint="capture every stage: --ranks auto")
 
 
@@ -217,7 +217,10 @@ class _Rank:
     ) -> None:
         other = self._stages.get(exchange.peer, -1)
         if other < 0:
-            rule = f"rank {self._table.rank} talks to rank {exchange.peer}, which is not captured"
+            rule = (
+                f"rank {self._table.rank} communicates with rank {exchange.peer}, which is not "
+                "captured"
+            )
             raise InputError.single("capture", rule, hint="capture every stage: --ranks auto")
         end = _End(self, block, other, exchange.sends)
         met = transfers.met(end)

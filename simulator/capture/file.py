@@ -168,7 +168,7 @@ def _read_column(archive: zipfile.ZipFile, name: str) -> Any:
     version = np.lib.format.read_magic(stored)
     shape, _, dtype = np.lib.format.read_array_header_1_0(stored)
     if version != (1, 0) or dtype.kind != "i" or math.prod(shape) * dtype.itemsize > _MOST_BYTES:
-        raise ValueError(f"{name} is no column of whole numbers")
+        raise ValueError(f"{name} is not a column of whole numbers")
     stored.seek(0)
     return np.load(stored, allow_pickle=False).astype(np.int64)
 
@@ -181,7 +181,7 @@ def _check(table: RankTable, groups: int) -> None:
     """
     count = len(table.call)
     if not count or not len(table.change_bytes):
-        raise ValueError("a rank does nothing, or holds nothing")
+        raise ValueError("a rank has no operations or no memory")
     limits = (
         ("call", table.call, 0, len(table.calls)),
         ("module", table.module, 0, len(table.paths)),
@@ -197,4 +197,4 @@ def _check(table: RankTable, groups: int) -> None:
     if any(len(column) != count for column in same):
         raise ValueError("columns of operations differ in length")
     if any(not 0 <= each.group < groups for each in table.exchanges):
-        raise ValueError("an exchange names a group that is not there")
+        raise ValueError("a collective names a group that does not exist")

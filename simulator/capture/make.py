@@ -50,7 +50,7 @@ def capture_script(
         InputError: There is no such script, it raises, or it needs what is not there.
     """
     if not script.is_file():
-        raise InputError.single("TRAIN.py", "is no file", str(script))
+        raise InputError.single("TRAIN.py", "is not a file", str(script))
     if world < 1:
         raise InputError.single("--world", "must be 1 or more", world)
     answers = device_values(load_profile(device))
@@ -130,7 +130,7 @@ class _Tables:
             raise _as_error(json.loads(refused.read_text(encoding="utf-8")))
         if done.returncode or not target.is_file():
             rule = f"rank {rank} ended with {done.returncode} before its step was captured"
-            raise InputError.single("script", rule, hint="its last words are above")
+            raise InputError.single("script", rule, hint="its last output is above")
         return read_capture(target)
 
 

@@ -44,16 +44,16 @@ def check_traceable(job: Job) -> None:
     """
     plan = job.plan
     reasons = {
-        "plan.schedule": steps_around(job).total > 1 and "has no end of a step to stop at",
-        "plan.offload": plan.offload.is_used and "shares links to the host that are no network",
+        "plan.schedule": steps_around(job).total > 1 and "has no end of a step",
+        "plan.offload": plan.offload.is_used and "uses shared links to the host",
         "plan.data_parallel": not job.choices.data_parallelism.reduces_by_collectives
-        and "needs hosts beside the ranks",
+        and "needs hosts besides the ranks",
         "plan.expert_load": plan.expert_load is not None and "makes ranks wait unequally",
-        "plan.tp_method": plan.tensor_grid is not None and "exchanges along lines of a grid",
-        "perturbations": bool(job.perturbations) and "slows links that other clusters have",
+        "plan.tp_method": plan.tensor_grid is not None and "has collectives along lines of a grid",
+        "perturbations": bool(job.perturbations) and "slows down links that only this cluster has",
     }
     faults = [
-        Fault(path, f"cannot be expressed by an execution trace: it {reason}", hint="leave it out")
+        Fault(path, f"cannot be expressed by an execution trace: it {reason}", hint="remove it")
         for path, reason in reasons.items()
         if reason
     ]

@@ -150,7 +150,7 @@ def json_messages(path: Path, kinds: Iterable[str]) -> Iterator[Any]:
     except OSError as error:
         raise broken_file(path, why_unreadable(error)) from error
     except (ValueError, RecursionError, ParseError) as error:
-        raise broken_file(path, f"is no Chakra trace as JSON: {error}") from error
+        raise broken_file(path, f"is not a Chakra trace as JSON: {error}") from error
 
 
 def _next_place(text: str, place: int) -> int:
@@ -181,7 +181,9 @@ def _length(file: BinaryIO, path: Path) -> int | None:
         if byte[0] < 0x80:
             break
     if size > MAX_MESSAGE_BYTES:
-        rule = f"is no Chakra trace: a message of it would have more than {MAX_MESSAGE_BYTES} bytes"
+        rule = (
+            f"is not a Chakra trace: a message of it would have more than {MAX_MESSAGE_BYTES} bytes"
+        )
         raise broken_file(path, rule)
     return size
 

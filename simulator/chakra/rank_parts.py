@@ -90,7 +90,7 @@ def group_ranks(job: Job, rank: int, axis: str, ranks: int) -> tuple[int, ...]:
         if len(found) == ranks:
             return found
     rule = f"has exchanges ({axis}) in groups that a trace cannot name"
-    raise UnsupportedError.single("plan", rule, hint="leave out what it does otherwise")
+    raise UnsupportedError.single("plan", rule, hint="remove it")
 
 
 def _candidates(job: Job, axis: str) -> Sequence[Sequence[Axis]]:

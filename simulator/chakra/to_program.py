@@ -104,7 +104,7 @@ def _in_order(ranks: Sequence[Sequence[_Joint]]) -> Iterator[_Joint]:
     stuck = next((lane[0] for lane in lanes.values() if lane), None)
     if stuck is not None:
         node = stuck.parts[0].nodes[0]
-        rule = "meets the same communication of other ranks in another order than they do"
+        rule = "runs its communication in another order than other ranks"
         raise InputError.single(f"node {node.id}", rule, node.name)
 
 
@@ -183,7 +183,7 @@ def replay_traces(
     try:
         timeline = simulate_program(program) if contention else replay(program)
     except DeadlockError as error:
-        rule = f"wait for each other in a circle: {error}"
+        rule = f"deadlock: {error}"
         raise InputError.single("", rule, file=traces[0].file) from error
     times = [_rank_times(timeline, number) for number in range(len(program.classes))]
     computation_s, communication_s = max(times, key=lambda pair: pair[0])

@@ -109,7 +109,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     for file in files:
         rank = _rank_of(file)
         if rank in by_rank:
-            rule = f"is of rank {rank}, as {by_rank[rank]} is"
+            rule = f"has the same rank {rank} as {by_rank[rank]}"
             raise InputError.single("", rule, hint="give one file per rank", file=str(file))
         by_rank[rank] = file
     return [by_rank[rank] for rank in sorted(by_rank)]
@@ -118,7 +118,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
 def _rank_of(file: Path) -> int:
     found = _RANK.fullmatch(file.name)
     if found is None:
-        rule = "does not say its rank"
+        rule = "does not state its rank"
         raise InputError.single("", rule, hint="name it NAME.RANK.et or .json", file=str(file))
     return int(found["rank"])
 
@@ -148,7 +148,7 @@ def read_trace(path: Path, max_nodes: int = MAX_NODES) -> RankTrace:
     head = next(messages, None) or message_types().GlobalMetadata()
     facts = _attributes(head)
     if not head.version and _SCHEMA not in facts:
-        raise broken_file(path, "is no Chakra trace: it begins with no version and no schema")
+        raise broken_file(path, "is not a Chakra trace: it begins with no version and no schema")
     nodes: dict[int, Node] = {}
     groups: dict[str, tuple[int, ...]] = {}
     optional: set[int] = set()
@@ -160,7 +160,7 @@ def read_trace(path: Path, max_nodes: int = MAX_NODES) -> RankTrace:
             continue
         node = _node(message, origin)
         if node.id in nodes:
-            raise InputError.single(f"node {node.id}", "comes twice", node.name, file=origin)
+            raise InputError.single(f"node {node.id}", "appears twice", node.name, file=origin)
         nodes[node.id] = node
         if len(nodes) > max_nodes:
             rule = f"has more nodes than the {max_nodes:,} that are left of {MAX_NODES:,}"
@@ -200,7 +200,7 @@ def _parsed(kind: str, content: bytes, origin: str) -> Any:
     try:
         return getattr(types, kind).FromString(content)
     except DecodeError as error:
-        rule = f"holds a message that is no {kind} of Chakra"
+        rule = f"contains a message that is not a Chakra {kind}"
         raise InputError.single("", rule, file=origin) from error
 
 
@@ -213,7 +213,7 @@ def _node(message: Any, origin: str) -> Node:
     exact = attributes.pop(SECONDS, None)
     seconds = exact if isinstance(exact, float) else message.duration_micros * _MICRO
     if not 0 <= seconds < float("inf"):
-        rule = "must take a time of 0 s or more"
+        rule = "must have a duration of 0 s or more"
         raise InputError.single(f"node {message.id}", rule, seconds, file=origin)
     waits_for = tuple(dict.fromkeys((*message.data_deps, *message.ctrl_deps)))
     return Node(message.id, message.name, NodeType(message.type), seconds, waits_for, attributes)

@@ -155,12 +155,17 @@ def _print_version(wanted: bool) -> None:
 def _options(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="The version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     traceback: Annotated[
         bool,
         typer.Option(
-            "--traceback", envvar="CLUSTERSIM_TRACEBACK", help="Show where a bug comes from."
+            "--traceback",
+            envvar="CLUSTERSIM_TRACEBACK",
+            help="Show the traceback of an internal error.",
         ),
     ] = False,
 ) -> None:
@@ -178,11 +183,11 @@ def _bug_report(error: Exception, settings: Settings) -> str:
 
     lines = [
         f"internal error: {type(error).__name__}: {error}",
-        "This is a bug of clustersim, not of your input. Please report it with the job file,",
+        "This is a bug in clustersim, not in your input. Please report it with the job file,",
         f"the command and this version: clustersim {__version__}, Python {sys.version.split()[0]}",
     ]
     if settings.traceback:
         lines.append("".join(traceback.format_exception(error)))
     else:
-        lines.append("The option --traceback (before the command) shows where it comes from.")
+        lines.append("To see the traceback, put --traceback before the command.")
     return "\n".join(lines)

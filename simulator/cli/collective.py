@@ -63,23 +63,25 @@ def show_collective(
     algorithm: Annotated[
         str,
         typer.Argument(
-            metavar="ALGORITHM", autocompletion=complete_algorithm, help="See the command list."
+            metavar="ALGORITHM",
+            autocompletion=complete_algorithm,
+            help="One of the names that clustersim collective list prints.",
         ),
     ],
     *,
-    ranks: Annotated[int, typer.Option(metavar="N", help="Size of the group.")],
+    ranks: Annotated[int, typer.Option(metavar="N", help="Number of ranks in the group.")],
     size: Annotated[
-        str, typer.Option(metavar="BYTES", help="Message size as nccl-tests counts it.")
+        str, typer.Option(metavar="BYTES", help="Message size, counted as nccl-tests does.")
     ] = "64 MiB",
     link: Annotated[
-        str, typer.Option(metavar="RATE", help="Rate of every link, one direction.")
+        str, typer.Option(metavar="RATE", help="Bandwidth of every link in one direction.")
     ] = "50 GB/s",
     hop: Annotated[str, typer.Option(metavar="TIME", help="Latency of a hop.")] = "5 us",
     chunks: Annotated[int, typer.Option(metavar="N", help="Pieces of every message.")] = 1,
     as_json: AsJson = False,
     plot: Picture = None,
 ) -> None:
-    """Show who holds which chunk after every step.
+    """Show which rank holds which chunk after every step.
 
     Links are equal, and nothing else uses them.
 
@@ -125,7 +127,7 @@ def _print_steps(state: Contents, timeline: ChunkTimeline) -> None:
         rows.append((str(step) if step else "start", began, ended, *cells))
     heads = number_columns("after step", "began", "done")
     heads += text_columns(*(f"rank {rank}" for rank in range(ranks)))
-    print_table("contributions that each piece of the buffer holds", heads, rows)
+    print_table("how many ranks' contributions each piece of the buffer holds", heads, rows)
     typer.echo(".: nothing   1, 2, ...: so many ranks   *: complete   <piece just received>")
 
 

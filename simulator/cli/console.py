@@ -68,7 +68,7 @@ def write_picture(figure: Figure, path: Path) -> None:
 def need_one_that_fits(fit: Iterable[bool], what: str) -> None:
     """End with exit code 1 where nothing of what was compared fits into memory."""
     if not any(fit):
-        note(f"No {what} fits; clustersim plan says what would.")
+        note(f"No {what} fits; clustersim plan shows what would.")
         raise typer.Exit(1)
 
 
@@ -135,7 +135,7 @@ def steps(things: str) -> Iterator[Callable[[int], None]]:
     """
     numbers = itertools.count(1)
     with status_line() as show:
-        show(f"{things}: working on the first")
+        show(f"{things}: working on the first one")
         yield lambda total: show(f"{next(numbers)} of {total} {things} done")
 
 
@@ -262,7 +262,7 @@ def _rich_table(
 
 
 def _write(text: str) -> None:
-    """Write to stdout; where its reader has seen enough, the command goes on with its files."""
+    """Write to stdout; where its reader has seen enough, the command continues with its files."""
     try:
         typer.echo(text)
     except BrokenPipeError:

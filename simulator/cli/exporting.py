@@ -33,7 +33,7 @@ def export_megatron(job_file: JobFile, changes: Changes = None) -> None:
     from simulator.exporters.megatron import megatron_script
 
     typer.echo(megatron_script(read_job(job_file, changes)), nl=False)
-    note("add data, tokenizer, learning rate, and the address where the ranks meet")
+    note("add data, tokenizer, learning rate and rendezvous address")
 
 
 def export_deepspeed(job_file: JobFile, changes: Changes = None) -> None:
@@ -54,7 +54,10 @@ def export_torchtitan(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.toml", help="Write here, and a schedule's CSV beside it."),
+        typer.Option(
+            metavar="FILE.toml",
+            help="Write the TOML to this file; the CSV of a schedule goes beside it.",
+        ),
     ] = None,
     changes: Changes = None,
 ) -> None:
@@ -90,12 +93,15 @@ def export_torchtitan(
 def export_chakra(
     job_file: JobFile,
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Write one NAME.RANK.et per rank here.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for one file NAME.RANK.et per rank.")
+    ],
     ranks: Annotated[
         str | None,
         typer.Option(
             metavar="RANK,RANK,…|all",
-            help="Whose traces; by default the first rank of each kind, which stands for all.",
+            help="Ranks to write; by default the first rank of each class, which stands for the "
+            "others.",
         ),
     ] = None,
     changes: Changes = None,
@@ -128,7 +134,7 @@ def export_chakra(
             write_trace(trace, out / file_name(name, trace.rank))
             written += 1
             count()
-    note(f"wrote {written} traces into {out}")
+    note(f"wrote {written} traces to {out}")
 
 
 def _ranks(text: str, gpus: int) -> list[int]:

@@ -27,33 +27,38 @@ Profile = Annotated[
     typer.Option(metavar="NAME|FILE", help="Hardware profile.", autocompletion=complete_profile),
 ]
 Gpus = Annotated[
-    int | None, typer.Option(metavar="N", help="GPUs of the job, if the file does not say it.")
+    int | None, typer.Option(metavar="N", help="Number of GPUs, if the file does not state it.")
 ]
 ModelName = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="NAME|PATH",
-        help="The model, if the file does not say it: a name or a config.json.",
+        help="The model, if the file does not state it: a name or a config.json.",
         autocompletion=complete_model,
     ),
 ]
 GlobalBatch = Annotated[
-    int | None, typer.Option(metavar="N", help="Sequences per step, over the file's.")
+    int | None,
+    typer.Option(
+        metavar="N", help="Sequences per step (global batch size), in place of the file's."
+    ),
 ]
 MicroBatch = Annotated[
-    int | None, typer.Option(metavar="N", help="Sequences at a time, over the file's.")
+    int | None, typer.Option(metavar="N", help="Sequences per microbatch, in place of the file's.")
 ]
 SeqLen = Annotated[
-    int | None, typer.Option(metavar="N", help="Tokens per sequence, over the file's.")
+    int | None, typer.Option(metavar="N", help="Tokens per sequence, in place of the file's.")
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option(metavar="SETTING", help="Leave out a setting that is not modelled; repeatable."),
+    typer.Option(metavar="SETTING", help="Ignore a setting that is not modelled; may be repeated."),
 ]
 Define = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A variable that the file leaves open; repeatable."),
+    typer.Option(
+        metavar="NAME=VALUE", help="Define a variable that the file uses; may be repeated."
+    ),
 ]
 
 
@@ -76,21 +81,24 @@ def import_huggingface(
         str,
         typer.Argument(
             metavar="CONFIG|ORG/NAME",
-            help="A config.json, a folder that holds one, or a name of the hub: its config.json is "
-            "taken from the local cache.",
+            help="A config.json, a folder that holds one, or a name on the hub, whose config.json "
+            "is read from the local cache.",
         ),
     ],
     profile: Profile = "h100-sxm-80gb",
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of the job.")] = 8,
+    gpus: Annotated[int, typer.Option(metavar="N", help="Number of GPUs.")] = 8,
     global_batch: Annotated[
-        int | None, typer.Option(metavar="N", help="Sequences per step; by default one per GPU.")
+        int | None,
+        typer.Option(
+            metavar="N", help="Sequences per step (global batch size); by default one per GPU."
+        ),
     ] = None,
     seq_len: Annotated[int, typer.Option(metavar="N", help="Tokens per sequence.")] = 4096,
 ) -> None:
-    """Turn a Hugging Face config.json into a job.
+    """Convert a Hugging Face config.json to a job.
 
-    The report of what was understood goes to stderr. Nothing is downloaded: of a name of the hub
-    the config.json in the local cache is read, else the shipped model of that name is taken.
+    A report of the settings that were read goes to stderr. Nothing is downloaded: for a name on
+    the hub, the config.json in the local cache is read, or else the shipped model of that name.
 
     Example:  clustersim import hf config.json --gpus 64 --global-batch 512 > job.yaml
 
@@ -110,7 +118,7 @@ def import_huggingface(
     job_from_document(document)
     typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
     note(report)
-    note("cluster, batch and plan are yours to choose; the file does not know them")
+    note("the file does not state cluster, batch and plan: edit them in the job")
 
 
 def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
@@ -139,7 +147,7 @@ def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
         f"get its config.json: hf download {config} config.json, or save "
         f"https://huggingface.co/{config}/raw/main/config.json; then name it or the file here"
     )
-    rule = f"is no file, no shipped model, and not in the local cache {hub_cache_folder()}"
+    rule = f"is not a file, no shipped model, and not in the local cache {hub_cache_folder()}"
     raise InputError.single("CONFIG", rule, config, hint)
 
 
@@ -204,7 +212,7 @@ def _command_of(form: Format) -> Callable[..., None]:
     import_files.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     import_files.__annotations__ = {name: each.annotation for name, each in parameters.items()}
     import_files.__doc__ = (
-        f"Turn a file of {form.framework} into a job.\n\nIt is read, never run.\n\n"
+        f"Convert a file of {form.framework} to a job.\n\nThe file is read, never run.\n\n"
         f"Example:  clustersim import {form.name} {form.example} > job.yaml"
     )
     return import_files
@@ -230,26 +238,25 @@ def _tell(job: Job, report: ImportReport) -> None:
 def import_topology(
     matrix: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE", help="Text of nvidia-smi topo -m, or of rocm-smi --showtopo."
-        ),
+        typer.Argument(metavar="FILE", help="Output of nvidia-smi topo -m or rocm-smi --showtopo."),
     ],
     profile: Annotated[
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="Profile of the same GPU, for all that the matrix does not state.",
+            help="Profile of the same GPU, for everything that the matrix does not state.",
             autocompletion=complete_profile,
         ),
     ],
     nic: Annotated[
-        str | None, typer.Option(metavar="RATE", help='Line rate of a NIC, as "400 Gbit/s".')
+        str | None, typer.Option(metavar="RATE", help='Line rate of a NIC, such as "400 Gbit/s".')
     ] = None,
     nics: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="NICs per node that carry collectives.")
+        int | None,
+        typer.Option(min=0, metavar="N", help="Number of NICs per node that carry collectives."),
     ] = None,
 ) -> None:
-    """Turn the links of a node into a profile.
+    """Make a profile from the links of a node.
 
     The report goes to stderr.
 

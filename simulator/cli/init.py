@@ -58,7 +58,7 @@ class _Answers:
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job to write.")] = Path(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write the job to.")] = Path(
         "job.yaml"
     ),
     *,
@@ -80,26 +80,34 @@ def init(
             autocompletion=complete_profile,
         ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="GPUs of the job.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of GPUs.")] = None,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Sequences per step, over all GPUs.")
+        int | None, typer.Option(min=1, metavar="N", help="Sequences per step (global batch size).")
     ] = None,
     seq_len: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Tokens per sequence.")
     ] = None,
     aim: Annotated[
         Aim | None,
-        typer.Option(help="The fastest plan, the one that most surely fits, or the defaults."),
+        typer.Option(
+            help="Choose the fastest plan, the plan most likely to fit, or the framework's "
+            "defaults."
+        ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: defaults for what is not said.")
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Ask nothing; use defaults for options that are not given."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
-    """Write a first job, from five questions.
+    """Write a first job from the answers to five questions.
 
-    They are model, cluster, GPUs, batch and what matters. What an option says is not asked. The
-    plan is searched among few kinds of plans; clustersim plan FILE searches them all.
+    The questions are model, cluster, GPUs, batch and aim; an option answers its question. The plan
+    is searched for among a few kinds of plans; clustersim plan FILE searches all of them.
+
+    Exits with 1 if the job does not fit.
 
     Example:  clustersim init
 
@@ -117,7 +125,7 @@ def init(
     note(f"wrote {file}")
     note(f"next: clustersim run {file}")
     if not fits:
-        note(f"what would make it fit: clustersim advise {file}")
+        note(f"to see what would make it fit: clustersim advise {file}")
         note(f"or with more GPUs: clustersim plan {file} --set cluster.gpus={2 * answers.gpus}")
         raise typer.Exit(1)
 
@@ -149,7 +157,7 @@ def _answers(
     usual = f"{sequences or _SEQUENCES_PER_GPU * count} x {length or _SEQ_LEN}"
     words = "4/5 Batch: sequences per step x tokens per sequence"
     tokens = answer(words, usual if sequences and length else None, usual, _batch)
-    words = f"5/5 What matters: {' or '.join(Aim)} plan"
+    words = f"5/5 Aim: {' or '.join(Aim)} plan"
     return _Answers(network, profile, count, *tokens, answer(words, aim, Aim.FASTEST, _aim))
 
 
@@ -178,7 +186,7 @@ def _question(words: str, default: str, read: Callable[[str], _Answer]) -> _Answ
             text = typer.prompt(words, default=default, err=True)
         except typer.Abort:
             note("")  # ends the line of the question
-            hint = "answer, or say it by options and add --yes"
+            hint = "answer it, or give options and add --yes"
             raise InputError.single("clustersim init", "has no answer", words, hint) from None
         try:
             return read(text.strip())
@@ -188,7 +196,7 @@ def _question(words: str, default: str, read: Callable[[str], _Answer]) -> _Answ
 
 def _whole(text: str, what: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise InputError.single(what, "must be a whole number from 1", text)
+        raise InputError.single(what, "must be a whole number of 1 or more", text)
     return int(text)
 
 
@@ -201,14 +209,14 @@ def _gpus(text: str, profile: str) -> int:
     if count > per_node and count % per_node:
         full = count // per_node * per_node
         hint = f"give {full} or {full + per_node}"
-        raise InputError.single("GPUs", f"must fill nodes of {per_node}", text, hint)
+        raise InputError.single("GPUs", f"must be whole nodes of {per_node} GPUs", text, hint)
     return count
 
 
 def _batch(text: str) -> tuple[int, int]:
     match = _LENGTHS.fullmatch(text)
     if match is None:
-        hint = "write for example 64 x 4096"
+        hint = "for example 64 x 4096"
         raise InputError.single("batch", "must be two whole numbers", text, hint)
     return _whole(match[1], "sequences"), _whole(match[2], "tokens")
 
@@ -218,9 +226,7 @@ def _aim(text: str) -> Aim:
 
     known = [each.value for each in Aim]
     if text not in known:
-        raise InputError.single(
-            "what matters", "is none of the aims", text, nearest_hint(text, known)
-        )
+        raise InputError.single("aim", "is not one of the aims", text, nearest_hint(text, known))
     return Aim(text)
 
 
@@ -243,12 +249,12 @@ def _job_text(answers: _Answers, file: Path) -> tuple[str, bool]:
         found = _search(answers, file)
     if not found.choices:
         gpus = "1 GPU" if answers.gpus == 1 else f"{answers.gpus} GPUs"
-        said = f"No plan fits on {gpus}; this one needs least memory."
+        said = f"No plan fits on {gpus}; this one needs the least memory."
         note(said)
         changes = found.smallest or {}
         return _file_of(answers, changes, said, file), False
     best = found.choices[0]
-    kind = f"The fastest of {found.plans} plans that fits"
+    kind = f"The fastest of {found.plans} plans that fit"
     why = f"{kind}: {_why_text(best.step_time_s, best.fits_probability, best)}"
     note(why)
     return _file_of(answers, best.changes, why, file), True
@@ -291,11 +297,11 @@ def _file_of(answers: _Answers, changes: Mapping[str, Any], why: str, file: Path
 
 
 _MEANINGS = {
-    "tp": "GPUs that share every layer",
+    "tp": "tensor parallelism: GPUs that share every layer",
     "pp": "pipeline stages",
-    "ep": "GPUs that share the experts",
-    "zero": "states are sharded: 0 none, 1 optimizer, 2 and gradients, 3 and weights",
-    "recompute": "activations that are computed again: none, selective or full",
+    "ep": "expert parallelism: GPUs that share the experts",
+    "zero": "ZeRO stage: 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also weights",
+    "recompute": "recompute activations: none, selective or full",
 }
 
 
@@ -312,17 +318,17 @@ def _commented(job: Job, answers: _Answers, plan: Mapping[str, Any], micro: int,
         "# A job of clustersim: model, cluster, batch and plan. Every field: docs/fields.md",
         f"model: {quoted(answers.model)}  # {size} parameters",
         "cluster:",
-        f"  profile: {quoted(answers.profile)}  # clustersim profile show tells its numbers",
+        f"  profile: {quoted(answers.profile)}  # see clustersim profile show",
         f"  gpus: {answers.gpus}",
         "batch:",
         f"  global: {answers.sequences}  # sequences per step, over all GPUs",
-        f"  micro: {micro}  # sequences that a GPU works on at a time",
+        f"  micro: {micro}  # sequences per microbatch",
         f"  seq_len: {answers.seq_len}  # tokens per sequence",
         f"# {why}",
     ]
     if not plan:
         return "\n".join([*lines, "plan: {}", ""])
-    lines.append(f"plan:  # data parallelism follows from the GPUs: {job.dp}")
+    lines.append(f"plan:  # the data-parallel degree follows from the GPUs: {job.dp}")
     lines += [
         f"  {name}: {value}" + (f"  # {_MEANINGS[name]}" if name in _MEANINGS else "")
         for name, value in plan.items()

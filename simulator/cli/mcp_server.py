@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 _INSTRUCTIONS = (
-    "Predict step time, memory, money and the best parallel plan of LLM training on a GPU cluster, "
-    "without a GPU. Start with `plan` where the split of the work is open, with `run` or `memory` "
-    "where it is known. A job that does not fit is an answer (fits: false), not an error. Times "
+    "Predict step time, memory, cost and the best parallel plan of LLM training on a GPU cluster, "
+    "without a GPU. Start with `plan` if the parallel plan is open, with `run` or `memory` "
+    "if it is known. A job that does not fit is an answer (fits: false), not an error. Times "
     "are seconds, sizes bytes. docs/fields.md lists every field of a job."
 )
 _FITS, _DOES_NOT_FIT = 0, 1
@@ -38,7 +38,8 @@ _FITS, _DOES_NOT_FIT = 0, 1
 JobText = Annotated[
     dict[str, Any] | str,
     Field(
-        description="The job: name of a shipped one, path of a YAML file, or its content, such as "
+        description="The job: the name of a shipped job, the path of a YAML file, or its content, "
+        "such as "
         '{"model": "llama3-70b", "cluster": {"profile": "h100-sxm-80gb", "gpus": 64}, '
         '"batch": {"global": 256, "micro": 1, "seq_len": 8192}, "plan": {"tp": 8, "pp": 2}}'
     ),
@@ -53,7 +54,7 @@ Risk = Annotated[
 
 
 def mcp() -> None:
-    """Serve the commands as tools to coding agents.
+    """Serve the commands as tools for coding agents.
 
     The tools plan, run, memory, rent, diagnose and names, over stdin and stdout, by the Model
     Context Protocol. Needs the extra mcp: pip install '.[mcp]' in a clone
@@ -81,7 +82,9 @@ def build_server() -> MCPServer[Any]:
 async def plan(
     job: JobText,
     changes: Changes = None,
-    top: Annotated[int, Field(ge=1, le=50, description="Plans to find, fastest first.")] = 3,
+    top: Annotated[
+        int, Field(ge=1, le=50, description="Number of plans to show, fastest first.")
+    ] = 3,
     risk: Risk = 0.1,
     vary: Annotated[
         dict[str, list[Any]] | None,
@@ -145,15 +148,13 @@ async def diagnose(
     job: JobText,
     step: Annotated[str, Field(description='The measured step, with its unit: "15.9 s".')],
     changes: Changes = None,
-    memory: Annotated[
-        str | None, Field(description='The measured peak of memory: "61 GiB".')
-    ] = None,
+    memory: Annotated[str | None, Field(description='The measured peak memory: "61 GiB".')] = None,
     memory_kind: Annotated[
         Literal["allocated", "reserved", "device"],
-        Field(description="What memory is: tensors, torch's reserved memory, or nvidia-smi's."),
+        Field(description="Kind of memory: tensors, torch's reserved memory, or nvidia-smi's."),
     ] = "reserved",
 ) -> dict[str, Any]:
-    """Say why a run may not be as predicted: hypotheses with probabilities, and how to be sure."""
+    """Find likely reasons why a run differs from its prediction, with probabilities."""
     measured = [f"--step={step}", f"--memory-kind={memory_kind}"]
     return await _answer(
         "diagnose", job, changes, [*measured, *([f"--memory={memory}"] if memory else [])]

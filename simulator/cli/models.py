@@ -30,7 +30,7 @@ _WIDTHS = ("layers", "hidden", "heads", "vocab")
 def build_models_group() -> typer.Typer:
     """The ``models`` commands."""
     group = typer.Typer(
-        name="models", no_args_is_help=True, help="List shipped models; count parameters."
+        name="models", no_args_is_help=True, help="List and show shipped models; count parameters."
     )
     group.command("list")(list_models)
     group.command("show")(show_model)
@@ -87,7 +87,7 @@ def show_model(
         ),
     ],
     all_fields: Annotated[
-        bool, typer.Option("--all", help="Show fields that the file leaves to their defaults, too.")
+        bool, typer.Option("--all", help="Also show fields that have their default values.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,7 +133,7 @@ def show_model(
     ]
     columns = text_columns("part") + number_columns("parameters", "active", "share")
     print_table("parameters by part", columns, parts)
-    typer.echo(about or f"The file states no source: {file}")
+    typer.echo(about or f"The file names no source: {file}")
 
 
 def _fields(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -173,8 +173,8 @@ def count_parameters(
 ) -> None:
     """Count the parameters of a model, part by part.
 
-    Of a config.json the causal language model is counted that transformers builds of it, to the
-    last parameter, or the file is refused. Buffers are no parameters; tied matrices count once.
+    For a config.json, the count is exactly that of the causal language model that transformers
+    builds from it, or the file is refused. Buffers are not parameters; tied matrices count once.
 
     Example:  clustersim models count llama3-8b
 
@@ -213,9 +213,9 @@ def _count(name_or_file: str, with_transformers: bool) -> ParameterCount:
         count = (built_network_count if with_transformers else network_count)(config, origin)
         stated = config.get("architectures")
         if isinstance(stated, list) and stated and count.network not in stated:
-            note(f"the file is of {stated[0]}; counted is {count.network}")
+            note(f"the file is of {stated[0]}; the count is of {count.network}")
         return count
     if with_transformers:
-        rule = "counts only a config.json of transformers"
+        rule = "needs a config.json of transformers"
         raise InputError.single("--with-transformers", rule, name_or_file)
     return parameter_count_by_part(load_model(name_or_file))

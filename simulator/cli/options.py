@@ -26,7 +26,7 @@ JobFile = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml",
-        help="The job: model, cluster, batch and plan; or the name of a shipped one.",
+        help="The job: a YAML file, or the name of a shipped job.",
         autocompletion=complete_job,
     ),
 ]
@@ -34,7 +34,7 @@ JobOrCapture = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml",
-        help="The job: model, cluster, batch and plan; the name of a shipped one; or a capture.",
+        help="The job: a YAML file, the name of a shipped job, or a capture.",
         autocompletion=complete_job,
     ),
 ]
@@ -43,7 +43,7 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Change a field of the job, for example plan.tp=4; may be repeated.",
+        help="Change a field, for example plan.tp=4; may be repeated.",
         autocompletion=complete_change,
     ),
 ]
@@ -58,7 +58,9 @@ ProfileName = Annotated[
 ]
 Gpus = Annotated[
     int | None,
-    typer.Option("--gpus", metavar="M", min=1, help="GPUs, in place of the job's or capture's."),
+    typer.Option(
+        "--gpus", metavar="M", min=1, help="Number of GPUs, in place of the job's or capture's."
+    ),
 ]
 Risk = Annotated[
     float,
@@ -67,7 +69,7 @@ Risk = Annotated[
         min=0.001,
         max=0.5,
         metavar="SHARE",
-        help="Probability of running out of memory that is accepted.",
+        help="Accepted probability of running out of memory.",
     ),
 ]
 AskedRisk = Annotated[
@@ -80,7 +82,7 @@ AskedRisk = Annotated[
         help="Probability of running out of memory that is accepted; above it, end with 1.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Write one JSON object to stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def read_job(path: Path, assignments: Sequence[str] | None) -> Job:
@@ -104,8 +106,8 @@ def refuse_captures(path: Path) -> None:
         InputError: It is a capture, or is called like one and does not exist.
     """
     if path.suffix == ".capture" and not path.exists():
-        hint = f"write it with clustersim capture TRAIN.py --world N --out {path}"
-        raise InputError.single("JOB.yaml", "is no file", str(path), hint)
+        hint = f"make it with clustersim capture TRAIN.py --world N --out {path}"
+        raise InputError.single("JOB.yaml", "is not a file", str(path), hint)
     if path.suffix in {".yaml", ".yml"} or not path.is_file():
         return
     from simulator.capture.file import is_capture
@@ -142,7 +144,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         field, equals, text = assignment.partition("=")
         if not equals or not field:
-            hint = "write for example --set plan.tp=4"
+            hint = "for example --set plan.tp=4"
             raise InputError.single("--set", "must be FIELD=VALUE", assignment, hint)
         if field in values:
             raise InputError.single("--set", f"sets {field} twice", assignment)
@@ -225,7 +227,7 @@ Picture = Annotated[
         "--plot",
         metavar="FILE",
         callback=written_as(*PICTURES),
-        help="Draw it: .png, .svg or .pdf.",
+        help="Draw it to this file: .png, .svg or .pdf.",
     ),
 ]
 
@@ -236,7 +238,7 @@ PageFile = Annotated[
         "--html",
         metavar="FILE",
         callback=written_as(*PAGES),
-        help="Write a page that needs nothing else: to forward or to print.",
+        help="Write a self-contained HTML page to forward or print.",
     ),
 ]
 

@@ -30,32 +30,37 @@ if TYPE_CHECKING:
 
 
 Stages = Annotated[
-    int | None, typer.Option("--pp", metavar="P", help="Pipeline stages; a file has its own.")
+    int | None,
+    typer.Option("--pp", metavar="P", help="Number of pipeline stages; not for a CSV file."),
 ]
 Chunks = Annotated[
-    int | None, typer.Option("--vpp", metavar="V", help="Chunks per stage; by default the fewest.")
+    int | None,
+    typer.Option("--vpp", metavar="V", help="Chunks per stage; by default the fewest possible."),
 ]
 Microbatches = Annotated[
     int | None,
-    typer.Option("--microbatches", metavar="M", help="Microbatches per step; a file has its own."),
+    typer.Option("--microbatches", metavar="M", help="Microbatches per step; not for a CSV file."),
 ]
 Forward = Annotated[
     float | None,
     typer.Option(
         "--forward",
         metavar="TIME",
-        help="Time of a forward of one microbatch on one rank, in any unit; 1.",
+        help="Forward time of one microbatch on one rank, in any unit; default 1.",
     ),
 ]
 Backward = Annotated[
-    float | None, typer.Option("--backward", metavar="TIME", help="Time of a whole backward; 2.")
+    float | None,
+    typer.Option(
+        "--backward", metavar="TIME", help="Time of a whole backward, in the same unit; default 2."
+    ),
 ]
 Weight = Annotated[
     float | None,
     typer.Option(
         "--weight",
         metavar="TIME",
-        help="Part of the backward's time that weight gradients take; half of it.",
+        help="Time of the weight gradients within the backward; default half of it.",
     ),
 ]
 OfJob = Annotated[
@@ -63,7 +68,7 @@ OfJob = Annotated[
     typer.Option(
         "--job",
         metavar="JOB.yaml",
-        help="Take sizes, passes and transfers from this job and simulate its step.",
+        help="Use sizes, passes and transfers of this job and simulate its step.",
     ),
 ]
 
@@ -102,7 +107,7 @@ def show_schedule(
         typer.Argument(
             metavar="NAME|FILE.csv",
             autocompletion=complete_schedule,
-            help="The schedule, or a file that holds one as torch writes it; by default the job's.",
+            help="A schedule, or a CSV file in torch's format; by default the job's schedule.",
             show_default=False,
         ),
     ] = None,
@@ -118,18 +123,19 @@ def show_schedule(
     as_json: AsJson = False,
     plot: Picture = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the order as torch reads it.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the order as a CSV file in torch's format."),
     ] = None,
 ) -> None:
-    """Show what every rank runs when, alone or in a job's step.
+    """Show the order of passes on every rank.
 
-    Alone, communication is free; with --job it is a simulated step, which --plot draws.
+    Without --job, communication is free. With --job, a step is simulated, and --plot draws it.
 
-    Orders that are searched or found at run time (zb-2p, varuna) are decided for the times
-    given, or with --job for its own passes and links.
+    Orders that are searched for or decided at run time (zb-2p, varuna) follow from the given
+    times, or with --job from its own passes and links.
 
-    A file has sizes of its own: a row per rank, cells such as 2F0 (stage, one of F B I W,
-    microbatch). What cannot run is refused by row and column. A job simulates it as
+    A CSV file has one row per rank and cells such as 2F0 (stage, one of F B I W, microbatch). An
+    order that cannot run is refused with its row and column. In a job it is written as
     plan.schedule: FILE.csv
 
     Example:  clustersim schedule show 1f1b --pp 4 --microbatches 8 --csv 1f1b.csv
@@ -177,7 +183,7 @@ def compare_schedules(
         typer.Argument(
             metavar="NAME|FILE.csv...",
             autocompletion=complete_schedule,
-            help="The schedules, or files that hold one.",
+            help="Schedules, or CSV files in torch's format.",
         ),
     ],
     *,
@@ -186,7 +192,10 @@ def compare_schedules(
     vpp: Annotated[
         int | None,
         typer.Option(
-            "--vpp", metavar="V", help="Chunks per stage where that is free to choose; the fewest."
+            "--vpp",
+            metavar="V",
+            help="Chunks per stage, for schedules that allow a choice; by default the fewest "
+            "possible.",
         ),
     ] = None,
     forward: Forward = None,
@@ -199,7 +208,7 @@ def compare_schedules(
 ) -> None:
     """Compare schedules that do the same work on every rank.
 
-    Communication is free, or with --job that of its simulated steps.
+    Without --job, communication is free; with --job, steps are simulated.
 
     Example:  clustersim schedule compare 1f1b zb-h1 dualpipe --pp 4 --microbatches 8
 
@@ -232,7 +241,7 @@ def compare_schedules(
 
 def _refuse_changes(changes: Sequence[str] | None) -> None:
     if changes:
-        hint = "name the job, too: --job JOB.yaml"
+        hint = "also name the job: --job JOB.yaml"
         raise InputError.single("--set", "changes a job, and none is given", changes[0], hint)
 
 
@@ -275,7 +284,7 @@ def _sizes(
 
 def _said(size: int | None, option: str) -> int:
     if size is None:
-        hint = f"give for example {option} 4; only a .csv file has sizes of its own"
+        hint = f"for example {option} 4; only a .csv file has sizes of its own"
         raise InputError.single(option, "is missing", hint=hint)
     return size
 

@@ -99,7 +99,7 @@ def show_step(
     else:
         _print_run(result, info)
     if not result.fits:
-        note("the job does not fit; clustersim memory JOB.yaml says who takes the memory")
+        note("the job does not fit; clustersim memory JOB.yaml shows what uses the memory")
         raise typer.Exit(1)
 
 
@@ -159,8 +159,10 @@ def refuse_sizes(options: Mapping[str, object]) -> None:
     """
     given = next((name for name, value in options.items() if value is not None), None)
     if given is not None:
-        hint = f"leave {given} out; --set plan.pp=8 changes a field of the job"
-        raise InputError.single(given, "does not go with --job, which has its own", hint=hint)
+        hint = f"remove {given}; --set plan.pp=8 changes a field of the job"
+        raise InputError.single(
+            given, "cannot be combined with --job, which has its own", hint=hint
+        )
 
 
 def _print_run(result: Result, info: ScheduleInfo) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simulator.serving.described import ServingJob
 
 ServingFile = Annotated[
-    Path, typer.Argument(metavar="SERVING.yaml", help="The deployment and its workload.")
+    Path, typer.Argument(metavar="SERVING.yaml", help="File with a deployment and its workload.")
 ]
 Changes = Annotated[
     list[str] | None,
@@ -55,7 +55,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Serve a workload: throughput, latencies, goodput, money.
+    """Simulate serving: throughput, latency, goodput and cost.
 
     Example:  clustersim serve run llama3-70b-8xh100-serving.yaml --set deployment.tp=4
     """
@@ -92,7 +92,7 @@ def sweep(
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Latencies and goodput over rates of requests.
+    """Predict latency and goodput over request rates.
 
     Example:  clustersim serve sweep serving.yaml --rates 1,2,4,8
     """
@@ -109,7 +109,7 @@ def sweep(
 
 
 def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) -> None:
-    """Rank every tp and pp by the rate of requests that it serves.
+    """Rank every tp and pp by the request rate that it sustains.
 
     Example:  clustersim serve plan serving.yaml --set workload.objective.ttft=1s
     """
@@ -134,7 +134,7 @@ def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) ->
             [str(c.settings["tp"]), str(c.settings["pp"]), f"{c.rate:.3g}", c.reason]
             for c in choices
         ]
-        print_table(f"{_title(job)}: the largest rate of each split", columns, cells)
+        print_table(f"{_title(job)}: the largest rate of each tp and pp", columns, cells)
     if not any(choice.rate for choice in choices):
         raise typer.Exit(_DOES_NOT_KEEP)
 
@@ -148,7 +148,7 @@ def capacity(
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Largest rate of the GPUs, or with --rate the fewest GPUs.
+    """Find the largest request rate, or the fewest GPUs for a rate.
 
     Example:  clustersim serve capacity serving.yaml --rate 50
     """
@@ -170,9 +170,9 @@ def capacity(
         print_json(document)
     else:
         lines = [
-            ("requests/s that a replica bears", f"{found.rate:.3g}"),
-            ("GPUs of a replica", str(deployment.ranks)),
-            (f"requests/s that {deployment.gpus} GPUs bear", f"{document['rate']:.3g}"),
+            ("requests/s that a replica sustains", f"{found.rate:.3g}"),
+            ("GPUs per replica", str(deployment.ranks)),
+            (f"requests/s that {deployment.gpus} GPUs sustain", f"{document['rate']:.3g}"),
         ]
         if rate is not None:
             needed = document["gpus"]
@@ -181,7 +181,7 @@ def capacity(
             )
         print_table(_title(job), [*text_columns(""), *number_columns("")], lines)
     if not found.rate:
-        note("one replica breaks the objective at any rate: raise tp, or the limits")
+        note("one replica misses the objective at any rate: raise tp or relax the limits")
         raise typer.Exit(_DOES_NOT_KEEP)
 
 
@@ -200,11 +200,11 @@ def _lines(answers: Answers) -> list[tuple[str, str]]:
     price = answers.usd_per_million_tokens
     lines = [
         ("requests/s", f"{answers.requests_per_s:.3g}"),
-        ("tokens of answers/s", f"{answers.output_tokens_per_s:.0f}"),
+        ("output tokens/s", f"{answers.output_tokens_per_s:.0f}"),
         ("tokens/s", f"{answers.total_tokens_per_s:.0f}"),
         ("goodput [requests/s]", f"{answers.goodput_requests_per_s:.3g}"),
-        ("requests that keep to the objective", f"{100 * answers.good_share:.1f} %"),
-        ("tokens that a replica's cache holds", str(answers.cache_tokens)),
+        ("requests that meet the objective", f"{100 * answers.good_share:.1f} %"),
+        ("tokens that fit in a replica's cache", str(answers.cache_tokens)),
         ("prompt tokens found in the cache", f"{100 * answers.cached_share:.1f} %"),
         ("preemptions", str(answers.preemptions)),
         ("engine steps", str(answers.steps)),

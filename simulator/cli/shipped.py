@@ -44,7 +44,7 @@ ProfileName = Annotated[
 def build_profile_group() -> typer.Typer:
     """The ``profile`` commands."""
     group = typer.Typer(
-        name="profile", no_args_is_help=True, help="Show, check and make hardware profiles."
+        name="profile", no_args_is_help=True, help="List, show, check and make hardware profiles."
     )
     group.command("list")(list_profiles)
     group.command("show")(show_profile)
@@ -97,10 +97,10 @@ def show_profile(
     profile: ProfileName,
     plot: Annotated[
         Path | None,
-        file_to_write("Draw the system: .png, .svg or .pdf.", *PICTURES),
+        file_to_write("Draw the system to this file: .png, .svg or .pdf.", *PICTURES),
     ] = None,
     as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Write the file itself, to start one's own from.")
+        bool, typer.Option("--yaml", help="Print the YAML file, as a start for your own profile.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -147,10 +147,10 @@ def check_profiles(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check that profiles are complete, sound and physical.
+    """Check that profiles are complete, consistent and physical.
 
-    Every number needs a source. Faults end with 2. What is missing, or predicted unlike in
-    profiles of the same generation, is remarked upon: there may be a reason.
+    Every number needs a source. Errors exit with 2. Missing numbers, and predictions unlike
+    those of profiles of the same generation, are warnings only.
 
     Example:  clustersim profile check h100-sxm-80gb my-cluster.yaml
     """
@@ -169,7 +169,7 @@ def check_profiles(
             }
         )
         if not as_json:
-            typer.echo(f"{name}: {'not sound' if found else 'ok'}")
+            typer.echo(f"{name}: {'not valid' if found else 'ok'}")
             for remark in remarked:
                 typer.echo(f"  {remark}")
     if as_json:
@@ -197,8 +197,8 @@ def new_profile(
         typer.Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="What the data sheet says, for example device.power='300 W'; none for what the "
-            "GPU does not have.",
+            help="A number of the data sheet, for example device.power='300 W'; none for a "
+            "feature that the GPU lacks.",
         ),
     ] = None,
     source: Annotated[
@@ -209,11 +209,10 @@ def new_profile(
         typer.Option("--description", metavar="TEXT", help="A one-line description of the system."),
     ] = "",
 ) -> None:
-    """Start the profile of a GPU from a data sheet and a similar system.
+    """Start a profile from a data sheet and a similar system.
 
-    It is written as YAML to stdout.
-
-    What is not set stays as the relative has it, marked as assumed.
+    The YAML goes to stdout. Numbers that are not set are copied from the similar system and marked
+    as assumed.
 
     Example:  clustersim profile new a10-24gb --from a40-48gb --set device.memory="22 GiB"
     --set device.power="150 W" > a10-24gb.yaml

@@ -17,14 +17,14 @@ _PORT = 8421
 def studio(
     job_file: Annotated[
         Path | None,
-        typer.Argument(metavar="[JOB.yaml]", help="What the page shows first; else Llama 3 70B."),
+        typer.Argument(metavar="[JOB.yaml]", help="The job to start with; by default Llama 3 70B."),
     ] = None,
     changes: Changes = None,
     *,
     port: Annotated[
         int,
         typer.Option(
-            "--port", min=0, max=65535, metavar="PORT", help="Port; 0 is any that is free."
+            "--port", min=0, max=65535, metavar="PORT", help="Port; 0 chooses a free one."
         ),
     ] = _PORT,
     host: Annotated[
@@ -32,22 +32,26 @@ def studio(
         typer.Option(
             "--host",
             metavar="ADDRESS",
-            help="Address to listen on; others than this machine's need a token.",
+            help="Address to listen on; any but this machine's own needs a token.",
         ),
     ] = "127.0.0.1",
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address and open no browser.")
+        bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
     ] = False,
     workers: Annotated[
         int,
         typer.Option(
-            "--workers", min=1, max=64, metavar="N", help="Jobs simulated at the same time."
+            "--workers",
+            min=1,
+            max=64,
+            metavar="N",
+            help="Number of jobs to simulate at the same time.",
         ),
     ] = 2,
 ) -> None:
-    """Open a page that answers every change of a job at once.
+    """Try changes to a job on a page in the browser.
 
-    It listens on this machine only. With --host 0.0.0.0 others can reach it with the token in the
+    It listens on this machine only. With --host 0.0.0.0, others can reach it with the token in the
     address that is printed; the connection is not encrypted.
 
     Example:  clustersim studio llama3-70b-64xh100
@@ -69,7 +73,7 @@ def studio(
     opened = web_app.listening_socket(host, port)
     url = web_app.address(opened, token)
     typer.echo(url)
-    note("Ctrl+C ends the studio")
+    note("press Ctrl+C to stop the studio")
     if not no_browser:
         import webbrowser
 

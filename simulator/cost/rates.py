@@ -76,7 +76,7 @@ def sustained_share(profile: HardwareProfile, precision: Precision) -> float:
 
 
 def _cool_product_w(profile: HardwareProfile, precision: Precision) -> float:
-    """Power of products at their benchmark rate [W]; 0 where it is not known."""
+    """Power of products at their benchmark rate [W]; 0 where it is unknown."""
     model, peak = profile.kernels.gemm.get(precision), profile.device.peak.of(precision)
     if model is None or peak is None:
         return 0.0

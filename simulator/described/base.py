@@ -42,7 +42,7 @@ class Spec(BaseModel):
 def _quantity(dimension: str, example: str, *, is_positive: bool = False) -> Any:
     def parse(value: object) -> float:
         if not isinstance(value, str):
-            raise ValueError(f'a quantity needs its unit; write for example "{example}"')
+            raise ValueError(f'a quantity needs its unit; for example "{example}"')
         return parse_quantity(value, dimension)
 
     return (

@@ -173,7 +173,10 @@ class Failures(Spec):
     @model_validator(mode="after")
     def _something_fails(self) -> Self:
         if not (self.node or self.gpu or self.link or self.preemption):
-            raise ValueError("must say what fails; give the mtbf of node, gpu, link or preemption")
+            raise ValueError(
+                "needs at least one cause of failure; give the mtbf of node, gpu, "
+                "link or preemption"
+            )
         return self
 
 
@@ -198,11 +201,13 @@ class Checkpoint(Spec):
     def _fields_suit_the_mode(self) -> Self:
         in_memory = self.mode == "in-memory"
         if not in_memory and not self.storage_bytes_per_s:
-            raise ValueError("must say how fast storage is; give storage, such as 100 GB/s")
+            raise ValueError("needs the bandwidth of storage; give storage, such as 100 GB/s")
         if in_memory and (self.storage_bytes_per_s or self.read_bytes_per_s):
-            raise ValueError("in-memory uses no storage; leave out storage and read")
+            raise ValueError("an in-memory checkpoint uses no storage; remove storage and read")
         if self.mode == "synchronous" and self.interference:
-            raise ValueError("synchronous runs beside nothing; leave out interference")
+            raise ValueError(
+                "synchronous checkpoints do not interfere with training; remove interference"
+            )
         return self
 
 
@@ -224,5 +229,7 @@ class Campaign(Spec):
     @model_validator(mode="after")
     def _goodput_is_given_or_simulated(self) -> Self:
         if self.goodput is not None and self.failures is not None:
-            raise ValueError("has goodput and failures; leave out one, the failures give it")
+            raise ValueError(
+                "has both goodput and failures; remove goodput, which follows from the failures"
+            )
         return self

@@ -61,10 +61,10 @@ class _StrictLoader(SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
-                raise _malformed("merge keys (<<) are not understood, write the fields", key_node)
+                raise _malformed("merge keys (<<) are not supported; write the fields", key_node)
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise _malformed(f"the key {key!r} is not text, put it in quotes", key_node)
+                raise _malformed(f"the key {key!r} is not text; put it in quotes", key_node)
             if key in seen:
                 raise _malformed(f"the key {key!r} appears twice", key_node)
             seen.add(key)
@@ -194,7 +194,7 @@ def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
         return folder / name
     names = names_in(shipped)
     if name not in names:
-        rule = "no such name, and no path to a .yaml file"
+        rule = "there is no such name, and no such .yaml file"
         raise InputError.single(field, rule, name, nearest_hint(name, names))
     return shipped / f"{name}.yaml"
 

@@ -28,10 +28,10 @@ _SHAPES = {
     "list_type": _LIST,
 }
 _BOUNDS = {
-    "ge": "take {} or more",
-    "gt": "take more than {}",
-    "le": "take {} or less",
-    "lt": "take less than {}",
+    "ge": "use {} or more",
+    "gt": "use more than {}",
+    "le": "use {} or less",
+    "lt": "use less than {}",
 }
 _TYPES = {
     "int": "write a whole number",
@@ -212,5 +212,5 @@ def other_name_hint(word: str) -> str:
     spellings = {plain, *(plain.removesuffix(ending) for ending in _ENDINGS)}
     facts = shipped_facts("other_names")
     hints = [(entry["names"], entry["hint"]) for entry in facts["derived"]]
-    hints += [(names, f"it is called {path} here") for path, names in facts["fields"].items()]
+    hints += [(names, f"its name here is {path}") for path, names in facts["fields"].items()]
     return next((hint for names, hint in hints if spellings & set(names)), "")

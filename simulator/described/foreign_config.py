@@ -78,7 +78,7 @@ class ForeignConfig:
                 Fault(keys[0], f"is needed to read a {self._family} model", hint=hint)
             )
         elif not self.states(keys[0]):
-            self.assumed.append(f"{keys[0]} is left out: the default of {self._family} applies")
+            self.assumed.append(f"{keys[0]} is missing: the default of {self._family} applies")
         return default
 
     @property
@@ -178,7 +178,7 @@ def word(*keys: str, meanings: Mapping[str, str], default: str, otherwise: str) 
         if text is None:
             return None
         if text not in meanings:
-            config.unsupported.append(f"{keys[0]} {text!r} is not known; read as {otherwise}")
+            config.unsupported.append(f"{keys[0]} {text!r} is unknown; read as {otherwise}")
         return meanings.get(text, otherwise)
 
     return read
@@ -192,7 +192,7 @@ class ImportReport:
         source: What was read.
         understood: Keys whose values are in the specification.
         ignored: Keys that change neither time nor memory of training.
-        assumed: Sentences on what was taken for granted because the file does not say it.
+        assumed: Sentences on what was taken for granted because the file does not set it.
         unsupported: Sentences on settings that do cost something and are not modelled.
     """
 
@@ -211,7 +211,7 @@ class ImportReport:
         """Return the report as text for a terminal, without empty sections."""
         sections: dict[str, tuple[str, ...]] = {
             "understood": _joined(self.understood),
-            "ignored, costs nothing": _joined(self.ignored),
+            "ignored, has no cost": _joined(self.ignored),
             "assumed": self.assumed,
             "not modelled": self.unsupported,
         }

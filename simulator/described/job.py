@@ -99,7 +99,7 @@ class Batch(Spec):
 
 
 class Job(Spec):
-    """The unit that users run; one YAML file.
+    """Model, cluster, batch and plan: the content of one YAML file.
 
     Use :func:`simulator.described.load.load_job` to read one, and :meth:`replace` for a
     what-if. Validation of single fields happens here; rules across fields live in
@@ -134,12 +134,12 @@ class Job(Spec):
 
     @property
     def dp(self) -> int:
-        """Data-parallel degree: what tp, pp and cp leave of the GPUs."""
+        """Data-parallel degree: GPUs / (tp x pp x cp)."""
         return self.cluster.gpus // self.choices.ranks_of_a_copy
 
     @property
     def stack_name(self) -> str:
-        """The stack that the plan names or starts from."""
+        """Name of the stack that the plan uses or starts from."""
         given = self.document.get("plan", {}).get("stack", _DEFAULT_STACK)
         return given if isinstance(given, str) else str(given.get("base", _DEFAULT_STACK))
 
@@ -150,14 +150,14 @@ class Job(Spec):
 
     @property
     def title(self) -> str:
-        """The job in one line."""
+        """One line that describes the job."""
         plan = self.plan
         tensor = "tp" if plan.tp_method == "1d" else f"{plan.tp_method}-tp"
         degrees = {tensor: plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
         return f"{self.model.name} on {self.cluster.name}, {degrees_text(degrees, self.dp)}"
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Job:
-        """The same job with some fields changed, checked anew.
+        """A copy of the job with changed fields; all rules are checked again.
 
         Args:
             changes: New values by dotted path, for example ``{"plan.tp": 4}``.
@@ -174,7 +174,7 @@ class Job(Spec):
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """The job as its author wrote it, ready to be saved as YAML."""
+        """The job as it was written, ready to be saved as YAML."""
         return self._document
 
 

@@ -77,15 +77,15 @@ def job_names() -> list[str]:
 def load_job(
     source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
 ) -> Job:
-    """A job from a YAML file, a shipped one by name, or one in place, with some fields changed.
+    """Load a job from a YAML file, a shipped name or a dictionary, and change fields of it.
 
     Args:
-        source: The job file, a shipped name, or what such a file says as a dictionary. Relative
+        source: The job file, a shipped name, or the content of a file as a dictionary. Relative
             paths inside a file are relative to its folder.
         changes: New values by dotted path, for example ``{"plan.tp": 4}``.
 
     Raises:
-        InputError: With every fault of the job.
+        InputError: The job is wrong; the error lists every fault.
     """
     if isinstance(source, Mapping):
         return job_from_document(with_changes(source, changes or {}))
@@ -200,7 +200,7 @@ def read_schedule_file(path: Path, field: str) -> WrittenSchedule:
     Raises:
         InputError: The file cannot be read.
     """
-    wanted = "give a file with a row per rank"
+    wanted = "give a file with one row per rank"
     text = read_text(path, wanted, field=field, max_bytes=_MAX_TABLE_BYTES).rstrip()
     return WrittenSchedule(file=str(path), rows=tuple(text.splitlines()))
 
@@ -228,7 +228,7 @@ def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     try:
         numbers = [float(word) for word in text.replace(",", " ").split()]
     except ValueError as error:
-        rule = f"{path} holds something else than numbers ({error})"
+        rule = f"{path} contains something other than numbers ({error})"
         raise InputError.single(field, rule, hint=wanted) from None
     return {**{key: value for key, value in given.items() if key != "file"}, "loads": numbers}
 
@@ -255,7 +255,7 @@ def _pooled(cluster: Mapping[str, Any], folder: Path) -> Document:
     if not isinstance(given, list) or not given:
         rule = "must list the pools, each with its profile and gpus"
         raise InputError.single("cluster.pools", rule, given)
-    rule, hint = "stands beside pools", "give every pool its own fields"
+    rule, hint = "conflicts with pools", "give each pool its own fields"
     beside = [key for key in cluster if key != "pools"]
     faults = [Fault(f"cluster.{key}", rule, cluster[key], hint) for key in beside]
     pools = []
@@ -382,8 +382,8 @@ def _split_sources(
         return {k: plain(v, _joined(path, k), inherited) for k, v in node.items() if k != "source"}
 
     if is_number_with_source(document):
-        rule = "is no field: it marks a number with its source"
-        hint = "write the field that it belongs to, such as cluster.device.memory"
+        rule = "is not a field: it marks a number with its source"
+        hint = "set the field that it belongs to, such as cluster.device.memory"
         raise InputError.single(_joined(prefix, "value"), rule, document["value"], hint)
     stripped = plain(document, "", inherited)
     if "provenance" in document:

@@ -82,7 +82,7 @@ class Experts(Spec):
     def _visits_at_most_all_experts(cls, top_k: int, info: ValidationInfo) -> int:
         count = info.data.get("count", top_k)
         if top_k > count:
-            raise ValueError(f"a token cannot visit more than all {count} experts")
+            raise ValueError(f"a token cannot use more than all {count} experts")
         return top_k
 
     @property
@@ -103,11 +103,11 @@ class Experts(Spec):
     def _hold_the_choices_of_a_token(cls, top_groups: int, info: ValidationInfo) -> int:
         groups, count, top_k = (info.data.get(name, 1) for name in ("groups", "count", "top_k"))
         if top_groups > groups:
-            raise ValueError(f"a token cannot pick more than all {groups} groups")
+            raise ValueError(f"a token cannot use more than all {groups} groups")
         if top_groups and top_groups * (count // groups) < top_k:
             raise ValueError(
                 f"{top_groups} of {groups} groups hold {top_groups * (count // groups)} of {count} "
-                f"experts, fewer than the {top_k} that a token visits"
+                f"experts, fewer than the {top_k} that a token uses"
             )
         return top_groups
 
@@ -268,7 +268,9 @@ class Model(Spec):
             raise ValueError(f"groups ({ssm.groups}) must divide the {heads} heads")
         beyond = [index for index in ssm.attention_layers if index >= layers]
         if beyond:
-            raise ValueError(f"attention_layers names {beyond[0]}, but the last is {layers - 1}")
+            raise ValueError(
+                f"attention_layers contains {beyond[0]}, but the last layer is {layers - 1}"
+            )
         return ssm
 
     @field_validator("ffn_hidden")
@@ -282,7 +284,7 @@ class Model(Spec):
     @classmethod
     def _has_an_mlp_beside(cls, parallel_block: bool, info: ValidationInfo) -> bool:
         if parallel_block and info.data.get("ffn_hidden") == 0:
-            raise ValueError("there is no MLP to run in parallel; leave it out")
+            raise ValueError("there is no MLP to run in parallel; remove it")
         return parallel_block
 
     @field_validator("kv_heads")
@@ -292,9 +294,11 @@ class Model(Spec):
         if heads is None or kv_heads == 0:
             return heads or kv_heads
         if heads % kv_heads:
-            raise ValueError(f"must divide heads ({heads}): each serves as many query heads")
+            raise ValueError(
+                f"must divide heads ({heads}): each serves the same number of query heads"
+            )
         if info.data.get("latent_attention") and kv_heads != heads:
-            raise ValueError(f"latent attention has as many as heads ({heads}); leave it out")
+            raise ValueError(f"latent attention has as many as heads ({heads}); remove it")
         return kv_heads
 
     @field_validator("head_dim")
@@ -305,7 +309,7 @@ class Model(Spec):
             if head_dim not in {0, latent.qk_head_dim}:
                 raise ValueError(
                     f"latent attention makes it qk_nope_head_dim + qk_rope_head_dim = "
-                    f"{latent.qk_head_dim}; leave it out"
+                    f"{latent.qk_head_dim}; remove it"
                 )
             return int(latent.qk_head_dim)
         hidden, heads = info.data.get("hidden"), info.data.get("heads")
@@ -322,7 +326,7 @@ class Model(Spec):
         if positions == "learned" and max_positions == 0:
             raise ValueError("learned positions need the rows of their table, for example 2048")
         if positions not in {None, "learned"} and max_positions > 0:
-            raise ValueError(f"{positions} positions have no table; leave it out")
+            raise ValueError(f"{positions} positions have no table; remove it")
         return max_positions
 
     @field_validator("norms_per_layer")
@@ -350,14 +354,14 @@ class Model(Spec):
     @classmethod
     def _belongs_to_plain_projections(cls, qkv_bias: bool, info: ValidationInfo) -> bool:
         if qkv_bias and info.data.get("latent_attention"):
-            raise ValueError("latent attention is modelled without biases; leave it out")
+            raise ValueError("latent attention is modelled without biases; remove it")
         return qkv_bias
 
     @field_validator("qk_norm")
     @classmethod
     def _replaces_no_latent_norm(cls, qk_norm: str, info: ValidationInfo) -> str:
         if qk_norm != "none" and info.data.get("latent_attention"):
-            raise ValueError("latent attention has norms of its own; leave it out")
+            raise ValueError("latent attention has norms of its own; remove it")
         return qk_norm
 
     @field_validator("sliding_window_every")

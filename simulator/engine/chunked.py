@@ -172,7 +172,7 @@ def _check_links(link_bytes_per_s: float, hop_latency_s: float) -> None:
 def _check(collective: ChunkedCollective) -> None:
     if collective.algorithm not in CHUNK_ALGORITHMS:
         hint = f"use one of {', '.join(CHUNK_ALGORITHMS)}"
-        raise InputError.single("algorithm", "is not known", collective.algorithm, hint)
+        raise InputError.single("algorithm", "is unknown", collective.algorithm, hint)
     least = {
         "ranks": (len(collective.ranks), 1),
         "chunks": (collective.chunks, 1),
@@ -185,7 +185,7 @@ def _check(collective: ChunkedCollective) -> None:
     held = len(collective.ranks) ** 2 * collective.chunks
     if held > _MOST_HELD:
         rule = f"makes {held:,} chunks (ranks squared x chunks), of at most {_MOST_HELD:,}"
-        hint = "every chunk is an event; take fewer ranks or chunks"
+        hint = "every chunk is an event; use fewer ranks or chunks"
         raise InputError.single("ranks", rule, len(collective.ranks), hint)
 
 
@@ -276,8 +276,8 @@ def _transfers(collective: ChunkedCollective) -> Sequence[Transfer]:
     algorithm = CHUNK_ALGORITHMS[collective.algorithm]
     transfers = list(islice(algorithm.transfers(ranks, collective.chunks), _MOST_TRANSFERS + 1))
     if len(transfers) > _MOST_TRANSFERS:
-        rule = f"makes more than {_MOST_TRANSFERS:,} transfers, too many to follow one by one"
-        raise InputError.single("ranks", rule, ranks, "take fewer ranks or chunks")
+        rule = f"makes more than {_MOST_TRANSFERS:,} transfers, too many to simulate one by one"
+        raise InputError.single("ranks", rule, ranks, "use fewer ranks or chunks")
     return transfers
 
 

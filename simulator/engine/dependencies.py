@@ -48,6 +48,6 @@ def deadlock_error(program: Program, blocked: Sequence[int], shown: int = 6) -> 
         lanes = ", ".join(f"{program.classes[c].name}/{s.value}" for c, s in op.lanes)
         names.append(f"{op.kind.value} of microbatch {op.microbatch}, chunk {op.chunk} on {lanes}")
     return DeadlockError(
-        f"{len(blocked)} of {len(program.operations)} operations can never start, first: "
+        f"{len(blocked)} of {len(program.operations)} operations can never start; the first are: "
         + "; ".join(names)
     )

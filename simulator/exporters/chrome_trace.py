@@ -174,7 +174,7 @@ def _fitting_classes(wanted: Sequence[int], cost: Sequence[int], max_events: int
             return classes
     raise InputError.single(
         "max_events",
-        "must leave room for at least one rank class",
+        "must allow at least one class of ranks",
         max_events,
         f"allow {cost[wanted[0]]} or more",
     )

@@ -112,7 +112,7 @@ def _refuse_checkpoints(job: Job, plan: Plan, refusals: Refusals) -> None:
     refusals.unless_plan(
         plan.recompute == says,
         "recompute",
-        f"it is the model's code: export with --set plan.recompute={says}",
+        f"the model's code decides it: export with --set plan.recompute={says}",
     )
     refusals.unless_plan(
         not plan.contiguous_checkpoints or plan.partition_activations == (plan.tp > 1),
@@ -127,7 +127,7 @@ def _refuse_inner_degrees(job: Job, plan: Plan, refusals: Refusals) -> None:
     refusals.unless_plan(
         plan.cp == 1 or plan.cp_method == "all_to_all",
         "cp_method",
-        "DeepSpeed trades heads: plan.cp_method: all_to_all",
+        "DeepSpeed exchanges heads: plan.cp_method: all_to_all",
     )
     refusals.unless_plan(job.model.experts is None or plan.etp == 1, "etp")
 
@@ -139,12 +139,12 @@ def _refuse_sharding(plan: Plan, refusals: Refusals) -> None:
     refusals.unless_plan(
         plan.zero == 3 or not plan.zero_group,
         "zero_group",
-        "DeepSpeed shards over part of the ranks with plan.zero: 3 only",
+        "DeepSpeed shards over some of the ranks with plan.zero: 3 only",
     )
     refusals.unless_plan(
         plan.overlap_param_gather == (plan.zero == 3),
         "overlap_param_gather",
-        "DeepSpeed gathers ahead with plan.zero: 3, and only then",
+        "DeepSpeed prefetches with plan.zero: 3 only",
     )
     refusals.unless_plan(
         bool(plan.reshard_after_forward) == (plan.zero == 3), "reshard_after_forward"

@@ -116,7 +116,7 @@ def _refuse_model(model: Model, refusals: Refusals) -> None:
         model.attention_output_bias == model.mlp_bias and model.qkv_bias >= model.mlp_bias,
         "model.attention_output_bias",
         model.attention_output_bias,
-        "Megatron-LM has biases in all matrices, in query, key and value, or in none",
+        "Megatron-LM has biases in all matrices, in query, key and value only, or in none",
     )
 
 
@@ -144,7 +144,7 @@ def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
     refusals.unless(
         plan.stack.copies_gradients or (plan.grad_reduce_precision == "bf16" and plan.zero > 0),
         "plan.stack.copies_gradients", plan.stack.copies_gradients,
-        "only Megatron's precision-aware distributed optimizer works on bf16 gradients as they are",
+        "only Megatron's precision-aware distributed optimizer uses bf16 gradients directly",
     )  # fmt: skip
 
 

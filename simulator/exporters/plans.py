@@ -108,14 +108,14 @@ class Refusals:
         """Note kernels that are not those of the stack: they stand in the model's code."""
         plan = self._plan
         usual = Plan(stack=plan.stack, precision=plan.precision).attention_kernel
-        hint = "it is the model's code: export with --set plan.attention=null"
+        hint = "the model's code decides it: export with --set plan.attention=null"
         self.unless_plan(plan.attention == usual, "attention", hint)
 
     def documents(self, job: Job) -> None:
         """Note sequences that are not of one length, or of several documents: the data decides."""
         for name in ("document_len", "lengths"):
             given = getattr(job.batch, name)
-            hint = f"it is the data's: export with --set batch.{name}=null"
+            hint = f"the data decides it: export with --set batch.{name}=null"
             self.unless(given is None, f"batch.{name}", given, hint)
 
     def raise_if_any(self) -> None:

@@ -128,7 +128,7 @@ def _refuse_stack(plan: Plan, refusals: Refusals) -> None:
     refusals.unless(loss in ("fused", EAGER_LOSS[1]), "plan.stack.cross_entropy", loss)
     eager = set(changed_facts(plan.stack, _STACK)) & set(EAGER)
     is_whole = len(eager) in (0, len(EAGER))
-    hint = "the compiler fuses all of it or nothing"
+    hint = "the compiler fuses all of these or none"
     refusals.unless(is_whole, "plan.stack", sorted(eager), hint)
 
 
@@ -139,11 +139,11 @@ def _refuse_formats(plan: Plan, refusals: Refusals) -> None:
 
 def _refuse_inner_degrees(plan: Plan, refusals: Refusals) -> None:
     refusals.unless_plan(plan.tp == 1 or plan.sequence_parallel is True, "sequence_parallel")
-    refusals.unless_plan(plan.cp_method in _ROTATION, "cp_method", f"take {' or '.join(_ROTATION)}")
+    refusals.unless_plan(plan.cp_method in _ROTATION, "cp_method", f"use {' or '.join(_ROTATION)}")
     refusals.unless_plan(
         plan.ep > 1 or plan.etp in (None, plan.tp),
         "etp",
-        "torchtitan cuts experts like the rest where they are not spread",
+        "without expert parallelism, torchtitan divides experts like other weights",
     )
     refusals.unless_plan(not plan.overlap_ep or plan.schedule == "dualpipev", "overlap_ep")
 
@@ -153,7 +153,7 @@ def _refuse_sharding(job: Job, plan: Plan, refusals: Refusals) -> None:
         plan.offload in (Offload(), FSDP_OFFLOAD),
         "plan.offload",
         plan.offload.model_dump(exclude_defaults=True),
-        "torchtitan offloads {optimizer: cpu, parameters: cpu} or nothing",
+        "torchtitan offloads either {optimizer: cpu, parameters: cpu} or nothing",
     )
     refusals.unless_plan(
         plan.zero in (0, 3),
@@ -177,13 +177,13 @@ def _refuse_pipeline(job: Job, plan: Plan, refusals: Refusals) -> None:
         _runs_in_torch(job.choices.schedule),
         "plan.schedule",
         str(plan.schedule),
-        "torch runs synchronous orders of one copy of the model, without waiting for every "
+        "torch runs synchronous schedules with one copy of the model, without waiting for every "
         "transfer",
     )
     refusals.unless_plan(
         _layers_per_stage(job, plan) is not None or _is_usual(plan),
         "vpp",
-        "no number of layers per stage makes as many",
+        "no number of layers per stage gives this number of stages",
     )
 
 

@@ -194,5 +194,5 @@ def _check_what_else_is_trained(settings: Settings) -> None:
     for key in _SAVED:
         given = settings.get(key)
         if given:
-            rule = "is not modelled: it trains whole matrices beside the adapters"
+            rule = "is not modelled: it trains whole matrices besides the adapters"
             settings.fault(key, rule, given, leave_out(key))

@@ -56,7 +56,7 @@ def _parsed(
     try:
         return parse(text)
     except (ValueError, RecursionError) as error:
-        rule = f"is no {language} ({error})"
+        rule = f"is not a {language} ({error})"
         raise InputError.single("", rule, file=origin, hint=wanted) from error
 
 
@@ -123,7 +123,7 @@ class Draft:
     """What a file says of a job, before anything else is known.
 
     Attributes:
-        model: Fields in place, a name, or None where the file does not say it.
+        model: Fields in place, a name, or None where the file does not set it.
         plan: Fields of the plan; None means the stack's default.
         stack: Name of the framework's stack.
         facts: Facts of the stack that the file changes.
@@ -167,13 +167,13 @@ def finished(
     """
     rest = sort_out(settings, rules, given.ignore)
     for name in sorted(plain_names(given.ignore) - settings.keys - set(further_keys)):
-        settings.fault(f"--ignore {name}", "names no setting of the file")
+        settings.fault(f"--ignore {name}", "is not a setting of the file")
     document = _document(draft, given)
     faults = [*settings.faults, *_missing(document, knows_share=bool(draft.micro_batch))]
     if faults:
         shown = [replace(fault, file=fault.file or origin) for fault in faults[:_MOST_FAULTS]]
         if len(faults) > _MOST_FAULTS:
-            rule = f"has {len(faults) - _MOST_FAULTS:,} more faults; is it such a file at all?"
+            rule = f"has {len(faults) - _MOST_FAULTS:,} more faults; check that it is such a file"
             shown.append(Fault("", rule, file=origin))
         raise InputError(shown)
     try:
@@ -191,7 +191,7 @@ def finished(
 
 
 def _document(draft: Draft, given: Given) -> dict[str, Any]:
-    """The job as a file would say it; the user's word counts before the foreign file's."""
+    """The job as a file would set it; the user's word counts before the foreign file's."""
     micro = given.micro_batch or draft.micro_batch or 1
     batch = {
         "global": given.global_batch or draft.global_batch,
@@ -214,7 +214,7 @@ def _with_options(error: InputError) -> InputError:
 
 def _way_out(fault: Fault) -> str:
     """The hint of a fault of a job, and before it the option that says it."""
-    number = re.search(r"take (\d+)", fault.hint)
+    number = re.search(r"use (\d+)", fault.hint)
     field = re.search(r"(plan\.\w+): ([\w-]+)", fault.hint)
     block = re.search(r"\{.*\}", fault.hint)
     if fault.path in _OPTIONS and number:
@@ -253,7 +253,7 @@ def _missing(document: Mapping[str, Any], *, knows_share: bool) -> list[Fault]:
             value = value.get(key) if isinstance(value, Mapping) else None
         follows = path == "batch.global" and knows_share and not document["cluster"].get("gpus")
         if value is None and not follows:
-            faults.append(Fault(path, "is not said by the file", hint=f"give {option}"))
+            faults.append(Fault(path, "is not stated in the file", hint=f"give {option}"))
     return faults
 
 
@@ -291,7 +291,7 @@ def definitions_of(assignments: Iterable[str]) -> dict[str, str]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not (equals and name):
-            hint = "write for example --define TP=8"
+            hint = "for example --define TP=8"
             raise InputError.single("--define", "must be NAME=VALUE", assignment, hint)
         found[name] = value
     return found

@@ -53,7 +53,7 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
     draft.micro_batch, draft.global_batch = _batch(settings, given, ranks)
     settings.assumed.append(
         f"recomputation ({draft.plan.get('recompute', 'none')}) and attention (the stack's) are "
-        "the model's code: --set plan.recompute=... and --set plan.attention=... say it"
+        "the model's code: --set plan.recompute=... and --set plan.attention=... set it"
     )
     return finished(draft, settings, option_rules("deepspeed"), given, origin)
 
@@ -111,8 +111,8 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
     overlaps = settings.switch("zero_optimization.overlap_comm", default=zero == 3)
     for key in ("reduce_scatter", "allgather_partitions"):
         if not settings.switch(f"zero_optimization.{key}", default=True):
-            rule = "makes ranks exchange more than they need, which is not modelled"
-            settings.fault(f"zero_optimization.{key}", rule, value=False, hint="take true")
+            rule = "makes ranks send more than they need, which is not modelled"
+            settings.fault(f"zero_optimization.{key}", rule, value=False, hint="use true")
     tp = settings.whole("tensor_parallel.autotp_size", default=1) or 1
     section = "activation_checkpointing"
     kept = checkpoint_fields(
@@ -201,7 +201,7 @@ def _check_that_the_format_is_said(settings: Settings) -> None:
         is_decided = settings.switch("bf16.enabled") or settings.switch("fp16.enabled")
         if key in settings.left_open and not is_decided:
             hint = f"give --set plan.precision={key[:4]}, or another format"
-            settings.fault(key, "is left to the trainer", "auto", hint)
+            settings.fault(key, "is set by the trainer", "auto", hint)
 
 
 def _precision(settings: Settings) -> str:
@@ -267,7 +267,7 @@ def _batch(settings: Settings, given: Given, ranks: int) -> tuple[int | None, in
     total = given.global_batch or total
     if _MICRO in settings.left_open and micro is None:
         hint = "give --micro-batch N, or the TrainingArguments as a second file"
-        settings.fault(_MICRO, "is left to the trainer", "auto", hint)
+        settings.fault(_MICRO, "is set by the trainer", "auto", hint)
         return None, total
     if "gradient_accumulation_steps" in settings.left_open and total is None:
         return micro, None
@@ -277,7 +277,7 @@ def _batch(settings: Settings, given: Given, ranks: int) -> tuple[int | None, in
         total = micro * ranks * (steps or 1)
     if micro and total and steps and ranks and micro * ranks * steps != total:
         rule = f"must be micro x steps x ranks = {micro} x {steps} x {ranks}"
-        hint = "take out gradient_accumulation_steps, or give other --gpus"
+        hint = "remove gradient_accumulation_steps, or give another --gpus"
         if not (given.global_batch or given.micro_batch):
             settings.fault("train_batch_size", rule, total, hint)
     return micro, total

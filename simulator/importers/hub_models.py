@@ -39,7 +39,7 @@ def named_model(settings: Settings, given: Given, *keys: str) -> ModelDocument |
         return given.model
     found = shipped_model(str(name))
     if found is None:
-        rule = "is a model whose dimensions the file does not say, and no shipped one"
+        rule = "is not a shipped model, and the file does not state its dimensions"
         settings.fault(key, rule, name, ASK_FOR_MODEL)
     else:
         said = found if isinstance(found, str) else found.get("base")

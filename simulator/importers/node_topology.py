@@ -74,7 +74,7 @@ def parse_topology_matrix(text: str, file: str = "") -> TopologyMatrix:
     first = 0 if title is None else title + 1
     head = next((i for i in range(first, len(lines)) if _is_heading(lines[i])), None)
     if head is None:
-        rule = f"is no output of {NVIDIA} or {AMD}: no line is headed GPU0"
+        rule = f"is not output of {NVIDIA} or {AMD}: no line is headed GPU0"
         hint = "give the whole text, from the line with GPU0 GPU1 ... on"
         raise InputError.single("", rule, hint=hint, file=file)
     columns = _columns(lines[head])
@@ -114,18 +114,18 @@ def _cells(
         row = words[: len(columns)]
         wrong = next((word for word in row if not allowed.match(word)), None)
         if wrong is not None:
-            rule = f"{wrong!r} in the row of {name} is no link that is known"
-            hint = f"give what {NVIDIA} or {AMD} prints, unwrapped"
+            rule = f"{wrong!r} in the row of {name} is not a known link"
+            hint = f"give what {NVIDIA} or {AMD} prints, without line breaks"
             raise InputError.single(f"line {count}", rule, hint=hint, file=file)
         if len(row) < len(columns):
             rule = f"the row of {name} has {len(row)} of {len(columns)} columns"
-            hint = "give the text unwrapped and uncut"
+            hint = "give the complete text, without line breaks"
             raise InputError.single(f"line {count}", rule, hint=hint, file=file)
         rows[name] = [_OLD_NAMES.get(word, word) for word in row]
     missing = [name for name in columns if _GPU.match(name) and name not in rows]
     if missing:
         rule = f"has no row of {', '.join(missing)}, which its heading names"
-        raise InputError.single(f"line {head + 1}", rule, hint="give the text uncut", file=file)
+        raise InputError.single(f"line {head + 1}", rule, hint="give the complete text", file=file)
     return rows
 
 
@@ -241,7 +241,7 @@ def node_topology(
     if links.kind != up.kind:
         assumed.append(f"efficiency and latencies of {up.kind} links, as in {base.name}")
     assumed.append(f"name and description are still those of {base.name}")
-    paths = ("which NIC is beside which GPU",) if matrix.nics else ()
+    paths = ("which NIC is near which GPU",) if matrix.nics else ()
     nic_values, nic_assumed = _nics(matrix, base, seen, nics, nic_rate)
     report = ImportReport(
         source=f"{seen}: {matrix.gpus} GPUs, {len(matrix.nics)} NICs",
@@ -280,7 +280,7 @@ def _nvidia_links(counts: Sequence[Sequence[int]], base: HardwareProfile, file: 
     if all(sorted(row) == [0, 0, 0, 0, 1, 1, 2, 2] for row in counts):
         if links != sum(counts[0]):
             rule = f"shows the links of a DGX-1 with V100, and {base.name} has {links} NVLinks"
-            hint = "take --profile v100-sxm2-32gb"
+            hint = "use --profile v100-sxm2-32gb"
             raise InputError.single("", rule, hint=hint, file=file)
         is_dgx1 = tuple(map(tuple, counts)) == _DGX1
         other = "groups of fewer than 8 GPUs have the links of a DGX-1, whose order differs"
@@ -300,8 +300,8 @@ def _nvlinks_of_gpu(base: HardwareProfile, file: str) -> tuple[int, float]:
     letters = family.rstrip("0123456789")
     found = _NVLINKS.get(family) or _NVLINKS.get(letters)
     if found is None:
-        rule = f"shows NVLinks, whose rate on {base.name} is not known"
-        hint = "take --profile of a GPU with NVLink; its name begins with the GPU's, as h100-"
+        rule = f"shows NVLinks, whose bandwidth on {base.name} is unknown"
+        hint = "use --profile of a GPU with NVLink; its name begins with the GPU's, as h100-"
         raise InputError.single("", rule, hint=hint, file=file)
     return found
 
@@ -317,9 +317,9 @@ def _pcie_links(base: HardwareProfile, file: str, what: str) -> _Links:
     up = base.network.scale_up
     if up.kind != "pcie":
         rule = f"{what}, but the GPUs of {base.name} are joined by {up.kind}"
-        hint = "take --profile of a PCIe card, or nvidia-smi topo -m (-mp hides the NVLinks)"
+        hint = "use --profile of a PCIe card, or nvidia-smi topo -m (-mp hides the NVLinks)"
         raise InputError.single("", rule, hint=hint, file=file)
-    reference = f"as {base.name}: the matrix does not tell the generation of PCIe"
+    reference = f"as {base.name}: the matrix does not state the PCIe generation"
     said = f"{format_rate(up.bandwidth_bytes_per_s)} of PCIe per GPU, as in {base.name}"
     return _Links("pcie", up.bandwidth_bytes_per_s, "assumed", reference, (said,))
 
@@ -332,7 +332,7 @@ def _amd_links(
         return _pcie_links(base, file, "shows no xGMI")
     if set(pairs) != {"XGMI"} or up.kind != "full-mesh":
         rule = "has xGMI between some of its GPUs only" if "PCIE" in pairs else "shows xGMI links"
-        hint = "take --profile of a GPU on a full mesh of xGMI, such as mi300x"
+        hint = "use --profile of a GPU on a full mesh of xGMI, such as mi300x"
         raise InputError.single("", f"{rule}: {base.name} has {up.kind}", hint=hint, file=file)
     link = up.bandwidth_bytes_per_s / (up.gpus - 1)
     reference = f"{matrix.gpus - 1} xGMI links of {format_rate(link)} each, as in {base.name}"
@@ -359,13 +359,13 @@ def _nics(
             len(near) or len(far), "measured", seen
         )
         if near and far:
-            assumed.append(f"{', '.join(far)} carry no collectives: beside no GPU (PIX, PXB)")
+            assumed.append(f"{', '.join(far)} carry no collectives: not near a GPU (PIX, PXB)")
     else:
         count = base.network.fabric.nics_per_node
-        assumed.append(f"{count} NICs per node, as in {base.name}: the matrix names none")
+        assumed.append(f"{count} NICs per node, as in {base.name}: the matrix lists none")
     if rate is None:
         nic = format_quantity(base.network.fabric.nic_bytes_per_s, "bytes_per_s")
-        assumed.append(f"{nic} per NIC, as in {base.name}: the matrix does not tell")
+        assumed.append(f"{nic} per NIC, as in {base.name}: the matrix does not state it")
     else:
         try:
             parse_quantity(rate, "bytes_per_s")

@@ -65,7 +65,7 @@ class Settings(ForeignConfig):
 
         Args:
             keys: The spellings.
-            default: What holds where the file does not say it, or no whole number.
+            default: What holds where the file does not set it, or no whole number.
             least: The smallest number that makes sense, which stands for smaller ones, so that
                 one fault does not cause others; by default any number makes sense.
         """
@@ -169,7 +169,7 @@ class Settings(ForeignConfig):
         """Drop the faults of settings that may be left out; returns a sentence on each."""
         dropped = [f for f in self.faults if f.path in allowed and f"--ignore {f.path}" in f.hint]
         self.faults = [fault for fault in self.faults if fault not in dropped]
-        return tuple(f"{f.path} = {f.value} is left out; it {f.rule}" for f in dropped)
+        return tuple(f"{f.path} = {f.value} is ignored; it {f.rule}" for f in dropped)
 
     def fault(self, key: str, rule: str, value: object = None, hint: str = "") -> None:
         """Note what is wrong with a setting, once."""
@@ -288,7 +288,7 @@ def sort_out(settings: Settings, rules: Rules, may_ignore: Iterable[str]) -> Res
         elif is_off or any(re.fullmatch(name, key) for name in rules.free):
             ignored.append(key)
         else:
-            rule = "is not known, so what it costs is not known either"
+            rule = "is unknown, so its cost is unknown"
             settings.fault(key, rule, value, leave_out(key))
     return Rest(tuple(ignored), tuple(assumed), settings.forgiven(plain_names(may_ignore)))
 
@@ -300,4 +300,4 @@ def plain_names(options: Iterable[str]) -> set[str]:
 
 def leave_out(key: str) -> str:
     """The way out of a setting that is not modelled."""
-    return f"take it out of the file, or go on without it: --ignore {key}"
+    return f"remove it from the file, or ignore it: --ignore {key}"

@@ -35,8 +35,8 @@ _LIBRARIES = ("numpy", "pandas", "pydantic", "simpy")
 _TLS_FILES = ("ca_file", "client_cert", "client_key")
 
 _WAY_ON = (
-    "rows that were finished are kept where --out names a table: give the same command "
-    "once {}, or without --dask to go on here"
+    "with --out, finished rows are kept: give the same command "
+    "once {}, or without --dask to continue on this machine"
 )
 
 
@@ -53,7 +53,7 @@ def dask_executor(address: str, security: Path | None = None) -> Iterator[Execut
         InputError: Dask is not installed, nobody answers, a worker has no clustersim or other
             versions; or, from the body, the scheduler or all workers are lost.
     """
-    require("distributed", "hands out work on Dask clusters")
+    require("distributed", "runs work on Dask clusters")
     client = _connected(address, None if security is None else _read_security(security, address))
     with client:
         _check_workers(client, address)
@@ -77,7 +77,9 @@ def _connected(address: str, security: Security | None) -> Client:
         hint = "start one with dask scheduler, and give its address, such as tcp://node1:8786"
         if address.startswith("tls://"):
             hint = "give the files of TLS that it was started with: --dask-security FILE.yaml"
-        raise InputError.single("--dask", "has no scheduler that answers", address, hint) from error
+        raise InputError.single(
+            "--dask", "does not answer as a Dask scheduler", address, hint
+        ) from error
 
 
 def _read_security(path: Path, address: str) -> Security:
@@ -95,7 +97,7 @@ def _read_security(path: Path, address: str) -> Security:
     files = {name: path.parent / named[name] for name in _TLS_FILES}
     for name, file in files.items():
         if not file.is_file():
-            raise InputError.single(name, "is no file", str(file), wanted, file=str(path))
+            raise InputError.single(name, "is not a file", str(file), wanted, file=str(path))
     settings = {f"tls_{name}": str(file) for name, file in files.items()}
     make: Any = distributed.Security
     found: Security = make(require_encryption=True, **settings)
@@ -163,7 +165,7 @@ def _check_workers(client: Client, address: str) -> None:
         found: dict[str, dict[str, str]] = run(installed_versions)
     except Exception as error:
         rule = f"has workers that cannot load clustersim: {error}"
-        hint = "install clustersim where the workers run"
+        hint = "install clustersim on the workers"
         raise InputError.single("--dask", rule, address, hint) from error
     if not found:
         hint = "start some with dask worker"

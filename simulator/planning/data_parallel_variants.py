@@ -103,8 +103,8 @@ STRATEGIES: Sequence[Strategy] = (
     Strategy(
         "DP",
         "nothing",
-        "nn.DataParallel, one process: GPU 0 holds everything and the others wait for it. One line "
-        "of code, one node; take DDP instead.",
+        "nn.DataParallel, one process: GPU 0 holds everything and the others wait for it. One "
+        "line of code, one node only; use DDP instead.",
         {"plan.data_parallel": "data-parallel", "plan.zero": 0},
     ),
     Strategy(
@@ -117,50 +117,52 @@ STRATEGIES: Sequence[Strategy] = (
     Strategy(
         "DDP",
         "nothing",
-        "Every GPU holds everything; gradients are all-reduced behind backward. The simplest "
-        "one, as long as the whole model with its optimizer fits on each GPU.",
+        "Every GPU holds the whole model; the all-reduce of gradients overlaps with the backward. "
+        "The simplest choice, as long as the model with its optimizer fits on each GPU.",
         {"plan.zero": 0},
     ),
     Strategy(
         "ZeRO-1",
         "optimizer",
-        "Each GPU updates its share of the weights and hands it round: the bytes of DDP, a "
-        "fraction of its optimizer memory. Take it before anything that is slower.",
+        "Each GPU updates its shard of the weights, which are then all-gathered: the traffic of "
+        "DDP with a fraction of its optimizer memory. Use it before anything slower.",
         {"plan.zero": 1, "plan.overlap_param_gather": False},
     ),
     Strategy(
         "ZeRO-2",
         "optimizer, gradients",
-        "Gradients are kept as shards too, so they are reduced after every microbatch. Take it "
-        "when ZeRO-1 just does not fit and microbatches are few.",
+        "Gradients are sharded too, so they are reduced after every microbatch. Use it if ZeRO-1 "
+        "does not quite fit and there are few microbatches.",
         {"plan.zero": 2, "plan.overlap_param_gather": False},
     ),
     Strategy(
         "ZeRO-3",
         "optimizer, gradients, weights",
-        "Weights are gathered layer by layer, in forward and again in backward: half as many bytes "
-        "again, for every microbatch. Take it when 16-bit weights alone fill the GPU.",
+        "Weights are gathered layer by layer, in the forward and again in the backward: 1.5 times "
+        "the traffic, for every microbatch. Use it if the 16-bit weights alone fill the GPU.",
         {"plan.zero": 3, "plan.overlap_param_gather": True},
     ),
     Strategy(
         "FSDP",
         "optimizer, gradients, weights",
-        "PyTorch's ZeRO-3: shards are fp32 and cast as they are gathered, so no 16-bit copy is "
-        "held. The usual choice for 7B to 70B without other parallelism.",
+        "PyTorch's ZeRO-3: fp32 shards are cast when they are gathered, so no 16-bit copy is "
+        "kept. The usual choice for 7B to 70B without other parallelism.",
         _FULL_SHARDING,
     ),
     Strategy(
         "HSDP",
         "as FSDP, inside a node",
-        "FSDP inside each node, copies across nodes: weights are gathered over fast links only. "
-        "Take it on many nodes, where rings through all are slow, if a node holds the model.",
+        "FSDP inside each node, replicas across nodes: weights are gathered over fast links only. "
+        "Use it on many nodes, where rings across all of them are slow, if one node can hold the "
+        "model.",
         {**_FULL_SHARDING, "plan.zero_group": _NODE},
     ),
     Strategy(
         "Offload",
         "as ZeRO-2, states on the host",
-        "ZeRO-Offload: gradients and optimizer live in host memory and the CPUs update. Take it "
-        "when GPUs are too few for ZeRO-2 or -3 and large batches hide the slow update.",
+        "ZeRO-Offload: gradients and optimizer states are in host memory, and the CPUs update. "
+        "Use it if there are too few GPUs for ZeRO-2 or ZeRO-3 and large batches hide the slow "
+        "update.",
         {
             "plan.zero": 2,
             "plan.overlap_param_gather": False,
@@ -170,9 +172,9 @@ STRATEGIES: Sequence[Strategy] = (
     ),
     Strategy(
         "Infinity",
-        "as ZeRO-3, all states away",
-        "ZeRO-Infinity: weights, too, are fetched for every use, from NVMe, or from host memory if "
-        "a node has no drives. Take it when nothing else fits; it is about fitting, not speed.",
+        "as ZeRO-3, all states offloaded",
+        "ZeRO-Infinity: weights, too, are fetched for every use, from NVMe, or from host memory "
+        "if a node has no drives. Use it if nothing else fits; it saves memory, not time.",
         {
             "plan.zero": 3,
             "plan.overlap_param_gather": True,
@@ -237,7 +239,7 @@ def compare_strategies(
     The batch per GPU, and all that the plan says of other parallelism, stay.
 
     Raises:
-        InputError: The job does not run on so many nodes, whatever the strategy.
+        InputError: No strategy can run the job on that many nodes.
     """
     refuse_pools(job, "a comparison of strategies")
     jobs = [on_nodes(job, nodes) for nodes in node_counts]

@@ -1,4 +1,4 @@
-"""How long do steps take, and how much do they hold, where the lengths of sequences are drawn?
+"""Duration do steps take, and how much do they hold, where the lengths of sequences are drawn?
 
 A step ends when the slowest rank has run its microbatches. What one takes follows from its length,
 or, packed, from how long its documents are: a token attends to its own document alone, so what
@@ -67,8 +67,8 @@ class DrawnSteps:
 
     Attributes:
         steps: How many were drawn.
-        step_time_s: How long they take [s].
-        peak_device_bytes: What the fullest GPU holds in them [B].
+        step_time_s: Mean and percentiles of their times [s].
+        peak_device_bytes: Device memory of the fullest GPU in these steps [B].
         filled_share: Part of the tokens that are computed that belong to a sequence.
     """
 
@@ -86,11 +86,11 @@ def drawn_steps(job: Job, steps: int = 400) -> DrawnSteps:
     """
     lengths = job.batch.lengths
     if lengths is None:
-        hint = "say batch.lengths, for example {lognormal: {median: 400, sigma: 0.9}}"
-        raise InputError.single("batch.lengths", "is needed to draw steps", hint=hint)
+        hint = "give batch.lengths, for example {lognormal: {median: 400, sigma: 0.9}}"
+        raise InputError.single("batch.lengths", "is needed to sample steps", hint=hint)
     if job.plan.pp > 1:
         rule = "is not modelled with pipelines, whose stages pad to the longest microbatch"
-        raise InputError.single("batch.lengths", rule, hint="take plan.pp: 1")
+        raise InputError.single("batch.lengths", rule, hint="use plan.pp: 1")
     draws = _Draws(job, lengths)
     drawn = [draws.step() for _ in range(steps)]
     grid = _Grid(job, lengths, [x for ranks in drawn for rank in ranks for x in rank])

@@ -142,7 +142,7 @@ def _alone(function: Callable[[T], R], item: T) -> R | Exception:
     with process_pool(1) as pool:
         future: Future[R] = pool.submit(function, item)
         if isinstance(future.exception(), BrokenExecutor):
-            return WorkerDiedError("its worker died: killed, or out of memory")
+            return WorkerDiedError("its worker process died: killed, or out of memory")
         outcome: R | Exception = _outcome(future)
         return outcome
 

@@ -62,7 +62,7 @@ def limits(
     """The largest microbatch, sequence length and number of layers that fit.
 
     Args:
-        job: What is to grow.
+        job: The job to enlarge.
         risk: Probability of running out of memory that is accepted.
         on_trial: Called after each simulation, for progress.
 

@@ -52,19 +52,19 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         family.name: family
         for family in (
-            Family("DDP", "every GPU holds the whole model; gradients are added up", zero=(0,)),
+            Family("DDP", "every GPU holds the whole model; gradients are all-reduced", zero=(0,)),
             Family("ZeRO-1", "DDP with sharded optimizer states", zero=(1,)),
             Family("ZeRO-2", "DDP with sharded optimizer states and gradients", zero=(2,)),
             Family(
                 "ZeRO-3",
-                "weights are sharded, too, and gathered layer by layer",
+                "weights are sharded as well, and gathered layer by layer",
                 zero=(3,),
             ),
-            Family("TP + DP", "matrix products are split inside a node", has_tp=True),
+            Family("TP + DP", "layers are split inside a node", has_tp=True),
             Family("PP + DP", "each GPU holds some layers", has_pp=True),
             Family(
                 "TP + PP + DP",
-                "layers and their products are split",
+                "stages of layers, each split inside a node",
                 has_tp=True,
                 has_pp=True,
             ),

@@ -5,7 +5,7 @@ a row that says why. The work goes to any ``concurrent.futures`` executor, and t
 not depend on it.
 
 Every finished row is appended, as one line of JSON, to a journal beside the table, so that a sweep
-that was killed goes on where it stopped. A line that was cut off is dropped; its row is computed
+that was killed continues where it stopped. A line that was cut off is dropped; its row is computed
 again. The first line says which sweep the rows belong to.
 """
 
@@ -120,7 +120,7 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            rule, hint = "is being written by another sweep", "wait for it, or take another --out"
+            rule, hint = "is being written by another sweep", "wait for it, or choose another --out"
             raise InputError.single("--out", rule, str(self.path), hint) from error
         except OSError:  # a file system without such locks
             return
@@ -146,7 +146,7 @@ class Journal:
             self._check(json.loads(lines[0]))
             self.rows = dict(_journal_entry(json.loads(line)) for line in lines[1:])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._refusal("is no journal of a sweep") from error
+            raise self._refusal("is not a journal of a sweep") from error
         return len(whole)
 
     def _check(self, identity: Mapping[str, str]) -> None:
@@ -155,7 +155,7 @@ class Journal:
             raise self._refusal(f"belongs to another sweep: {' and '.join(changed)} differ")
 
     def _refusal(self, rule: str) -> InputError:
-        hint = "take another --out, or --fresh to drop the rows that it holds"
+        hint = "choose another --out, or add --fresh to discard its rows"
         return InputError.single("--out", rule, str(self.path), hint)
 
 
@@ -163,11 +163,11 @@ def _journal_entry(entry: Mapping[str, Any]) -> tuple[int, Row]:
     """Number and row of a line.
 
     Raises:
-        ValueError: It is no row of a sweep; none is empty.
+        ValueError: It is not a row of a sweep; none is empty.
     """
     number, row = entry["number"], entry["row"]
     if not isinstance(number, int) or not isinstance(row, dict) or not row:
-        raise ValueError("is no row")
+        raise ValueError("is not a row")
     return number, row
 
 
@@ -195,18 +195,18 @@ def sweep(
     table: str | Path | None = None,
     on_row: Callable[[Row], None] | None = None,
 ) -> pd.DataFrame:
-    """One row per combination of the grid's values, in the grid's order.
+    """Simulate a job under every combination of the grid's values, in the grid's order.
 
     Args:
-        job: What is varied.
-        grid: Values by dotted path, for example ``{"plan.tp": [1, 2, 4, 8]}``, or with
-            fields that move together ``{"plan.tp,plan.pp": [(1, 8), (8, 1)]}``.
-        executor: Where the steps are simulated, for example that of a Dask or MPI cluster.
-        engine: How steps are simulated.
-        workers: Processes of this machine that simulate where no executor is given; with 1
+        job: The job to vary.
+        grid: Values by dotted path, for example ``{"plan.tp": [1, 2, 4, 8]}``, or with fields that
+            change together ``{"plan.tp,plan.pp": [(1, 8), (8, 1)]}``.
+        executor: Executor that simulates the steps, for example that of a Dask or MPI cluster.
+        engine: Engine that simulates the steps.
+        workers: Processes of this machine that simulate if no executor is given; with 1
             everything happens in this process.
-        table: Where the caller will write the table. Finished rows are kept in a journal
-            beside it, and the same sweep started again goes on from there.
+        table: File that the caller will write the table to. Finished rows are kept in a journal
+            beside it, from which the same sweep continues.
         on_row: Called with each row as it becomes known, those of the journal first.
 
     Returns:
@@ -215,7 +215,7 @@ def sweep(
         error (empty unless the combination cannot run).
 
     Raises:
-        InputError: The grid or a path of it is wrong, or the journal belongs to another
+        InputError: The grid or one of its paths is wrong, or the journal belongs to another
             sweep.
     """
     import pandas as pd
@@ -249,11 +249,11 @@ def grid_points(grid: Grid) -> list[_Changes]:
     """
     for path, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
-            hint = "write for example [1, 2, 4]"
+            hint = "for example [1, 2, 4]"
             raise InputError.single(path, "must be a list of values to try", values, hint)
     empty = [path for path, values in grid.items() if not values]
     if not grid or empty:
-        rule, hint = "needs at least one value to try", "give for example plan.tp=1,2,4"
+        rule, hint = "needs at least one value to try", "for example plan.tp=1,2,4"
         raise InputError.single(empty[0] if empty else "grid", rule, hint=hint)
     axes = [list(_axis(paths, values)) for paths, values in grid.items()]
     taken = [path for axis in axes for path in axis[0]]
@@ -273,8 +273,11 @@ def _axis(paths: str, values: Sequence[Any]) -> Iterator[_Changes]:
             yield {names[0]: value}
             continue
         if not isinstance(value, list | tuple) or len(value) != len(names):
-            rule = f"moves {len(names)} fields together, so each value must be a list of as many"
-            raise InputError.single(paths, rule, value, "write for example [1, 8],[8, 1]")
+            rule = (
+                f"changes {len(names)} fields together, so each value must be a list of as "
+                "many values"
+            )
+            raise InputError.single(paths, rule, value, "for example [1, 8],[8, 1]")
         yield dict(zip(names, value, strict=True))
 
 

@@ -233,5 +233,5 @@ def _draw_causes(axes: Axes, difference: Difference, names: tuple[str, str]) -> 
 def _in_words(difference: Difference) -> str:
     text = f"{signed_percent(difference.gain)} tokens/s per GPU"
     if difference.tokens_ratio != 1:
-        text += f" (brought to the tokens of the first, x{1 / difference.tokens_ratio:.3g})"
+        text += f" (scaled to the tokens of the first, x{1 / difference.tokens_ratio:.3g})"
     return text

@@ -29,7 +29,7 @@ def build_distribution_figure(
     Args:
         title: Of the job.
         steps_s: Steps that were drawn [s].
-        typical_step_s: The step in which nothing varies [s].
+        typical_step_s: The step in which no variation [s].
         growth: GPUs that wait for each other, and their mean step over that one.
     """
     figure = style.new_figure(_TOP_IN + _HEIGHT_IN + _AXIS_IN)
@@ -38,7 +38,7 @@ def build_distribution_figure(
     left_in = _LEFT_IN + _SHARE * room_in + _GAP_IN
     _draw_growth(figure, growth, left_in, (1 - _SHARE) * room_in)
     subtitle = f"{len(steps_s):,} steps, mean {100 * (steps_s.mean() / typical_step_s - 1):+.1f} % "
-    subtitle += "against the step in which nothing varies"
+    subtitle += "relative to the step without variation"
     style.add_title(figure, title, subtitle, left=_LEFT_IN)
     return figure
 
@@ -59,10 +59,10 @@ def _draw_spread(
     # Far away it would squeeze the spread into one bar.
     if shown.min() - typical < spread and typical - shown.max() < spread:
         axes.axvline(typical, color=style.VERMILLION, lw=1.5)
-        style.annotate(axes, "nothing varies", (typical, 0.9 * top), (3, -11))
+        style.annotate(axes, "no variation", (typical, 0.9 * top), (3, -11))
     axes.set_xlabel(f"step time [{unit}]", fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel("share of the steps [%]", fontsize=style.TEXT_PT, color=style.INK)
-    style.add_heading(axes, "how long steps take")
+    axes.set_ylabel("share of steps [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.add_heading(axes, "distribution of step times")
 
 
 def _draw_growth(
@@ -78,4 +78,4 @@ def _draw_growth(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel("GPUs that wait for each other", fontsize=style.TEXT_PT, color=style.INK)
     axes.set_ylabel("mean step [%]", fontsize=style.TEXT_PT, color=style.INK)
-    style.add_heading(axes, "how much longer than nothing varying")
+    style.add_heading(axes, "slowdown relative to the step without variation")

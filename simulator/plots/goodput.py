@@ -90,7 +90,7 @@ def _draw_intervals(
     axes.set_xlabel("training between two checkpoints", fontsize=style.TEXT_PT, color=style.INK)
     axes.set_ylabel("goodput [%]", fontsize=style.TEXT_PT, color=style.INK)
     style.add_heading(
-        axes, "intervals that were tried on a smaller ensemble; the line is the one that was taken"
+        axes, "intervals, each simulated on a smaller ensemble; the line is the chosen one"
     )
 
 

@@ -69,7 +69,7 @@ def _counts(load: LinkLoad, port: str) -> bool:
 
 def _subtitle(result: StepResult, loads: Sequence[LinkLoad], ports: Sequence[str]) -> str:
     if not ports:
-        return "nothing is sent over any link"
+        return "no traffic on any link"
     means = []
     for port in ports:
         shares = [

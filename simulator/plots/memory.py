@@ -95,7 +95,7 @@ def _headline(result: StepResult) -> str:
     return (
         f"fullest: {name}, {format_bytes(worst.peak_allocated_bytes)} allocated"
         f" at {format_seconds(worst.peak_time_s)}, {format_bytes(worst.peak_device_bytes)}"
-        f" used on a device of {format_bytes(worst.capacity_bytes)}"
+        f" used of a device's {format_bytes(worst.capacity_bytes)}"
     )
 
 

@@ -57,7 +57,7 @@ def build_offers_figure(
         axes.set_xlabel("days from today", fontsize=style.TEXT_PT, color=style.INK)
         top += height + _AXIS_IN + 0.2
     subtitle = (
-        "bar: 80 % prediction interval; dot: predicted; red line: deadline; dark: recommended"
+        "bar: 80 % prediction interval; dot: prediction; red line: deadline; dark: recommended"
     )
     style.add_title(figure, title, subtitle, left=0.2)
     return figure

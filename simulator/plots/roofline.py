@@ -71,7 +71,7 @@ def _subtitle(points: Sequence[KernelPoint]) -> str:
     reached = math.fsum(point.roof_s for point in points) / total_s
     return (
         f"kernels of one microbatch through a layer on one GPU: {format_seconds(total_s)}, "
-        f"{100 * reached:.0f} % of the roof"
+        f"{100 * reached:.0f} % of the roofline"
     )
 
 
@@ -109,7 +109,7 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("work per byte [FLOP/B]", fontsize=style.TEXT_PT, color=style.INK)
+    axes.set_xlabel("arithmetic intensity [FLOP/B]", fontsize=style.TEXT_PT, color=style.INK)
     axes.set_ylabel("achieved [TFLOP/s]", fontsize=style.TEXT_PT, color=style.INK)
     axes.grid(color=style.GRID, linewidth=0.6)
     style.add_heading(axes, "roofline")
@@ -188,5 +188,5 @@ def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
         for point in shown
     ]
     style.name_rows(axes, names, 72 * _PLOT_IN / max(len(shown), 8))
-    axes.set_xlabel("of its roof [%]", fontsize=style.TEXT_PT, color=style.INK)
-    style.add_heading(axes, "reached, and share of the time")
+    axes.set_xlabel("of its roofline [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.add_heading(axes, "achieved, and share of the time")

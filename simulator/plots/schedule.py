@@ -78,7 +78,7 @@ def summary_text(run: UnitRun) -> str:
     words = [
         f"step {run.step_time:g}",
         f"bubble {100 * run.bubble_share:.1f} %",
-        f"at most {microbatches_text(max(run.peaks))} held",
+        f"at most {microbatches_text(max(run.peaks))} in flight",
     ]
     if not run.info.synchronous:
         words[0] = f"once full, {words[0]}"
@@ -170,7 +170,7 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
     sizes = sizes_text(runs[0].stages, runs[0].microbatches)
     subtitle = "equal work on every rank"
     if row_in * 72 >= SMALLEST_LABELLED_PT:
-        subtitle += "; at the right, the most microbatches that it holds"
+        subtitle += "; at the right, the most microbatches in flight"
     style.add_title(figure, sizes, subtitle, left=_COMPARED_LEFT_IN)
     style.add_legend(figure, handles, left=_COMPARED_LEFT_IN)
     return figure

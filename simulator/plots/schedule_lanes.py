@@ -3,7 +3,7 @@
 A row per rank, time to the right. A box is a slot in the colour of its phase; shades show the
 chunks or the two directions on one rank. Lighter shades stand on a foot of the full colour,
 so that none passes for another phase. Slots that run together share a dark frame. Hatched gaps are
-idle. Arrows at the right say that the schedule goes on without draining.
+idle. Arrows at the right say that the schedule continues without draining.
 """
 
 from __future__ import annotations
@@ -196,5 +196,5 @@ def _point_onwards(lanes: Lanes, run: UnitRun) -> None:
         markersize=_ARROW_PT,
         color=style.PALE_INK,
         clip_on=False,
-        gid="goes on",
+        gid="continues",
     )

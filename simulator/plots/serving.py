@@ -33,7 +33,7 @@ def build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
     preempted = sum(step.preempted for step in steps)
     panels = (
         ("requests in the step", [float(step.decodes) for step in steps]),
-        ("requests that wait", [float(step.waiting) for step in steps]),
+        ("waiting requests", [float(step.waiting) for step in steps]),
         ("cache in use [%]", [100.0 * step.used_share for step in steps]),
     )
     for index, (label, values) in enumerate(panels):

@@ -76,7 +76,7 @@ def build_sweep_figure(table: pd.DataFrame, paths: Sequence[str], title: str) ->
     _draw_map(heat, table, varied[0], down)
     others = varied[2:]
     best = f", the best over {', '.join(others)}" if others else ""
-    style.add_heading(heat, f"tokens/s per GPU{best}; hatched: does not fit, empty: cannot run")
+    style.add_heading(heat, f"tokens/s per GPU{best}; hatched: does not fit; empty: cannot run")
     front = style.add_axes_in(
         figure,
         left=_LEFT_IN,
@@ -85,7 +85,9 @@ def build_sweep_figure(table: pd.DataFrame, paths: Sequence[str], title: str) ->
         height=_FRONT_IN,
     )
     _draw_front(front, ran, varied)
-    style.add_heading(front, "rate against memory; the line is the Pareto front of what fits")
+    style.add_heading(
+        front, "throughput against memory; the line is the Pareto front of combinations that fit"
+    )
     style.add_title(figure, f"Sweep of {title}", _subtitle(table, ran, varied), left=_LEFT_IN)
     return figure
 
@@ -255,8 +257,8 @@ def build_pareto_figure(
     axes.set_ylabel("fullest GPU [GiB]", fontsize=style.TEXT_PT, color=style.INK)
     axes.legend(handles=handles, fontsize=style.SMALL_PT, frameon=False, loc="upper right")
     subtitle = (
-        "no other plan is both faster and smaller; "
-        f"a device has {capacity_bytes / 2**30:.1f} GiB (dashed)"
+        "no other plan is both faster and needs less memory; a device has {capacity_bytes / "
+        "2**30:.1f} GiB (dashed)"
     )
     style.add_title(figure, title, subtitle, left=_PARETO_LEFT_IN)
     return figure

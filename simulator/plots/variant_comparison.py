@@ -90,7 +90,7 @@ def build_strategies_figure(
             _draw_time(time, bar, y)
             _draw_memory(memory, bar, y, capacity_bytes)
         top_in += _BAR_IN * len(row) + _ROW_GAP_IN
-    style.add_heading(time, "step of the mean GPU; hatched: it waits")
+    style.add_heading(time, "step of the mean GPU; hatched: waiting")
     capacity = format_bytes(capacity_bytes)
     style.add_heading(memory, f"fullest GPU at its peak; dashed: its {capacity}")
     for axes, handles in zip((time, memory), legends, strict=True):

@@ -164,7 +164,7 @@ def _raise_fault(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> 
             raise error
     log = (folder / f"rank-{failed[0]}.log").read_text(encoding="utf-8", errors="replace")
     last = "\n".join(log.strip().splitlines()[-_LINES_SHOWN:])
-    raise RankFailedError(f"rank {failed[0]} failed; its last words:\n{last}")
+    raise RankFailedError(f"rank {failed[0]} failed; its last output:\n{last}")
 
 
 def _free_port() -> int:
@@ -213,12 +213,12 @@ if __name__ == "__main__":
 def why_not_shaped() -> str:
     """What this machine lacks for a shaped network; empty if nothing."""
     if sys.platform != "linux":
-        return "network namespaces are Linux's"
+        return "network namespaces exist on Linux only"
     for command in ("ip", "tc"):
         if shutil.which(command) is None:
             return f"the command {command} is missing (package iproute2)"
     if os.geteuid() != 0:
-        return "only root may make network namespaces"
+        return "only root may create network namespaces"
     name = f"{_PREFIX}-{os.getpid()}-probe"
     try:
         _run("ip", "netns", "add", name)
@@ -253,8 +253,8 @@ def shaped_network(ranks: int, bytes_per_s: float) -> Iterator[Place]:
     """
     reason = why_not_shaped()
     if reason:
-        hint = "leave the option out, or run as root on Linux with iproute2"
-        raise InputError.single("--shaped", f"cannot be had here: {reason}", hint=hint)
+        hint = "remove the option, or run as root on Linux with iproute2"
+        raise InputError.single("--shaped", f"is not possible here: {reason}", hint=hint)
     if ranks > _MOST_RANKS:
         raise InputError.single("cluster.gpus", f"at most {_MOST_RANKS} ranks fit", ranks)
     _remove_left_over()

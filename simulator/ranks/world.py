@@ -60,7 +60,7 @@ def check_world_size(gpus: int, launched: int | None) -> None:
     if launched is not None and launched != gpus:
         raise InputError.single(
             "cluster.gpus",
-            f"must be the {launched} ranks that torchrun started",
+            f"must equal the {launched} ranks that torchrun started",
             gpus,
             f"start {gpus} (torchrun --nproc-per-node), or set cluster.gpus={launched}",
         )
@@ -84,12 +84,12 @@ def chosen_backend(asked: AskedBackend, gpus: int, launched: int | None) -> Back
     if asked == "nccl":
         if not dist.is_nccl_available():
             rule = f"torch {torch.__version__} is built without NCCL"
-            hint = "install a CUDA build of torch, or take --backend gloo"
+            hint = "install a CUDA build of torch, or use --backend gloo"
             raise InputError.single("--backend", rule, asked, hint)
         if local < needed:
-            rule = f"needs a GPU per rank: {needed} here, and torch sees {local}"
+            rule = f"needs one GPU per rank: {needed} here, but torch finds {local}"
             hint = (
-                "take --backend gloo on CPUs, --backend fake for one rank of many, "
+                "use --backend gloo on CPUs, --backend fake for one rank of many, "
                 "or start on more nodes with torchrun"
             )
             raise InputError.single("--backend", rule, asked, hint)

@@ -22,7 +22,7 @@ class Cause:
     """One category of both breakdowns.
 
     Attributes:
-        second_s: In the second, for as many tokens per GPU [s].
+        second_s: Time in the second, scaled to the same tokens per GPU [s].
     """
 
     category: Category
@@ -40,9 +40,9 @@ class Difference:
     """How the second of two steps differs from the first.
 
     Attributes:
-        causes: Categories that either has, in the order of a breakdown.
+        causes: Categories of either breakdown, in their order.
         first_s: The first step [s].
-        second_s: The second, for as many tokens per GPU [s].
+        second_s: The second step, scaled to the same tokens per GPU [s].
         tokens_ratio: Tokens per GPU and step of the second over those of the first.
     """
 
@@ -58,12 +58,12 @@ class Difference:
 
     @property
     def gain(self) -> float:
-        """Share by which the second trains more tokens per second and GPU."""
+        """Relative gain of the second in tokens per second and GPU."""
         return self.first_s / self.second_s - 1
 
     @property
     def rounding_s(self) -> float:
-        """What the causes leave of the difference: rounding, nothing else [s]."""
+        """Difference minus the sum of the causes: rounding only [s]."""
         return self.difference_s - math.fsum(cause.difference_s for cause in self.causes)
 
 

@@ -83,7 +83,7 @@ def allowed_device_bytes(job: Job, risk: float) -> float:
         InputError: The risk is no probability that a prediction can have.
     """
     if not 0 < risk < 1:
-        rule, hint = "must be above 0 and below 1", f"take {DEFAULT_RISK}"
+        rule, hint = "must be above 0 and below 1", f"use {DEFAULT_RISK}"
         raise InputError.single("risk", rule, risk, hint)
     return job_spread(job).allowed_bytes(job.cluster.profile.device.memory_bytes, 1 - risk)
 

@@ -2,7 +2,7 @@
 
 Geometry only: a row per rank class, time to the right, every rectangle in seconds and
 rows. A row is one unit high and holds the compute stream above thin lanes for
-data-parallel collectives, for transfers between stages, and for what goes on between the GPU
+data-parallel collectives, for transfers between stages, and for what continues between the GPU
 and its host.
 """
 
@@ -121,7 +121,7 @@ class _Stretch:
     band_s: dict[Category | None, float]
 
     def continues(self, other: _Stretch, gap_s: float) -> bool:
-        """Whether the other one goes on where this one ends."""
+        """Whether the other one continues where this one ends."""
         mine, others = self.first, other.first
         return (
             self.rank_class == other.rank_class

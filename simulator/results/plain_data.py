@@ -140,7 +140,7 @@ def expert_load_sentence(result: StepResult, job: Job) -> str:
         return ""
     hottest = f"The busiest expert receives {max(share.loads):.2f} times its share"
     if job.plan.ep == 1:
-        return f"{hottest}, but every rank holds all experts, so nobody waits."
+        return f"{hottest}, but every rank holds all experts, so no rank waits."
     classes = result.timeline.program.classes
     waits_s = {index: _wait_s(result, index) for index in range(len(classes))}
     waiting = max(waits_s, key=lambda index: waits_s[index])
@@ -151,11 +151,11 @@ def expert_load_sentence(result: StepResult, job: Job) -> str:
     share_of_step = f"{100 * wait_s / result.step_time_s:.1f} %"
     peaks = [result.memory[index].peak_allocated_bytes for index in (busiest, waiting)]
     return (
-        f"{hottest} and its rank {share.busiest:.2f} times the mean of all ranks: of every "
-        f"{job.plan.ep} ranks that share the experts, {job.plan.ep - 1} wait for it "
+        f"{hottest} and its rank {share.busiest:.2f} times the mean of all ranks. Of every "
+        f"{job.plan.ep} ranks that share the experts, {job.plan.ep - 1} wait for it, "
         f"{format_seconds(wait_s)} of a step of {format_seconds(result.step_time_s)} "
-        f"({share_of_step}, stage {stage}), and memory peaks on it "
-        f"at {format_bytes(peaks[0])}, on the others at {format_bytes(peaks[1])}."
+        f"({share_of_step}, stage {stage}). Its memory peaks at {format_bytes(peaks[0])}, "
+        f"that of the others at {format_bytes(peaks[1])}."
     )
 
 

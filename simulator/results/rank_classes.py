@@ -81,7 +81,7 @@ def classes_of(ranks: Sequence[int], job: Job, classes: Sequence[RankClass]) -> 
     found = set()
     for rank in ranks:
         if not 0 <= rank < stage_of.size:
-            rule = f"must be a rank of the job, 0 to {stage_of.size - 1}"
+            rule = f"must be a rank of the job, from 0 to {stage_of.size - 1}"
             raise InputError.single("ranks", rule, rank)
         found |= {
             index

@@ -53,7 +53,7 @@ def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> Ste
     """The numbers of one simulated step.
 
     Args:
-        job: What to simulate.
+        job: The job to simulate.
         engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
             faster lower bound without contention.
         unfolded: Whether to simulate every rank by itself instead of one of each kind.
@@ -76,7 +76,7 @@ class StepTimes:
 
     Args:
         job: The one.
-        engine: How steps are simulated.
+        engine: Engine that simulates the steps.
 
     Attributes:
         step_time_s: Of the job itself [s].

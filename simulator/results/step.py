@@ -17,7 +17,7 @@ from simulator.program.ir import Category, Owner
 from simulator.program.run.order import Asynchrony
 from simulator.results.fit_probability import EVEN, Fit, MemorySpread, fit_of
 
-UNUSED = "unused by allocator"
+UNUSED = "unused by the allocator"
 """Name of what the caching allocator reserves beyond all tensors."""
 
 
@@ -27,7 +27,7 @@ class Waits:
 
     Attributes:
         rank_class: Class index, shape (waits,).
-        category: What was waited for (a communication category or bubble), per row.
+        category: Cause of the wait (a communication category or bubble), per row.
         start_s, end_s: The gap [s], shape (waits,).
     """
 
@@ -43,19 +43,19 @@ class ClassMemory:
 
     Attributes:
         stage: Pipeline stage.
-        peak_allocated_bytes: Tensors alive at the peak [B].
-        peak_reserved_bytes: Held by the caching allocator at its peak [B].
-        peak_device_bytes: As nvidia-smi would show it, with context and libraries, on a device
-            that has room for it [B].
-        least_device_bytes: What is left of it where the allocator returns unused segments to a
-            device that is full [B].
+        peak_allocated_bytes: Bytes of tensors at the peak [B].
+        peak_reserved_bytes: Bytes held by the caching allocator at its peak [B].
+        peak_device_bytes: Bytes that nvidia-smi would show, with context and libraries, if the
+            device has room for them [B].
+        least_device_bytes: Device memory if the allocator returns unused segments to a full device
+            [B].
         peak_time_s: Moment of the peak [s]; -1 where it is that of loading, before the step.
-        by_owner: Who holds the bytes at the peak [B].
-        time_s: Moments at which memory changes, shape (changes,) [s].
+        by_owner: Bytes at the peak by owner [B].
+        time_s: Times at which memory changes, shape (changes,) [s].
         owner_bytes: Bytes from each moment on, per owner, each of shape (changes,) [B].
-        outside: What is held outside the allocator, by cause [B].
-        role: What its ranks are, where others of their stage do something else.
-        capacity_bytes: Memory of its GPU [B].
+        outside: Memory outside the allocator, by cause [B].
+        role: Role of its ranks, if other ranks of the stage do something else.
+        capacity_bytes: Memory of the GPU [B].
     """
 
     stage: int
@@ -73,7 +73,7 @@ class ClassMemory:
 
     @property
     def device_shares(self) -> dict[str, float]:
-        """All that ``peak_device_bytes`` is made of, by name [B]."""
+        """Parts of ``peak_device_bytes``, by name [B]."""
         owners = {owner.value: held for owner, held in self.by_owner.items()}
         unused = self.peak_reserved_bytes - self.peak_allocated_bytes
         return {**owners, UNUSED: unused, **self.outside}
@@ -85,7 +85,7 @@ class ClassMemory:
 
     @property
     def label(self) -> str:
-        """The stage, and the role where it has several."""
+        """The stage, and the role if it has several."""
         return f"{self.stage}, {self.role}" if self.role else str(self.stage)
 
 
@@ -121,27 +121,26 @@ class StepResult:
 
     Attributes:
         timeline: What ran when, one row per operation and lane; ``to_frame()`` is a table of it.
-        step_time_s: From the start of the step to the end of its last update [s].
-        step_time_band_s: Between which eight of ten such runs, of a source that nothing was
-            tuned to, would lie [s]; None where there are several kinds of GPUs.
-        tokens_per_s_per_gpu: Tokens of the batch, by GPU and second.
-        model_tflops_per_gpu: What the model needs, whatever is repeated [TFLOP/s].
-        mfu: That, as a share of the dense peak of the plan's precision (PaLM, arXiv 2204.02311,
-            appendix B), scores of attention that a causal mask leaves out included.
-        mfu_causal: The same without those scores; None of a captured step, whose masks are not
-            known.
-        hfu: MFU with recomputation counted as work.
+        step_time_s: Time from the start of the step to the end of its last update [s].
+        step_time_band_s: The 80 % prediction interval, for runs of a source that nothing was tuned
+            to [s]; None for clusters with several kinds of GPUs.
+        tokens_per_s_per_gpu: Tokens of the batch per GPU and second.
+        model_tflops_per_gpu: FLOP/s that the model needs, without recomputation [TFLOP/s].
+        mfu: Model FLOP/s as a share of the dense peak of the plan's precision (PaLM, arXiv
+            2204.02311, appendix B), including attention scores that a causal mask skips.
+        mfu_causal: MFU without those scores; None for a captured step, whose masks are unknown.
+        hfu: Like MFU, counting recomputation as well.
         bubble_fraction: Share of the step in which a mean GPU waits for the pipeline.
-        breakdown_s: Where a mean GPU's time goes, by category [s]; sums to the step.
-        exposed_comm_s: The communication among it, by category [s]: what delays computation.
+        breakdown_s: Time of the mean GPU by category [s]; sums to the step.
+        exposed_comm_s: Exposed communication in that breakdown, by category [s].
         class_breakdown_s: The same breakdown for each class of ranks that behave the same.
-        waits: Every gap of the compute streams and what it waited for.
-        memory: What each class of ranks holds, by stage.
+        waits: Every gap of the compute streams, and its cause.
+        memory: Memory of each class of ranks, by stage.
         capacity_bytes: Device memory of one GPU [B].
-        memory_spread: How far the memory that is held spreads about the predicted one.
-        title: One line that says which job this was.
-        asynchrony: Updates, weight versions and staleness where training is not synchronous.
-        host: Memory and drives of the fullest node; None where nothing leaves the GPUs.
+        memory_spread: Spread of the true memory around the predicted one.
+        title: One line that describes the job.
+        asynchrony: Updates, weight versions and staleness, if training is not synchronous.
+        host: Memory and drives of the fullest node; None if nothing is offloaded.
     """
 
     timeline: Timeline
@@ -171,7 +170,7 @@ class StepResult:
 
     @property
     def fits_probability(self) -> float:
-        """Probability that the fullest GPU has room for what it holds; 0 where a node has none."""
+        """Probability that the job fits on the fullest GPU; 0 if a node's memory is too small."""
         if self.host is not None and not self.host.fits:
             return 0.0
         fullest = self.fullest
@@ -179,27 +178,27 @@ class StepResult:
 
     @property
     def fits(self) -> bool:
-        """Whether it is as likely as not to have room."""
+        """Whether the probability of fitting is at least one half."""
         return self.fits_probability >= EVEN
 
     @property
     def fit(self) -> Fit:
-        """Whether it fits, does not, or is too close to call."""
+        """Verdict: fits, does not fit, or tight."""
         return fit_of(self.fits_probability)
 
     @property
     def peak_allocated_bytes(self) -> float:
-        """Of the ranks that allocate most [B]."""
+        """Largest allocated memory of any rank [B]."""
         return max(memory.peak_allocated_bytes for memory in self.memory)
 
     @property
     def peak_reserved_bytes(self) -> float:
-        """Of the ranks that reserve most [B]."""
+        """Largest reserved memory of any rank [B]."""
         return max(memory.peak_reserved_bytes for memory in self.memory)
 
     @property
     def peak_device_bytes(self) -> float:
-        """Of the ranks whose GPU holds most [B]."""
+        """Largest device memory of any rank [B]."""
         return max(memory.peak_device_bytes for memory in self.memory)
 
     @property

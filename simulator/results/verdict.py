@@ -21,16 +21,16 @@ LEAST_SHARE = 0.0005
 
 @dataclass(frozen=True)
 class WhatIf:
-    """One change of a job and what simulating it gave.
+    """One change of a job and its simulated result.
 
     Attributes:
-        words: What is changed, such as ``raising microbatches from 8 to 16``.
+        words: The change in words, such as ``raising microbatches from 8 to 16``.
         changes: New values by dotted path, ready for :meth:`Job.replace`.
-        gain: Share by which it trains more tokens per second; negative where fewer.
-        step_time_s: Step of the changed job, without contention [s].
-        peak_device_bytes: What its fullest GPU holds [B].
-        fits_probability: How likely that is within the device's memory, 0 to 1.
-        fits: Whether it is as likely as a recommendation has to be.
+        gain: Relative gain in tokens per second; negative if slower.
+        step_time_s: Step time of the changed job, without contention [s].
+        peak_device_bytes: Device memory of its fullest GPU [B].
+        fits_probability: Probability that it fits, 0 to 1.
+        fits: Whether that probability is high enough to recommend the change.
     """
 
     words: str
@@ -61,13 +61,13 @@ class Influence:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a person asks after the numbers of a step.
+    """Verdict and recommended changes for a step.
 
     Attributes:
-        verdict: One sentence: what binds the step, what it loses, what would help.
-        misfit: Why the job does not fit and what would; empty where it fits.
-        what_ifs: Single changes that make a difference, the largest gain first.
-        influences: Numbers of the profile that the step rests on, the weightiest first.
+        verdict: One sentence: what limits the step, where time is lost, what would help.
+        misfit: Why the job does not fit and what would fit; empty if it fits.
+        what_ifs: Single changes with an effect, largest gain first.
+        influences: Numbers of the profile with the largest effect on the step, largest first.
     """
 
     verdict: str
@@ -90,7 +90,7 @@ def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
     if result.fits and best is not None and best.gain >= WORTH:
         parts.append(f"{best.words} gains {_percent(best.gain)}")
     elif result.fits and what_ifs:
-        parts.append(f"none of {len(what_ifs)} single changes that were tried gains anything")
+        parts.append(f"none of the {len(what_ifs)} simulated single changes is faster")
     return "; ".join(parts) + "."
 
 
@@ -99,9 +99,9 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
     need, capacity = fullest.peak_device_bytes, fullest.capacity_bytes
     if need > capacity:
         excess = format_bytes(need - capacity)
-        return f"Does not fit: {_holder(result)} needs {excess} more than there is"
+        return f"Does not fit: {_holder(result)} needs {excess} more than its capacity"
     if not result.fits:
-        return "Does not fit: a node holds more in its memory or on its drives than there is"
+        return "Does not fit: a node needs more host memory or drive space than it has"
     within = max((w.gain for w in what_ifs if w.fits), default=0.0)
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
     if beyond is not None and beyond.gain >= max(within, 0.0) + WORTH:

@@ -61,8 +61,8 @@ MOST_PASSES = 400_000
 """Passes of all stages in a step. Each takes about 0.2 ms and 3.5 kB, so these are more than a
 minute and 1.4 GB; the largest steps in print have some 130,000."""
 _SIZE_HINTS = {
-    "plan.pp": "take as many ranks as it has rows",
-    "plan.vpp": "take as many chunks per rank as its rows have stages",
+    "plan.pp": "use as many ranks as it has rows",
+    "plan.vpp": "use as many chunks per rank as its rows have stages",
     "microbatches": "change batch.global or batch.micro: batch.global = microbatches x micro x dp",
 }
 
@@ -201,7 +201,7 @@ class ScheduleInfo:
         passes = stages * chunks * microbatches
         if passes > MOST_PASSES:
             rule = f"makes {passes:,} passes (pp x vpp x microbatches), of at most {MOST_PASSES:,}"
-            hint = "each pass is run on its own; take fewer stages or microbatches"
+            hint = "each pass is simulated; use fewer stages or microbatches"
             raise InputError.single("microbatches", rule, microbatches, hint)
         faults = self.size_faults(stages, chunks, microbatches)
         if faults:
@@ -237,6 +237,6 @@ class ScheduleInfo:
             plural = "chunk" if most == 1 else "chunks"
             way_out = f"set plan.vpp = {most}"
             if most == 1:
-                way_out += ", or take interleaved-1f1b"
+                way_out += ", or use interleaved-1f1b"
             return f"runs with {most} {plural} per rank", way_out
         return None

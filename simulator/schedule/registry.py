@@ -67,7 +67,7 @@ def schedule_info(name: str) -> ScheduleInfo:
     """
     if name not in SCHEDULES:
         known = ", ".join(SCHEDULES)
-        raise InputError.single("plan.schedule", "no such schedule", name, f"take one of {known}")
+        raise InputError.single("plan.schedule", "no such schedule", name, f"use one of {known}")
     return SCHEDULES[name]
 
 

@@ -137,14 +137,14 @@ def legend_text(
     """
     words = [f"{phase} {name}" for phase, name in PHASE_NAMES.items() if phase in used]
     if goes_on:
-        words.append(f"{_GOES_ON} goes on")
+        words.append(f"{_GOES_ON} continues")
     words.append(f"{_IDLE} idle")
     if joint:
         words.append("+ run together")
     if info.placement.copies > 1:
-        words.append("small letters: the copy that goes up")
+        words.append("lower case: the copy that goes up")
     elif parts == _LETTERED_PARTS:
-        words.append("small letters: second chunk")
+        words.append("lower case: second chunk")
     elif parts > _LETTERED_PARTS:
         words.append("F0.1: chunk 1")
     return ", ".join(words)

@@ -330,8 +330,8 @@ def compare(
     infos = [schedule_info(each) if isinstance(each, str) else each for each in schedules]
     nearest = [nearest_chunks(info, chunks) for info in infos]
     if chunks is not None and chunks not in nearest:
-        hint = "leave --vpp out, or name a schedule with several chunks"
-        raise InputError.single("--vpp", "none of these schedules runs with it", chunks, hint)
+        hint = "remove --vpp, or name a schedule with several chunks"
+        raise InputError.single("--vpp", "none of these schedules uses it", chunks, hint)
     runs = [
         run_schedule(info, stages, microbatches, count, costs)
         for info, count in zip(infos, nearest, strict=True)

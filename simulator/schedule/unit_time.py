@@ -58,7 +58,7 @@ class BlockedError(InputError):
     def __init__(self, blocked: Sequence[Blocked]) -> None:
         self.blocked = tuple(blocked)
         where = ", ".join(f"rank {rank} at {slot}" for rank, slot, _ in blocked)
-        rule = f"the order never finishes: {where} wait for slots that never run"
+        rule = f"the order deadlocks: {where} wait for slots that never run"
         super().__init__([Fault("order", rule, hint="check the order of the blocked ranks")])
 
 

@@ -32,7 +32,7 @@ _MOST_FAULTS = 12
 _SLOT = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 _COMMUNICATION = re.compile("SEND|RECV|UNSHARD|RESHARD|REDUCE_GRAD")
 _SLOT_HINT = "write stage, one of F B I W, and microbatch, as in 2F0"
-_SENDS_HINT = "give the file that holds computation alone (torch: format='compute_only')"
+_SENDS_HINT = "give the file with computation only (torch: format='compute_only')"
 _JOINT = re.compile(r"\(([0-9]+F[0-9]+);([0-9]+B[0-9]+)\)OVERLAP_F_B")
 
 
@@ -93,7 +93,7 @@ def read_cells(text: str, file: str = "") -> list[list[Cell]]:
     if faults:
         raise InputError(faults)
     if not any(rows):
-        raise InputError.single("", "holds no slots", file=file)
+        raise InputError.single("", "has no slots", file=file)
     return rows
 
 
@@ -119,7 +119,7 @@ def _slot(cell: str) -> Slot:
 def _fault(row: int, column: int, cell: str, file: str) -> Fault:
     return Fault(
         path=_place(row, column),
-        rule="is no slot",
+        rule="is not a slot",
         value=cell,
         hint=_SENDS_HINT if _COMMUNICATION.search(cell) else _SLOT_HINT,
         file=file,
@@ -208,8 +208,8 @@ def _misplaced(rows: _Rows, placement: Placement) -> Iterator[Fault]:
         for cell in row:
             right = placement.rank(cell.slot.stage, len(rows))
             if right != rank:
-                rule = f"stage {cell.slot.stage} belongs on row {right + 1}"
-                yield cell.fault(rule, f"stages of this file lie as a {_SHAPES[placement]}")
+                rule = f"stage {cell.slot.stage} belongs in row {right + 1}"
+                yield cell.fault(rule, f"stages of this file are placed as a {_SHAPES[placement]}")
 
 
 _SHAPES = {
@@ -228,10 +228,10 @@ def _miscounted(rows: _Rows, placement: Placement, chunks: int, file: str) -> It
             phases = seen[stage, microbatch]
             phases[phase] += 1
             if phases[phase] > 1:
-                yield cell.fault("comes a second time", "leave it out")
+                yield cell.fault("appears twice", "remove it")
             elif phases[Phase.BACKWARD] and (phases.keys() & _HALVES):
                 yield cell.fault(
-                    "is a part of a backward that also runs whole", "write B, or I and W"
+                    "is part of a backward that also runs as a whole", "write B, or I and W"
                 )
     yield from _lacking(seen, len(rows), placement, chunks, file)
 
@@ -252,7 +252,7 @@ def _lacking(
     numbers = set().union(*copies.values())
     gap = next(number for number in count() if number not in numbers)
     if gap < max(numbers):
-        yield Fault("", f"lacks microbatch {gap}", hint="number them from 0 on", file=file)
+        yield Fault("", f"lacks microbatch {gap}", hint="number them from 0", file=file)
     for stage in range(placement.num_virtual_stages(ranks, chunks)):
         row = placement.rank(stage, ranks) + 1
         for microbatch in sorted(copies[stage // (ranks * chunks)]):
@@ -270,5 +270,5 @@ def _blocked(rows: _Rows, order: Order, placement: Placement, chunks: int) -> It
         cells = {cell.slot: cell for row in rows for cell in row}
         for _, slot, missing in error.blocked:
             maker = makers[missing]
-            rule = f"waits for ever for {maker.slot} (row {maker.row}, column {maker.column})"
+            rule = f"waits forever for {maker.slot} (row {maker.row}, column {maker.column})"
             yield cells[slot].fault(rule, "the rows wait for each other; change their order")

@@ -101,7 +101,7 @@ def _tried(job: ServingJob, settings: Mapping[str, int]) -> Choice:
         bearable = largest_rate(job.deployment.model_copy(update=update), job.workload)
     except ClustersimError as error:
         return Choice(settings, 0.0, None, " ".join(str(error).split()))
-    reason = "" if bearable.rate else "breaks the objective at any rate"
+    reason = "" if bearable.rate else "misses the objective at any rate"
     return Choice(settings, bearable.rate, bearable.answers, reason)
 
 

@@ -45,7 +45,7 @@ class Speculation(Spec):
     @classmethod
     def _is_given(cls, acceptance: tuple[float, ...]) -> tuple[float, ...]:
         if not acceptance:
-            raise ValueError("needs at least one chance, for example [0.8]")
+            raise ValueError("needs at least one probability, for example [0.8]")
         return acceptance
 
 
@@ -121,7 +121,7 @@ class Deployment(Spec):
     @classmethod
     def _keeps_keys_and_values(cls, model: Model) -> Model:
         if model.ssm is not None:
-            raise ValueError("serving has no state of Mamba-2 layers; take a model without ssm")
+            raise ValueError("serving does not support Mamba-2 layers; use a model without ssm")
         return model
 
     @field_validator("attention_dp")

@@ -162,7 +162,7 @@ def model_of_config(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError.single("model", f"is no JSON ({error})", hint=wanted) from error
+        raise InputError.single("model", f"is not JSON ({error})", hint=wanted) from error
     if not isinstance(values, dict):
         raise InputError.single("model", "must be a JSON object", values, wanted)
     name = values.get("_name_or_path")
@@ -172,7 +172,7 @@ def model_of_config(text: str) -> dict[str, Any]:
 
 def _file_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
     """What names a file of the machine that the studio runs on."""
-    rule, hint = "names a file, and the studio reads none", "use clustersim run for this job"
+    rule, hint = "names a file, but the studio reads no files", "use clustersim run for this job"
     for path, value in _texts(document):
         parts = path.split(".")
         if "file" in parts or value.lower().endswith((".yaml", ".yml", ".json", ".csv", ".txt")):

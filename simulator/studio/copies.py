@@ -19,10 +19,10 @@ def job_copy(state: State, form: str) -> str:
     """The job of a state in one of the :data:`FORMS`.
 
     Raises:
-        InputError: There is no such form, or the framework cannot say what the job says.
+        InputError: There is no such format, or the framework cannot say what the job says.
     """
     if form not in FORMS:
-        raise InputError.single("form", "no such form", form, f"take one of {', '.join(FORMS)}")
+        raise InputError.single("form", "no such format", form, f"use one of {', '.join(FORMS)}")
     return FORMS[form](job_of(state))
 
 
@@ -38,7 +38,7 @@ def _torchtitan(job: Job) -> str:
     text = torchtitan_config(job)
     if schedule_csv(job) is not None:
         rule = "has no name in torchtitan and goes into a CSV file beside the TOML"
-        hint = "take the YAML, then clustersim export torchtitan job.yaml --out job.toml"
+        hint = "copy the YAML, then run clustersim export torchtitan job.yaml --out job.toml"
         raise InputError.single("plan.schedule", rule, str(job.plan.schedule), hint)
     return text
 

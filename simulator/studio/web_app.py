@@ -84,8 +84,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind(address)
     except (OSError, OverflowError) as error:
-        rule = f"cannot be listened on: {error}"
-        hint = "take another --port, or --port 0 for any that is free"
+        rule = f"cannot be opened: {error}"
+        hint = "choose another --port, or --port 0 for a free one"
         raise InputError.single("--host and --port", rule, f"{host}:{port}", hint) from error
     opened.listen()
     return opened
@@ -133,17 +133,17 @@ def build_app(
     async def ask(request: Request) -> Response:
         given = request.headers.get("x-studio-token", "")
         if token and not secrets.compare_digest(given.encode(), token.encode()):
-            return _refusal("token", "is wrong or missing", "open the address that was printed")
+            return _refusal("token", "is wrong or missing", "open the printed address")
         # Of a page of another site, a browser sends this type only after it has asked the studio.
         if request.headers.get("content-type") != "application/json":
             rule = "must have the content type application/json"
-            return _refusal("a question", rule, "open the address that was printed")
+            return _refusal("a question", rule, "open the printed address")
         name = request.path_params["name"]
         if name == "page":
             return JSONResponse(_page_data(start), headers=_HEADERS)
         asked = await _asked(request)
         if name not in QUESTIONS or asked is None:
-            return _refusal("", "is no question of the page", "load the page again")
+            return _refusal("", "is not a request of the page", "load the page again")
         visitor = str(asked.get("visitor", ""))[:_MOST_VISITOR]
         try:
             found = await request.app.state.workers.answer(visitor, name, asked)

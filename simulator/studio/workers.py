@@ -22,10 +22,10 @@ from simulator.errors import Fault
 from simulator.studio.requests import SEARCHES, answered, fault_data, too_deep, warm_up
 
 GRACE_S = 1.0
-"""How long a question that nobody waits for may go on before its process is ended: about as long
+"""Duration a question that nobody waits for may go on before its process is ended: about as long
 as a new process takes to start."""
 LONGEST_S = 60.0
-"""How long one question may take."""
+"""Duration one question may take."""
 _NEW_OBJECTS_PER_COLLECTION = 100_000
 """As for the command line: looking for garbage more often is a tenth of a short answer."""
 
@@ -174,6 +174,6 @@ class _Request:
 
 
 def _too_long() -> bytes:
-    rule = f"did not end within {LONGEST_S:.0f} s, or ran out of this machine's memory"
-    hint = "take fewer microbatches or stages, or clustersim run, which waits"
+    rule = f"did not finish within {LONGEST_S:.0f} s, or ran out of this machine's memory"
+    hint = "use fewer microbatches or stages, or clustersim run, which has no time limit"
     return json.dumps({"faults": [fault_data(Fault("", rule, hint=hint))]}).encode()

@@ -148,7 +148,7 @@ def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
         columns: Those that it needs; others may stand between them.
 
     Raises:
-        InputError: The file cannot be read, lacks a column, or holds no rows.
+        InputError: The file cannot be read, lacks a column, or has no rows.
     """
     wanted = f"give a CSV with the columns {', '.join(columns)}"
     text = read_text(Path(path), wanted, max_bytes=_MAX_TABLE_BYTES)
@@ -156,19 +156,19 @@ def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
     try:
         rows = [_row(row, reader.line_num, str(path)) for row in reader]
     except csv.Error as error:
-        rule = f"is no CSV: {error} (line {reader.line_num})"
+        rule = f"is not CSV: {error} (line {reader.line_num})"
         raise InputError.single("", rule, hint=wanted, file=str(path)) from error
     names = list(reader.fieldnames or ())
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
         rule = f"has the column {twice[0]} twice"
-        raise InputError.single("", rule, hint="remove one of the two", file=str(path))
+        raise InputError.single("", rule, hint="remove one of them", file=str(path))
     missing = [name for name in columns if name not in names]
     if missing:
         rule = f"lacks the columns {', '.join(missing)}"
         raise InputError.single("", rule, hint=wanted, file=str(path))
     if not rows:
-        raise InputError.single("", "holds no rows", hint=wanted, file=str(path))
+        raise InputError.single("", "has no rows", hint=wanted, file=str(path))
     return rows
 
 
@@ -185,5 +185,5 @@ def _row(cells: Mapping[str | None, Any], line: int, file: str) -> Row:
     broken = next((key for key, cell in row.items() if "\n" in cell), None)
     if broken is not None:
         rule = f"has a line break in the cell {broken} of the row that ends in line {line}"
-        raise InputError.single("", rule, hint="is a quote not closed?", file=file)
+        raise InputError.single("", rule, hint="check for an unclosed quote", file=file)
     return row

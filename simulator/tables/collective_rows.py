@@ -155,7 +155,9 @@ def _hosts(row: Row, ranks: int) -> tuple[int, int]:
     if not per_node or per_node * nodes != ranks:
         per_node = -(-ranks // nodes)
     if ranks < 1 or nodes > ranks:
-        raise InputError.single("nodes", f"{nodes} cannot hold {ranks} GPUs, one each at least")
+        raise InputError.single(
+            "nodes", f"{nodes} nodes need at least one GPU each, but there are {ranks}"
+        )
     return nodes, per_node
 
 
@@ -178,12 +180,12 @@ def reason_to_skip(row: CollectiveRow) -> str:
     if row.kind not in (SEND_RECV, *_ONE_SIDED, *CollectiveKind):
         return f"{row.kind} is not a modelled collective"
     if row.ranks == 1 or not row.num_bytes:
-        return "nothing is exchanged"
+        return "no data is exchanged"
     in_rack = _RACK.search(f"{row.gpu} {row.links}") and row.ranks <= _RACK_GPUS
     if row.nodes > 1 and not in_rack and row.fabric is None and row.nics_per_node is None:
         return "the fabric between the nodes is not stated"
     if "bridge" in row.links:
-        return "a bridge joins the cards, which the profile of the system does not have"
+        return "a bridge connects the GPUs, which the profile does not have"
     return ""
 
 

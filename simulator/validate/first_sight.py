@@ -79,7 +79,7 @@ def read_first_sight(path: Path) -> list[Row]:
     rows = read_table(path, COLUMNS)
     name, count = Counter(row["id"] for row in rows).most_common(1)[0]
     if count > 1:
-        rule, hint = f"names one run {count} times", "leave the line that was written first"
+        rule, hint = f"contains one run {count} times", "keep the line that was written first"
         raise InputError.single("id", rule, name, hint, file=str(path))
     return rows
 

@@ -69,7 +69,7 @@ def compared(row: KernelRow, profile: HardwareProfile) -> Comparison:
     answer = _answer_of(row.op)
     if answer is None:
         op = row.text("op") or "an unnamed operation"
-        raise SkippedRowError(f"{op} is no single modelled kernel")
+        raise SkippedRowError(f"{op} is not a single modelled kernel")
     try:
         return answer(row, profile)
     except InputError as error:
@@ -97,7 +97,7 @@ def family_of(row: KernelRow) -> str:
     if answer is _grouped_gemm:
         return "grouped products"
     if answer is _attention:
-        return f"flash attention, {direction or 'direction unstated'}"
+        return f"flash attention, {direction or 'direction not stated'}"
     return f"{op}, {direction}" if direction else op
 
 
@@ -251,7 +251,7 @@ def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
     """Streaming kernels; Liger's cross entropy reads the logits twice and writes a gradient."""
     notes, op = row.text("notes"), row.op
     if "huggingface implementation" in notes and not op.startswith("layer_norm"):
-        raise SkippedRowError("an eager implementation: several kernels of unstated traffic")
+        raise SkippedRowError("an eager implementation: several kernels with unknown traffic")
     num_bytes = _stated_bytes(row)
     of_rows, backward = re.search("norm|softmax", op) is not None, row.direction == "bwd"
     passes = 3.0 if op.startswith("cross_entropy") else 1.0

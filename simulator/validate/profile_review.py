@@ -117,7 +117,7 @@ def _gaps(profile: HardwareProfile) -> Iterator[Remark]:
     for name, precision in _FORMATS:
         has_peak = getattr(profile.device.peak, f"{name}_flop_per_s")
         if has_peak and precision not in profile.kernels.gemm:
-            text = "the device has a peak for it, but products in it cannot be predicted"
+            text = "the device has a peak for it, but matrix products in it cannot be predicted"
             yield Remark("missing", f"kernels.gemm.{name}", text)
     given = profile.model_dump(exclude_unset=True)
     for block in ("kernels", "network.scale_up", "network.fabric"):
@@ -131,7 +131,7 @@ def _gaps(profile: HardwareProfile) -> Iterator[Remark]:
                 continue
             name = file_name_of_field(field)
             value = spec.model_dump(mode="json", by_alias=True)[name]
-            yield Remark("missing", f"{block}.{name}", f"taken as {value} by default")
+            yield Remark("missing", f"{block}.{name}", f"{value} by default")
 
 
 def _is_without_effect(field: str, profile: HardwareProfile) -> bool:

@@ -53,7 +53,7 @@ def test_a_device_that_another_process_holds_is_named_and_gives_no_context(
 ):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (2**30, TOTAL_BYTES))
     facts = device_facts("cuda:0")
-    assert "is it shared?" in facts.notes[0]
+    assert "check whether it is shared" in facts.notes[0]
     assert "device.context" not in facts.sourced_values("test")
 
 
@@ -99,7 +99,7 @@ def test_nccl_is_taken_where_every_rank_has_a_gpu(absent_cuda, monkeypatch):
     assert world.chosen_backend("auto", 1, None) == "nccl"
     assert world.chosen_backend("nccl", 1, None) == "nccl"
     assert world.chosen_backend("auto", 2, None) == "gloo"
-    with pytest.raises(InputError, match="torch sees 1"):
+    with pytest.raises(InputError, match="torch finds 1"):
         world.chosen_backend("nccl", 2, None)
     assert world.own_world("nccl", 1, 0).device == GPU
 

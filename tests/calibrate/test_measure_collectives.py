@@ -53,7 +53,10 @@ def test_every_collective_is_measured_in_every_group_and_size():
     ("environment", "rule"),
     [
         ({}, "RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE is not set"),
-        ({**RANKS, "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "no other to exchange with"),
+        (
+            {**RANKS, "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+            "no other rank to communicate with",
+        ),
         ({**RANKS, "WORLD_SIZE": "5"}, "2 do not divide 5"),
     ],
 )

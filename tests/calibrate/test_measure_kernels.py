@@ -100,7 +100,7 @@ def test_half_a_line_of_a_killed_run_is_measured_again(tmp_path, facts, answers)
 
 def test_measurements_are_never_overwritten_unasked(tmp_path, facts):
     journal_at(tmp_path / "k.csv", facts)
-    with pytest.raises(InputError, match="go on with --resume"):
+    with pytest.raises(InputError, match="continue with --resume"):
         journal_at(tmp_path / "k.csv", facts)
 
 
@@ -115,7 +115,7 @@ def test_a_journal_of_another_device_is_refused(tmp_path, facts, answers):
 def test_a_table_of_other_columns_is_no_journal(tmp_path, facts):
     path = tmp_path / "k.csv"
     path.write_text("id,gpu\n")
-    with pytest.raises(InputError, match="its columns are others"):
+    with pytest.raises(InputError, match="its columns differ"):
         journal_at(path, facts, resume=True)
 
 
@@ -148,7 +148,7 @@ def test_a_dead_device_stops_the_run_and_keeps_what_was_measured(tmp_path, facts
 
     answers(die)
     path = tmp_path / "k.csv"
-    with pytest.raises(DeviceFailedError, match="--resume, which leaves it out"):
+    with pytest.raises(DeviceFailedError, match="--resume, which skips it"):
         measure_kernels(CASES, facts, journal_at(path, facts), seconds=60)
     assert len(journal_at(path, facts, resume=True).done) == 4
 
@@ -163,7 +163,7 @@ def test_a_throttled_device_is_noticed_by_its_drift(tmp_path, facts, answers):
     times: Iterator[float] = iter(1e-3 * (1 + 0.02 * step) for step in range(100))
     answers(lambda case: [next(times)] * 5)
     said = measure_kernels(CASES, facts, journal_at(tmp_path / "k.csv", facts), seconds=60)
-    assert any("did not keep its rate" in sentence for sentence in said)
+    assert any("did not keep its clock" in sentence for sentence in said)
 
 
 def test_a_gpu_that_others_use_is_said(facts):

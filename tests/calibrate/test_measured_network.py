@@ -127,7 +127,7 @@ def test_a_written_profile_differs_in_told_network_numbers_only(calibration: Cal
 def test_without_rows_that_cross_the_fabric_stays(tmp_path: Path) -> None:
     fitted = calibrated(tmp_path, ["all_gather"], [1])
     assert [fit.part for fit in fitted.fits] == ["scale_up"]
-    said = "fabric stays as in h100-sxm-80gb: no row crosses from node to node"
+    said = "fabric stays as in h100-sxm-80gb: no row crosses nodes"
     assert said in fitted.notes
     assert not any(path.startswith("network.fabric") for path in fitted.sourced_values())
 

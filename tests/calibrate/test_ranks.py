@@ -82,7 +82,7 @@ def test_a_job_on_shaped_links_has_one_gpu_per_node_and_their_rate():
 def test_a_machine_without_the_commands_says_so(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda _: None)
     assert "is missing" in why_not_shaped()
-    with pytest.raises(InputError, match="cannot be had here"), shaped_network(2, 1e6):
+    with pytest.raises(InputError, match="is not possible here"), shaped_network(2, 1e6):
         pass
 
 

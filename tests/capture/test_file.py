@@ -62,10 +62,10 @@ def test_a_damaged_file_is_refused(written):
     [
         ("rank0/call.npy", np.asarray([7, 0]), "points beyond"),
         ("rank0/stream.npy", np.asarray([0]), "differ in length"),
-        ("rank0/stream.npy", np.asarray([0.5, 0.5]), "no column of whole numbers"),
-        ("rank0/stream.npy", np.asarray([{}, {}], dtype=object), "no column of whole numbers"),
+        ("rank0/stream.npy", np.asarray([0.5, 0.5]), "not a column of whole numbers"),
+        ("rank0/stream.npy", np.asarray([{}, {}], dtype=object), "not a column of whole numbers"),
         ("capture.json", {"format": "clustersim-capture", "version": 99}, "version 99"),
-        ("capture.json", {"format": "another"}, "no capture"),
+        ("capture.json", {"format": "another"}, "not a capture"),
     ],
 )
 def test_contents_that_are_wrong_are_refused(written, name, content, rule):

@@ -434,7 +434,7 @@ def test_names_without_a_rank_and_empty_folders_are_clear_errors(tmp_path):
     with pytest.raises(InputError, match="holds no traces"):
         read_traces([tmp_path])
     (tmp_path / "trace.et").write_bytes(b"")
-    with pytest.raises(InputError, match="does not say its rank"):
+    with pytest.raises(InputError, match="does not state its rank"):
         read_traces([tmp_path])
 
 

@@ -112,7 +112,7 @@ def test_wrong_input_ends_with_2_and_all_faults_on_stderr(clustersim, write):
     path = write("plan: {tpp: 1}\n")
     outcome = clustersim("run", path)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "4 faults" in outcome.err
+    assert "4 errors" in outcome.err
     assert f"{path}: plan.tpp = 1: no such field; did you mean 'tp'" in outcome.err
     assert "Traceback" not in outcome.err
 

@@ -47,7 +47,7 @@ def test_an_even_layout_that_is_best_is_said_to_be(clustersim, heavy_head):
     outcome = clustersim("balance", heavy_head, "--set", "model.vocab=128", "--set",
                          "plan.account_for_embedding=false")  # fmt: skip
     assert outcome.code == 0
-    assert "Even is best" in outcome.out
+    assert "The even layout is the best" in outcome.out
     assert "--set" not in outcome.out
 
 
@@ -66,5 +66,5 @@ def test_a_job_without_pipeline_is_the_users_to_mend(clustersim, heavy_head):
 def test_a_gain_that_reads_as_nothing_is_not_to_be_taken():
     almost = Balance((5, 3), (4, 4), 0.9999, 1.0, True, True, 9, {"plan.layout": [5, 3]})
     said = _verdict(almost)
-    assert said == "None of the 9 layouts that were simulated is worth the change."
+    assert said == "None of the 9 simulated layouts is worth the change."
     assert "--set" in _verdict(replace(almost, step_time_s=0.9))

@@ -43,7 +43,7 @@ def test_a_run_without_time_is_gone_on_with_to_a_sound_profile(clustersim, tmp_p
     assert "give it more time" in outcome.err
     assert not path.exists()
 
-    assert "go on with --resume" in calibrate(clustersim, path).err
+    assert "continue with --resume" in calibrate(clustersim, path).err
 
     resumed = calibrate(clustersim, path, "--resume", "--json")
     assert resumed.code == 0

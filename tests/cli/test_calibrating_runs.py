@@ -59,7 +59,7 @@ def test_every_command_takes_the_written_profile(clustersim, table, tmp_path, pr
     ours = tmp_path / "ours.yaml"
     outcome = clustersim("calibrate", "runs", table(*[SLOWER] * 4), *BASE, "--out", ours)
     assert outcome.code == 0
-    assert "learnt from 4 runs" in outcome.out
+    assert "learned from 4 runs" in outcome.out
     assert clustersim("profile", "check", ours).code == 0
     result = predicted({**ROW, "profile": str(ours)})
     assert result.predicted_step_s == pytest.approx(SLOWER * predicted_s["8"], rel=0.06)
@@ -89,7 +89,7 @@ def test_a_run_that_contradicts_the_others_is_named(clustersim, table):
         ((), "give either a table or --job"),
         (("--job", "gpt2-8xa100"), "--step: is missing"),
         (("TABLE",), "--profile: is missing"),
-        (("TABLE", *BASE, "--step", "3s"), "--step: is about one run"),
+        (("TABLE", *BASE, "--step", "3s"), "--step: is for a single run"),
         (("TABLE", "--profile", "a100-sxm-80gb"), "is not a100-sxm-80gb"),
     ],
 )

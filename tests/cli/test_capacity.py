@@ -14,7 +14,7 @@ PRICE = ("--set", "campaign.systems.h100-sxm-80gb.on_demand=2 USD/h")
 def test_every_factor_has_a_line_and_what_is_missing_says_how_to_give_it(clustersim, job_file):
     outcome = clustersim("capacity", job_file, "--tokens", "1B", *PRICE)
     assert outcome.code == 0
-    for line in ("steps", "step time", "GPU-hours", "money, on demand", "CO2 equivalent"):
+    for line in ("steps", "step time", "GPU-hours", "cost, on demand", "CO2 equivalent"):
         assert line in outcome.out
     assert "not given: --set campaign.goodput=…" in outcome.out
     assert "not given: --set 'campaign.site.grid=… g/kWh'" in outcome.out
@@ -26,7 +26,7 @@ def test_the_document_has_the_same_factors_as_the_table(clustersim, job_file):
     amounts = {factor["name"]: factor["amount"] for factor in document["factors"]}
     assert amounts["steps"] == -(-(10**9) // 65536)
     assert amounts["duration"] == 2 * amounts["without failures"]
-    assert amounts["money, on demand"] is None
+    assert amounts["cost, on demand"] is None
 
 
 def test_a_cluster_that_is_riskier_than_accepted_ends_with_1(clustersim, job_file):
@@ -94,7 +94,7 @@ def test_a_deadline_that_no_cluster_meets_ends_with_1(clustersim, job_file):
     words = ("capacity", job_file, "--tokens", "1B", "--gpus", "8,16")
     met = clustersim(*words, "--deadline", "30d")
     assert met.code == 0
-    assert "fewest GPUs done in 30.0 d: 8 x" in met.out
+    assert "fewest GPUs that finish in 30.0 d: 8 x" in met.out
     assert clustersim(*words, "--deadline", "1 s").code == 1
 
 

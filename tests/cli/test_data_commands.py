@@ -109,7 +109,7 @@ def test_checking_a_broken_profile_lists_every_fault_and_ends_with_2(clustersim,
     path = write(yaml.safe_dump(document), "mine.yaml")
     outcome = clustersim("profile", "check", path, "h100-sxm-80gb", "nope")
     assert outcome.code == 2
-    assert outcome.out == f"{path}: not sound\nh100-sxm-80gb: ok\nnope: not sound\n"
+    assert outcome.out == f"{path}: not valid\nh100-sxm-80gb: ok\nnope: not valid\n"
     assert "host.memory = '2 TB': has no source" in outcome.err
     assert "device.peak.bf16" in outcome.err
     assert "profile = 'nope': no such name" in outcome.err

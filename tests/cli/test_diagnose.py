@@ -10,10 +10,10 @@ import pytest
 def test_hypotheses_are_said_with_what_settles_them(clustersim, job_file):
     outcome = clustersim("diagnose", job_file, "--step", "900ms", "--memory", "61GiB", "--top", "2")
     assert outcome.code == 0
-    assert "what may be otherwise" in outcome.out
-    assert "nothing: the prediction is off" in outcome.out
+    assert "possible cause" in outcome.out
+    assert "none: an ordinary prediction error" in outcome.out
     assert "1. " in outcome.out
-    assert "To be sure: " in outcome.out
+    assert "To check: " in outcome.out
     assert "--trace" in outcome.err
 
 
@@ -37,7 +37,7 @@ def test_the_document_holds_every_hypothesis_with_its_fields(clustersim, job_fil
         (["--step", "1 s", "--phase", "sleep=1 s"], "must name a category"),
         (["--step", "1 s", "--phase", "optimiser=1 s"], "did you mean 'optimizer'?"),
         (["--step", "1 s", "--error", "a lot"], "must be a percentage"),
-        (["--step", "1 s", "--phase", "host=0 s", "--trace", "t.json"], "leave out --phase"),
+        (["--step", "1 s", "--phase", "host=0 s", "--trace", "t.json"], "remove --phase"),
     ],
 )  # fmt: skip
 def test_what_is_no_measurement_is_refused_by_name(clustersim, job_file, options, said):

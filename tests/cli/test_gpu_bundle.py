@@ -253,7 +253,7 @@ def test_a_run_that_ran_out_of_memory_is_held_against_whether_it_is_predicted_to
 def test_a_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "raw.jsonl"
     path.write_text('{"kind": "kernel"}\n')
-    with pytest.raises(InputError, match="does not say which device"):
+    with pytest.raises(InputError, match="does not state its device"):
         read_raw_file(path)
     path.write_text("no json\n")
     with pytest.raises(InputError, match="line 1"):

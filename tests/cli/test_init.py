@@ -43,8 +43,8 @@ def test_a_wrong_answer_is_explained_and_asked_again(clustersim, tmp_path, answe
     said = clustersim("init", tmp_path / "job.yaml")
     assert said.code == 0
     assert "did you mean 'qwen3-0.6b'" in said.err
-    assert "must fill nodes of 8; give 8 or 16" in said.err
-    assert "write for example 64 x 4096" in said.err
+    assert "must be whole nodes of 8 GPUs; give 8 or 16" in said.err
+    assert "for example 64 x 4096" in said.err
 
 
 def test_where_nobody_answers_the_option_is_named(clustersim, tmp_path, answers):
@@ -53,7 +53,7 @@ def test_where_nobody_answers_the_option_is_named(clustersim, tmp_path, answers)
     assert said.code == 2
     assert "--yes" in said.err
     assert list(tmp_path.iterdir()) == []
-    assert ":1 fault" not in said.err
+    assert ":1 error" not in said.err
 
 
 def test_a_file_is_overwritten_only_by_force(clustersim, tmp_path):

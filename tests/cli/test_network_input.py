@@ -34,7 +34,7 @@ def broken(tmp_path):
 def test_profile_check_refuses_it(clustersim, broken, old, new, says):
     outcome = clustersim("profile", "check", broken(old, new))
     assert outcome.code == 2
-    assert outcome.out.endswith("not sound\n")
+    assert outcome.out.endswith("not valid\n")
     assert says in outcome.err
 
 
@@ -51,4 +51,4 @@ def test_a_profile_without_fabric_runs_inside_one_node_only(clustersim, broken, 
     assert clustersim(*words, "--set", "cluster.gpus=8").code == 0
     outcome = clustersim(*words)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "over a fabric that is not described" in outcome.err
+    assert "but no fabric is described" in outcome.err

@@ -130,7 +130,7 @@ def test_a_comparison_is_drawn_into_a_file(clustersim, tmp_path):
         (("show", "1f1b", "--forward", 0), "--forward = 0.0: must be a positive number"),
         (("show", "1f1b", "--weight", 3), "must be less than the whole backward"),
         (("show", "1f1b", "--plot", "picture.bmp"), ".png, .svg or .pdf"),
-        (("compare", "1f1b", "gpipe", "--vpp", 2), "none of these schedules runs with it"),
+        (("compare", "1f1b", "gpipe", "--vpp", 2), "none of these schedules uses it"),
         (("compare", "1f1b", "1f2b"), "no such schedule"),
     ],
 )
@@ -158,9 +158,9 @@ def test_a_schedule_in_a_file_is_shown_and_compared_at_its_own_sizes(clustersim,
         (("1f1b", "--pp", 4), "--microbatches: is missing"),
         (
             ("missing.csv",),
-            "No such file or directory; give a file with a row per rank",
+            "No such file or directory; give a file with one row per rank",
         ),
-        (("mine.csv", "--pp", 3), "mine.csv is an order for 2; take as many ranks as it has rows"),
+        (("mine.csv", "--pp", 3), "mine.csv is an order for 2; use as many ranks as it has rows"),
     ],
 )
 def test_a_file_or_sizes_that_are_missing_or_wrong_are_refused(
@@ -273,8 +273,8 @@ def test_schedules_of_which_none_fits_end_with_1(clustersim, job_file):
     [
         (("show",), "NAME|FILE.csv: is missing"),
         (("show", "1f1b", "--pp", 2, "--set", "plan.pp=4"), "changes a job, and none is given"),
-        (("show", "--job", "JOB", "--pp", 2), "--pp: does not go with --job"),
-        (("show", "--job", "JOB", "--forward", 1), "--forward: does not go with --job"),
+        (("show", "--job", "JOB", "--pp", 2), "--pp: cannot be combined with --job"),
+        (("show", "--job", "JOB", "--forward", 1), "--forward: cannot be combined with --job"),
         (("show", "naiv", "--job", "JOB"), "naiv"),
         (("show", "zb-h1", "--job", "JOB", "--set", "plan.pp=64"), "plan.pp"),
     ],

@@ -18,4 +18,4 @@ def test_a_job_with_a_profile_of_its_own_is_refused_before_the_page_opens(cluste
     job.write_text(json.dumps({"model": "llama3.2-1b", "cluster": state, "batch": batch}))
     refused = clustersim("studio", job, "--no-browser", "--port", 0)
     assert refused.code == 2
-    assert "names a file, and the studio reads none" in refused.err
+    assert "names a file, but the studio reads no files" in refused.err

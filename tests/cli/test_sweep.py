@@ -110,7 +110,7 @@ def test_a_file_that_no_sweep_wrote_is_not_overwritten(clustersim, job_file, tmp
         (("--grid", "plan.tp=1", "--grid", "plan.tp=2"), "twice"),
         (("--grid", "plan.tp=1]"), "not valid YAML"),
         ((*TP, "--out", "table.txt"), "must end in .csv or .parquet"),
-        ((*TP, "--workers", "2", "--dask", "tcp://host:1"), "brings its own workers"),
+        ((*TP, "--workers", "2", "--dask", "tcp://host:1"), "has its own workers"),
     ],
 )
 def test_wrong_options_are_the_users_to_mend(clustersim, job_file, options, words):

@@ -58,7 +58,9 @@ def test_what_is_no_trace_is_the_users_to_mend(clustersim, own_job, tmp_path):
     assert "it has 0" in outcome.err
 
 
-@pytest.mark.parametrize(("path", "rule"), [("t.txt", ".json.gz"), ("none/t.json", "not there")])
+@pytest.mark.parametrize(
+    ("path", "rule"), [("t.txt", ".json.gz"), ("none/t.json", "does not exist")]
+)
 def test_a_run_refuses_to_leave_its_trace_nowhere(clustersim, own_job, tmp_path, path, rule):
     outcome = clustersim("validate", "torch", own_job, "--trace", tmp_path / path)
     assert (outcome.code, outcome.out) == (2, "")

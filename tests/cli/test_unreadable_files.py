@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong_and_the_way_out(
     outcome = clustersim(*words)
     assert outcome.code == 2
     head, *faults = outcome.err.splitlines()
-    assert head == "1 fault in the input:"
+    assert head == "1 error in the input:"
     [fault] = faults
     assert bad in fault
     assert "; give " in fault or "; record " in fault

@@ -108,7 +108,7 @@ def test_facts_beside_a_table_of_runs_are_used_and_that_is_said(clustersim, writ
     table = write("id\n", "runs.csv")
     assert clustersim("validate", "published", table).err == ""
     facts = write("groups: []\n", "runs.facts.yaml")
-    assert f"facts about its runs are taken from {facts}" in clustersim(
+    assert f"facts about its runs are read from {facts}" in clustersim(
         "validate", "published", table
     ).err.replace("\n", " ")
 

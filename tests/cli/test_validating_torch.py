@@ -47,7 +47,7 @@ def test_json_goes_to_stdout_alone(clustersim, write):
         (("--rank", "4"), "must be below the job's 4 ranks"),
         (("--shaped", "200"), "has no unit"),
         (("--shaped", "0 Mbit/s"), "must be above zero"),
-        (("--shaped", "200 Mbit/s", "--backend", "fake"), "carries no bytes"),
+        (("--shaped", "200 Mbit/s", "--backend", "fake"), "sends nothing"),
         (("--set", "plan.zero=2", "--backend", "gloo"), "has no ZeRO 2"),
         (("--backend", "nccl"), "--backend = 'nccl'"),
     ],

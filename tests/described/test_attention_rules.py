@@ -29,7 +29,7 @@ def test_flash_attention_in_full_precision_is_refused():
 
 
 def test_ranks_can_only_trade_whole_heads():
-    with pytest.raises(InputError, match="heads that ranks trade"):
+    with pytest.raises(InputError, match="heads that ranks exchange"):
         small_job(small_model(heads=12, kv_heads=12, head_dim=4), gpus=8, cp=8,
                   cp_method="all_to_all", seq_len=1024, global_batch=1)  # fmt: skip
 

@@ -33,7 +33,7 @@ def test_every_shipped_network_is_sound(name: str) -> None:
 def test_domains_that_cut_nodes_are_refused() -> None:
     assert (
         faults({"scale_up": {"gpus": 3}})["network.scale_up.gpus"].hint
-        == "take 8, or correct gpus_per_node"
+        == "use 8, or correct gpus_per_node"
     )
     assert not faults({"scale_up": {"gpus": 72}})
     assert not faults({"scale_up": {"gpus": 2}})
@@ -62,17 +62,17 @@ def test_a_group_may_not_cross_a_fabric_that_is_not_described() -> None:
     assert not faults(nothing)
     assert not faults(nothing, gpus=8)
     fault = faults(nothing, gpus=16)["network.fabric.nics_per_node"]
-    assert "over a fabric that is not described" in fault.rule
-    assert fault.hint.endswith("take at most 8 GPUs")
+    assert "but no fabric is described" in fault.rule
+    assert fault.hint.endswith("use at most 8 GPUs")
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"fabric": {"nics_per_node": 3}}, "cluster.network.fabric.nics_per_node = 3: must divide"),
-        ({"fabric": {"nics_per_node": 0}}, "over a fabric that is not described"),
+        ({"fabric": {"nics_per_node": 0}}, "but no fabric is described"),
         ({"scale_up": {"bandwidth": "-450 GB/s"}}, "leave out the minus sign"),
-        ({"scale_up": {"bandwidth": 450}}, 'write for example "450 GB/s"'),
+        ({"scale_up": {"bandwidth": 450}}, 'for example "450 GB/s"'),
         ({"fabric": {"nic": "400"}}, "'400' has no unit"),
         ({"fabric": {"nic": "400 Gbps"}}, "unknown unit 'Gbps'; did you mean 'Gbit/s'?"),
     ],

@@ -87,7 +87,7 @@ def test_a_mistyped_batch_is_refused_before_it_takes_hours(write):
     path = write(JOB)
     assert faults_of(path, batch__global=400_004) == {
         "batch.global": "makes 100,001 microbatches per rank, of at most 100,000; "
-        "take at most 400000, more GPUs, or a larger batch.micro"
+        "use at most 400000, more GPUs, or a larger batch.micro"
     }
     assert load_job(path, {"batch.global": 400_000}).microbatches == 100_000
 
@@ -361,8 +361,8 @@ A_PRODUCT = {"efficiency": 0.5, "memory_efficiency": 0.8, "floor": "4 us"}
     [
         ("kernels.gemm.nvfp4", A_PRODUCT, "no peak"),
         ("kernels.launch", "50 ms", "one kernel's"),
-        ("network.scale_up.bandwidth", "4500 GB/s", "from which it is fed"),
-        ("host.pcie", "4 TB/s", "from which it is fed"),
+        ("network.scale_up.bandwidth", "4500 GB/s", "its source of data"),
+        ("host.pcie", "4 TB/s", "its source of data"),
         ("device.context", "100 GiB", "does not fit"),
         ("device.l2_cache", "50 TB", "does not fit"),
     ],

@@ -42,12 +42,12 @@ def hint_of(path: str) -> str:
     ],
 )
 def test_the_name_of_another_framework_leads_to_the_field(given, meant) -> None:
-    assert hint_of(given) == f"it is called {meant} here"
+    assert hint_of(given) == f"its name here is {meant}"
 
 
 @pytest.mark.parametrize("given", ["plan.dp", "plan.dp_size", "batch.gradient_accumulation_steps"])
 def test_what_follows_from_other_fields_is_to_be_left_out(given) -> None:
-    assert hint_of(given).startswith("leave it out: ")
+    assert hint_of(given).startswith("remove it: ")
 
 
 def test_nodes_are_given_as_their_gpus() -> None:

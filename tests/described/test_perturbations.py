@@ -54,10 +54,10 @@ def test_a_perturbation_says_who_and_what(write):
     )
     assert found == {
         "0": "must change something: give slowdown, nic_share, scale_up_share or jitter",
-        "1": "must name whom it meets; give gpu or node",
-        "2": "must name gpu or node, not both; list two perturbations",
-        "3": "has a seed and no jitter; the seed draws the jitter only",
-        "4.gpu": "must not end before it begins; write 3-7",
+        "1": "must name what is slower; give gpu or node",
+        "2": "must name gpu or node, not both; write two perturbations",
+        "3": "has a seed but no jitter; the seed is for jitter only",
+        "4.gpu": "must start with the smaller number; write 3-7",
     }
 
 

@@ -106,7 +106,7 @@ def test_zero_without_a_stage_is_the_first(tmp_path):
 def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):
     path = edited(tmp_path, "ds_config.json", ('{"enabled": true}', '{"enabled": "auto"}'))
     given = {"model": "gpt2", "gpus": 8, "seq_len": 1024}
-    with pytest.raises(InputError, match=r"bf16.*left to the trainer.*plan\.precision"):
+    with pytest.raises(InputError, match=r"bf16.*set by the trainer.*plan\.precision"):
         read_deepspeed_config(path, Given(**given))
     job, _ = read_deepspeed_config(path, Given(**given, changes={"plan.precision": "fp16"}))
     assert job.plan.precision == "fp16"

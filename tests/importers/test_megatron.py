@@ -105,9 +105,9 @@ def launch(folder: Path, *options: str) -> Path:
         ("--optimizer shampoo", "is not modelled; known: adam"),
         ("--optimizer dist_muon", "is not modelled; known: adam"),
         ("--cp-comm-type allgather", "is not modelled; known: p2p, a2a"),
-        ("--wings 2", "is not known"),
+        ("--wings 2", "is unknown"),
         ("--moe-offload-everything", "moves activations to the host"),
-        ("--new-offload-of-logits", "is not known"),
+        ("--new-offload-of-logits", "is unknown"),
     ],
 )
 def test_an_option_that_costs_something_is_an_error_with_a_way_out(tmp_path, option, why):
@@ -123,18 +123,18 @@ def test_an_option_may_be_left_out_when_the_user_says_so_and_is_reported(tmp_pat
     path = launch(tmp_path, "--fp32-residual-connection", "--wings 2")
     _, report = read_megatron_script(path, Given(ignore=("--fp32-residual-connection", "wings")))
     assert len(report.unsupported) == 2
-    assert "fp32_residual_connection = True is left out" in report.unsupported[0]
+    assert "fp32_residual_connection = True is ignored" in report.unsupported[0]
 
 
 def test_a_word_without_a_meaning_may_be_left_out_too(tmp_path):
     path = launch(tmp_path, "--optimizer shampoo")
     job, report = read_megatron_script(path, Given(ignore=("optimizer",)))
     assert job.plan.optimizer == "adam"
-    assert report.unsupported[0].startswith("optimizer = shampoo is left out; it is not modelled")
+    assert report.unsupported[0].startswith("optimizer = shampoo is ignored; it is not modelled")
 
 
 def test_leaving_out_what_is_not_there_is_an_error():
-    with pytest.raises(InputError, match="--ignore wings: names no setting"):
+    with pytest.raises(InputError, match="--ignore wings: is not a setting"):
         read(read_megatron_script, "launch_gpt.sh", ignore=("wings",))
 
 
@@ -235,7 +235,7 @@ def test_an_unknown_module_is_refused_with_those_that_there_are(tmp_path):
 @pytest.mark.parametrize("script", ["pretrain_t5.py", "x/pretrain_mamba.py"])
 def test_networks_of_other_sorts_are_refused(tmp_path, script):
     path = edited(tmp_path, "launch_gpt.sh", ("pretrain_gpt.py", script))
-    with pytest.raises(UnsupportedError, match="no language model"):
+    with pytest.raises(UnsupportedError, match="not a language model"):
         read_megatron_script(path, Given())
 
 

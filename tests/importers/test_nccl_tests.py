@@ -164,7 +164,7 @@ def test_wrong_results_that_no_row_names_exclude_the_run(save: Save) -> None:
     file = read_nccl_tests(save(text, "allreduce.txt"))
     assert file.rows == ()
     assert [(lost.rows, lost.reason) for lost in file.excluded] == [
-        (1, "3 results were wrong, and the rows do not say which")
+        (1, "3 results were wrong, and the rows do not state which")
     ]
 
 
@@ -185,7 +185,7 @@ def test_rows_that_measure_nothing_are_left_out_with_line_and_reason(save: Save)
     assert [row.id for row in file.rows] == ["a.txt: line 18"]
     reasons = {lost.place: lost.reason for lost in file.excluded}
     assert reasons["line 19"] == "7 wrong elements (#wrong)"
-    assert reasons["line 20"] == "no time out of place"
+    assert reasons["line 20"] == "no out-of-place time"
     assert reasons["line 21"].startswith("algbw 572 GB/s is not size / time")
     assert reasons["line 22"].startswith("has 6 of 13 columns")
     assert reasons["line 23"] == "a message of zero bytes"
@@ -195,7 +195,9 @@ def test_rows_that_nobody_checked_are_taken_and_said(save: Save) -> None:
     rows = table_row(ALL_REDUCE, 2**20, wrong="N/A")
     file = read_nccl_tests(save(text_output(ALL_REDUCE, (), rows=rows), "a.txt"))
     assert len(file.rows) == 1
-    assert file.assumed == ("line 3: right results, which 1 rows did not check (N/A)",)
+    assert file.assumed == (
+        "line 3: results assumed correct in 1 rows, which did not check them (N/A)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,8 +227,8 @@ WHOLE = text_output(ALL_REDUCE, SIZES)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is empty; give what nccl-tests or rccl-tests print"),
-        ("name: h100\n", "is no output of nccl-tests or rccl-tests"),
+        ("", "is empty; give the output of nccl-tests"),
+        ("name: h100\n", "is not output of nccl-tests or rccl-tests"),
         ("{}", "lacks config and results"),
         (WHOLE[: WHOLE.index("# Out of bounds")], "line 20: all_reduce_perf of line 3 was cut off "
             "after 3 sizes, the last of 1073741824 B"),
@@ -235,9 +237,9 @@ WHOLE = text_output(ALL_REDUCE, SIZES)
         (json_output(ALL_REDUCE, SIZES).replace("average_bus_bandwidth", "x"),
             "was cut off after 3 sizes"),
         (WHOLE[WHOLE.index("#  Rank  0") :], "names a rank before any line"),
-        (WHOLE[WHOLE.index("        1024 ") :], "is a row of a table without its heading"),
+        (WHOLE[WHOLE.index("        1024 ") :], "is a table row without a heading"),
         (WHOLE.replace("#  Rank  3", "#  ...  3"), "names 7 ranks up to 7, but not rank 3"),
-        (WHOLE.replace("Rank  1", "Rank  0"), "names rank 0 after rank 0: every process ran alone"),
+        (WHOLE.replace("Rank  1", "Rank  0"), "names rank 0 after rank 0: each process ran"),
         (WHOLE.replace("Rank  7", "Rank 99999999999"), "up to 99999999999, but not rank 7"),
         (WHOLE.replace(device_lines(ALL_REDUCE), ""), "names no GPUs"),
         (WHOLE.replace("all_reduce_perf", "a.out"), "does not say which collective was measured"),

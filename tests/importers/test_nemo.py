@@ -1,4 +1,4 @@
-"""Recipes of NeMo and Megatron-Bridge, read against the jobs that a person would write."""
+"""Recipes of NeMo or Megatron-Bridge, read against the jobs that a person would write."""
 
 from __future__ import annotations
 

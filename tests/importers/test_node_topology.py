@@ -76,7 +76,7 @@ def test_where_no_nic_is_beside_a_gpu_all_count() -> None:
 def test_what_the_matrix_does_not_tell_is_the_bases_and_said() -> None:
     found = node(nvidia_text(uniform(8, "NV18")), "h100-sxm-80gb")
     assert not any(path.startswith("network.fabric") for path in found.values)
-    assert "8 NICs per node, as in h100-sxm-80gb: the matrix names none" in found.report.assumed
+    assert "8 NICs per node, as in h100-sxm-80gb: the matrix lists none" in found.report.assumed
     told = node(nvidia_text(uniform(8, "NV18")), "h100-sxm-80gb", nics=4).values
     assert told["network.fabric.nics_per_node"].value == 4
 
@@ -111,7 +111,7 @@ MATRIX = nvidia_text(uniform(4, "NV18"))
     [
         ("", "no line is headed GPU0"),
         ("nvidia-smi: command not found\n", "no line is headed GPU0"),
-        (MATRIX.replace("NV18", "OK", 1), "line 2: 'OK' in the row of GPU0 is no link"),
+        (MATRIX.replace("NV18", "OK", 1), "line 2: 'OK' in the row of GPU0 is not a known link"),
         (MATRIX.replace("NV18\tNV18\t X", "NV18NV18\t X", 1), "line 4: 'NV18NV18' in the row"),
         (MATRIX.split("NV18")[0], "has 1 of 4 columns"),
         (MATRIX.split("GPU3\tNV18")[0], "line 1: has no row of GPU3"),
@@ -129,14 +129,14 @@ def test_text_that_is_no_whole_matrix_is_refused_with_the_line(text: str, says: 
     ("text", "base", "says"),
     [
         (nvidia_text(uniform(8, "SYS")), "h100-sxm-80gb", "shows no NVLink, but the GPUs of"),
-        (nvidia_text(uniform(8, "NV18")), "mi300x", "whose rate on mi300x is not known"),
+        (nvidia_text(uniform(8, "NV18")), "mi300x", "whose bandwidth on mi300x is unknown"),
         (nvidia_text(CUBE_MESH), "a100-sxm-80gb", "links of a DGX-1 with V100"),
         (amd_text(8, "XGMI"), "h100-sxm-80gb", "shows xGMI links"),
         (amd_text(8, "PCIE"), "mi300x", "shows no xGMI"),
     ],
 )
 def test_a_matrix_that_does_not_suit_the_base_is_refused(text: str, base: str, says: str) -> None:
-    with pytest.raises(InputError, match="take --profile") as caught:
+    with pytest.raises(InputError, match="use --profile") as caught:
         node(text, base)
     assert says in str(caught.value)
 

@@ -136,7 +136,7 @@ def test_what_is_not_modelled_of_a_public_configuration_is_an_error_until_it_is_
 
 
 def test_an_encoder_with_a_decoder_is_refused_for_what_it_is():
-    with pytest.raises(UnsupportedError, match=r"pretrain_t5\.py.*no language model"):
+    with pytest.raises(UnsupportedError, match=r"pretrain_t5\.py.*not a language model"):
         read_megatron_script(PUBLIC / "megatron_t5.sh", Given())
 
 
@@ -186,7 +186,7 @@ def test_a_configuration_that_changes_another_is_followed():
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        ("sft", "does more in sft than to write a configuration down"),
+        ("sft", "does more in sft than define a configuration"),
         ("llama9", "has no function llama9.*one of llama3_8b, llama3_405b"),
     ],
 )

@@ -42,7 +42,7 @@ def test_what_only_running_would_tell_stays_as_it_is_written_and_is_said(tmp_pat
     values, notes = settings_of(tmp_path, "import os\nx = os.cpu_count()\nif x > 4:\n    y = 1\n")
     assert values["x"] == {"_target_": "os.cpu_count"}
     assert "y" not in values
-    assert notes == ["the condition (x > 4) is taken to be false"]
+    assert notes == ["the condition (x > 4) is assumed to be false"]
 
 
 def test_functions_of_files_beside_are_followed(tmp_path):

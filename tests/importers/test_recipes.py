@@ -209,7 +209,7 @@ def test_preferences_are_refused_until_they_are_let_go():
 def test_what_deepspeed_leaves_to_the_trainer_is_asked_for():
     given = {"gpus": 8, "model": "llama3.1-8b", "seq_len": 2048,
              "changes": {"plan.precision": "bf16"}}  # fmt: skip
-    with pytest.raises(InputError, match="is left to the trainer; give --micro-batch N"):
+    with pytest.raises(InputError, match="is set by the trainer; give --micro-batch N"):
         read(Recipe("deepspeed", ("deepspeed_auto.json",), {}, given))
     with pytest.raises(InputError, match="--global-batch N"):
         read(Recipe("deepspeed", ("deepspeed_auto.json",), {}, {**given, "micro_batch": 2}))

@@ -63,7 +63,7 @@ def test_a_definition_counts_before_an_assignment():
 def test_an_undecided_condition_is_false_and_told():
     script = read_script("B=1\nif [ ! -f x ]; then B=2; fi\nshow $B", {})
     assert script.commands == [["show", "1"]]
-    assert script.notes == ["the condition (! -f x) is taken to be false"]
+    assert script.notes == ["the condition (! -f x) is assumed to be false"]
 
 
 @pytest.mark.parametrize("text", ["A='open", 'A="open', "A=(open", "show $(open"])
@@ -155,5 +155,5 @@ def test_a_job_of_kubernetes_says_its_script_and_its_gpus(tmp_path):
 
 
 def test_a_yaml_that_is_no_job_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no job of Kubernetes"):
+    with pytest.raises(InputError, match="nor a Kubernetes job"):
         gpus_of(tmp_path, "a: 1\n", "job.yaml")

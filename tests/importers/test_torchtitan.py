@@ -28,11 +28,11 @@ def test_a_torchtitan_file_gives_model_pipeline_and_sharding():
     ("old", "new", "why"),
     [
         ('"70B"', '"70B_mine"', r"--model NAME"),
-        ('"op"', '"2"', "one layer in so many"),
+        ('"op"', '"2"', "one layer in every N"),
         ("[training]", "[training]\nenable_cpu_offload = true", "not modelled in a pipeline"),
         ("[compile]", "[fault_tolerance]\nenable = true\n[compile]", "adds work"),
         ('"Interleaved1F1B"', '"Mine"', "known: 1F1B"),
-        ("[parallelism]", "[parallelism]\nwings = 2", "is not known"),
+        ("[parallelism]", "[parallelism]\nwings = 2", "is unknown"),
     ],
 )
 def test_a_costly_setting_of_torchtitan_is_refused(tmp_path, old, new, why):

@@ -89,8 +89,8 @@ def test_what_is_not_given_stays_open_and_says_which_field_to_set():
     bare = capacity(job(systems={}))
     assert (bare.time.goodput_share, bare.energy.total_j, bare.money.cheapest) == (None,) * 3
     opens = {factor.name: factor.origin for factor in factors(bare) if factor.amount is None}
-    assert "--set 'campaign.systems.h100-sxm-80gb.on_demand=… USD/h'" in opens["money, on demand"]
-    assert "--set campaign.site.pue" in opens["energy, building"]
+    assert "--set 'campaign.systems.h100-sxm-80gb.on_demand=… USD/h'" in opens["cost, on demand"]
+    assert "--set campaign.site.pue" in opens["energy, cooling and building"]
     assert "campaign.failures" in opens["goodput"]
 
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_takes_its_bytes_over_the_rate():
 
 
 def test_two_shares_of_a_checkpoint_must_fit_into_a_node():
-    with pytest.raises(InputError, match="in-memory keeps 8000 GB on each node"):
+    with pytest.raises(InputError, match="an in-memory checkpoint keeps 8000 GB on each node"):
         checkpoint_cost(job(), Checkpoint(mode="in-memory", size="8 TB"))
 
 
@@ -196,11 +196,14 @@ def test_a_cluster_that_cannot_run_says_why():
     ("campaign", "says"),
     [
         ({"tokens": "15 TB"}, "must be a number of tokens"),
-        ({"goodput": 0.9, "failures": FAILURES}, "leave out one"),
-        ({"failures": {"detection": "1 s", "restart": "1 s"}}, "must say what fails"),
+        ({"goodput": 0.9, "failures": FAILURES}, "remove goodput"),
+        (
+            {"failures": {"detection": "1 s", "restart": "1 s"}},
+            "needs at least one cause of failure",
+        ),
         ({"checkpoint": {}}, "give storage"),
         ({"checkpoint": {"mode": "in-memory", "storage": "1 GB/s"}}, "uses no storage"),
-        ({"checkpoint": {"storage": "1 GB/s", "interference": 0.1}}, "runs beside nothing"),
+        ({"checkpoint": {"storage": "1 GB/s", "interference": 0.1}}, "do not interfere"),
         ({"systems": {"h100": {"on_demand": 2.5}}}, "needs its unit"),
         ({"site": {"pue": 0.9}}, "greater than or equal to 1"),
     ],

@@ -185,7 +185,11 @@ def test_a_scheduler_that_speaks_tls_takes_who_shows_a_certificate_and_nobody_el
     [
         ("tcp://host:1", "", "give the scheduler as tls://"),
         ("tls://host:1", "ca_file: a.pem", "must hold ca_file, client_cert, client_key"),
-        ("tls://host:1", "ca_file: a\nclient_cert: b\nclient_key: c", "is no file; write ca_file"),
+        (
+            "tls://host:1",
+            "ca_file: a\nclient_cert: b\nclient_key: c",
+            "is not a file; write ca_file",
+        ),
         ("tls://host:1", "ca_file: [1]\nclient_cert: b\nclient_key: c", "nothing else"),
     ],
 )
@@ -227,7 +231,7 @@ def clustersim_process(write):
 def test_an_address_where_nobody_answers_is_the_users_to_mend(monkeypatch):
     monkeypatch.setattr(dask_cluster, "_TIMEOUT_S", 0.2)
     with (
-        pytest.raises(InputError, match="no scheduler that answers"),
+        pytest.raises(InputError, match="does not answer as a Dask scheduler"),
         dask_executor("tcp://127.0.0.1:9"),
     ):
         pass

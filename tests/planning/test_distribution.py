@@ -226,7 +226,7 @@ def test_pipelines_of_one_group_wait_for_each_other_alone():
 @pytest.mark.parametrize(
     ("variation", "plan", "rule"),
     [
-        ({}, {}, "variation: says nothing that varies"),
+        ({}, {}, "variation: contains nothing that varies"),
         ({"experts": {"microbatch": 5}}, {}, "variation.experts: needs a model with experts"),
         ({"links": {"sigma": 0.1}}, {"schedule": "pipedream"}, "steps that begin and end together"),
     ],

@@ -60,7 +60,7 @@ def test_the_rows_of_another_sweep_are_refused_with_what_differs(path):
 
 def test_a_file_that_is_no_journal_is_left_alone(path):
     path.write_text("tp,pp\n1,2\n")
-    with pytest.raises(InputError, match="is no journal"):
+    with pytest.raises(InputError, match="is not a journal"):
         kept(path)
     assert path.read_text() == "tp,pp\n1,2\n"
 

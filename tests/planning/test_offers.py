@@ -86,7 +86,7 @@ def test_failures_widen_the_interval_and_a_file_says_where_there_are_none():
     with_failures = offers(failures=failures, checkpoint={"storage": "1 GB/s"})
     calm, failing = rent(offers(), members=20), rent(with_failures, members=20)
     assert failing.rows[1].wall_s > calm.rows[1].wall_s
-    said = "Nothing was said of failures"
+    said = "No failures were given"
     assert any(said in each for each in calm.choices[0].sentences)
     assert not any(said in each for each in failing.choices[0].sentences)
 
@@ -150,7 +150,7 @@ def test_a_wrong_offer_is_refused_at_its_path(path, value, says):
 @pytest.mark.parametrize(
     ("offer", "says"),
     [
-        ({"gpus": [2, 2]}, "offers.near.gpus.*must not name a number twice"),
+        ({"gpus": [2, 2]}, "offers.near.gpus.*must not contain a number twice"),
         ({"cluster": {**H100, "gpus": 4}}, "offers.near: .*beside the offer's own gpus"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_worker_that_dies_costs_its_own_row_only(job):
     real = sweep_module.run_step
     with mock.patch.object(sweep_module, "run_step", deadly):
         table = sim.sweep(job, GRID, workers=2)
-    died = table["error"].str.contains("its worker died")
+    died = table["error"].str.contains("its worker process died")
     assert died.tolist() == (table["plan.tp"] == 2).tolist()
     alone = sim.sweep(job, GRID)
     pd.testing.assert_frame_equal(table[~died].convert_dtypes(), alone[~died].convert_dtypes())

@@ -110,7 +110,7 @@ def test_the_report_says_who_waits_in_a_sentence():
     sentence = expert_load_sentence(run_step(hot), hot)
     assert "receives 2.00 times its share" in sentence
     assert "of every 4 ranks that share the experts, 3 wait for it" in sentence
-    assert "memory peaks on it at" in sentence
+    assert "Its memory peaks at" in sentence
     assert expert_load_sentence(run_step(job()), job()) == ""
 
 
@@ -130,7 +130,7 @@ def test_ranks_that_hold_all_experts_do_not_wait():
             {"hot": 2.0},
             EXPERTS.model_copy(update={"capacity_factor": 1.0}),
             "plan.expert_load",
-            "changes nothing with a capacity",
+            "has no effect with a capacity",
         ),
     ],
 )

@@ -138,7 +138,7 @@ def test_ranks_that_do_not_divide_the_groups_are_refused():
 
 @pytest.mark.parametrize("method", ["ring", "all_to_all", "all_gather"])
 def test_ranks_that_share_a_sequence_are_refused_with_the_reason(method):
-    with pytest.raises(InputError, match=r"pass on the state of the scan; take plan\.cp: 1"):
+    with pytest.raises(InputError, match=r"pass on the state of the scan; use plan\.cp: 1"):
         simulate(small_job(mamba_model(), gpus=2, cp=2, cp_method=method))
 
 
@@ -169,7 +169,7 @@ def test_a_hybrid_runs_under_the_strategies_of_other_layers(plan):
     [
         ({"ssm": {"head_dim": 48}}, "must divide expand x hidden = 128"),
         ({"ssm": {"groups": 3}}, "must divide the 8 heads"),
-        ({"ssm": {"attention_layers": [4]}}, "names 4, but the last is 3"),
+        ({"ssm": {"attention_layers": [4]}}, "contains 4, but the last layer is 3"),
         ({"parallel_block": True}, "no MLP to run in parallel"),
     ],
     ids=str,

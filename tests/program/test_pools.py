@@ -155,7 +155,7 @@ def test_a_schedule_that_is_decided_from_costs_knows_the_pools():
         ({"pools": [{"gpus": 8}]}, {}, "cluster.pools.0", "profile and gpus"),
         ({"pools": [{"profile": "a", "gpus": 8}]}, {}, "cluster.pools.0.profile", "no such name"),
         ({"pools": [{"profile": SLOW}]}, {}, "cluster.pools.0.gpus", "missing"),
-        ({**pools(SLOW, FAST), "gpus": 16}, {}, "cluster.gpus", "stands beside pools"),
+        ({**pools(SLOW, FAST), "gpus": 16}, {}, "cluster.gpus", "conflicts with pools"),
         (pools(SLOW, FAST, gpus=12), {}, "cluster.pools.0.gpus", "one kind"),
         (pools(SLOW, "gb200-nvl72"), {}, "cluster.pools.1.network.gpus_per_node", "not modelled"),
         (pools(SLOW, FAST), {"precision": "fp8"}, "plan.precision", SLOW),

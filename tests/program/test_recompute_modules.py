@@ -253,7 +253,7 @@ def refused(model: Model | None = None, **plan: Any) -> list[str]:
         (expert_model(experts={"shared_ffn_hidden": 0}),
          {"recompute_modules": ["shared_experts"]}, "with shared experts"),
         (small_model(parallel_block=True, norms_per_layer=1), {"recompute_modules": ["mlp"]},
-         "a norm before the MLP"),
+         "a norm between attention and the MLP"),
     ],
 )  # fmt: skip
 def test_modules_that_would_repeat_nothing_are_refused(model, plan, words):

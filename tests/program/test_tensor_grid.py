@@ -267,7 +267,7 @@ def test_deeper_tesseracts_move_less_between_ranks_of_a_square():
         ({"tp": 4, "tp_method": "2d", "tp_depth": 2}, "plan.tp_depth", "has no meaning"),
         ({"tp": 4, "tp_method": "2d", "micro_batch": 1}, "batch.micro", "multiple of 2"),
         ({"tp": 8, "tp_method": "3d", "micro_batch": 2}, "batch.micro", "multiple of 4"),
-        ({"tp": 4, "tp_method": "2d", "cp": 2}, "plan.cp", "is not combined"),
+        ({"tp": 4, "tp_method": "2d", "cp": 2}, "plan.cp", "cannot be combined"),
         ({"tp": 4, "tp_method": "2d", "zero": 3}, "plan.zero", "ZeRO 3"),
         ({"tp": 4, "tp_method": "2d", "sequence_parallel": True}, "plan.sequence_parallel",
          "divided already"),

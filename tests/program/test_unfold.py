@@ -281,12 +281,12 @@ def test_one_slow_gpu_splits_each_stage_into_itself_its_group_and_those_who_meet
     assert {c.first_rank: c.cause for c in classes} == {
         0: "is in one pipeline with rank 9",
         1: "is in one pipeline with rank 9",
-        2: "adds up gradients with ranks that wait for rank 9",
-        3: "adds up gradients with ranks that wait for rank 9",
+        2: "reduces gradients with ranks that wait for rank 9",
+        3: "reduces gradients with ranks that wait for rank 9",
         8: "waits in every pass for rank 9",
         9: "20 % slower",
-        10: "adds up gradients with ranks that wait for rank 9",
-        11: "adds up gradients with rank 9",
+        10: "reduces gradients with ranks that wait for rank 9",
+        11: "reduces gradients with rank 9",
     }
 
 
@@ -361,7 +361,7 @@ def test_what_waits_for_the_host_shrinks_by_what_the_device_takes_longer():
 
 def test_more_kinds_of_ranks_than_can_be_simulated_are_refused(monkeypatch):
     monkeypatch.setattr("simulator.program.unlike.unfold._MOST_OPERATIONS", 10)
-    with pytest.raises(UnsupportedError, match=r"perturbations: leaves 8 kinds of ranks"):
+    with pytest.raises(UnsupportedError, match=r"perturbations: needs 8 classes of ranks"):
         build_program(perturbed(small_job(gpus=8), {"jitter": 0.1}))
-    with pytest.raises(UnsupportedError, match=r"unfolded: leaves 8 kinds of ranks"):
+    with pytest.raises(UnsupportedError, match=r"unfolded: needs 8 classes of ranks"):
         build_program(small_job(gpus=8), unfolded=True)

@@ -93,7 +93,7 @@ def test_the_shares_of_a_device_sum_to_what_it_holds_to_the_byte():
     job = job_of_32b(40).replace({"cluster.gpus": 32, "plan.pp": 2, "plan.tp": 4})
     for memory in run_step(job, "replay").memory:
         names = set(memory.device_shares)
-        assert {"context", "unused by allocator", "communicator: tensor"} <= names
+        assert {"context", "unused by the allocator", "communicator: tensor"} <= names
         assert math.fsum(memory.device_shares.values()) == memory.peak_device_bytes
 
 

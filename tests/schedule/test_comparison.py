@@ -47,7 +47,7 @@ def test_chunks_go_to_the_schedules_that_run_with_so_many():
 
 
 def test_chunks_that_no_schedule_runs_with_are_refused():
-    with pytest.raises(InputError, match="--vpp = 3: none of these schedules runs with it"):
+    with pytest.raises(InputError, match="--vpp = 3: none of these schedules uses it"):
         compare(["1f1b", "zb-v"], 4, 8, chunks=3)
 
 

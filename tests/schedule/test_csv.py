@@ -47,5 +47,5 @@ def test_all_bad_cells_are_listed():
 
 
 def test_an_order_without_slots_is_refused():
-    with pytest.raises(InputError, match="holds no slots"):
+    with pytest.raises(InputError, match="has no slots"):
         read_order(" \n,,\n")

@@ -20,7 +20,7 @@ def test_info_is_under_its_own_name_with_a_source(name):
 
 
 def test_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"plan.schedule = '1b1f'.*take one of naive, gpipe"):
+    with pytest.raises(InputError, match=r"plan.schedule = '1b1f'.*use one of naive, gpipe"):
         schedule_order("1b1f", 2, 1, 2)
 
 
@@ -34,18 +34,18 @@ def test_sizes_below_one_are_refused(sizes, field):
 
 
 REFUSED = [
-    ("1f1b", (4, 2, 8), "runs with 1 chunk per rank", "plan.vpp = 1, or take interleaved-1f1b"),
+    ("1f1b", (4, 2, 8), "runs with 1 chunk per rank", "plan.vpp = 1, or use interleaved-1f1b"),
     ("interleaved-1f1b", (4, 1, 8), "needs 2 or more chunks per rank", "plan.vpp = 2"),
-    ("interleaved-1f1b", (4, 2, 9), "multiple of microbatches // pp = 2", "take 8 microbatches"),
-    ("zb-1p", (4, 2, 13), "multiple of microbatches // pp = 3", "take 12 microbatches"),
+    ("interleaved-1f1b", (4, 2, 9), "multiple of microbatches // pp = 2", "use 8 microbatches"),
+    ("zb-1p", (4, 2, 13), "multiple of microbatches // pp = 3", "use 12 microbatches"),
     ("zb-v", (4, 1, 8), "needs 2 chunks per rank", "plan.vpp = 2"),
     ("zb-v", (4, 3, 8), "runs with 2 chunks per rank", "plan.vpp = 2"),
-    ("dualpipev", (4, 2, 7), "at least 2 pp microbatches", "take 8 microbatches"),
+    ("dualpipev", (4, 2, 7), "at least 2 pp microbatches", "use 8 microbatches"),
     ("dualpipe", (3, 1, 8), "plan.pp must be even", "plan.pp = 4"),
-    ("dualpipe", (4, 1, 9), "microbatches must be even", "take 10 microbatches"),
-    ("dualpipe", (4, 1, 6), "at least 2 pp microbatches", "take 8 microbatches"),
+    ("dualpipe", (4, 1, 9), "microbatches must be even", "use 10 microbatches"),
+    ("dualpipe", (4, 1, 6), "at least 2 pp microbatches", "use 8 microbatches"),
     ("chimera", (5, 1, 8), "plan.pp must be even", "plan.pp = 6"),
-    ("chimera", (4, 1, 7), "microbatches must be even", "take 8 microbatches"),
+    ("chimera", (4, 1, 7), "microbatches must be even", "use 8 microbatches"),
 ]
 
 

@@ -42,7 +42,7 @@ def test_a_second_chunk_has_small_letters_and_half_the_time():
     assert picture_text(run).splitlines()[1] == (
         "rank 0  F0 F1 f0 f1 .  .  b0 -- .  b1 -- B0 -- B1 --"
     )
-    assert "small letters: second chunk" in legend(run)
+    assert "lower case: second chunk" in legend(run)
 
 
 def test_more_chunks_are_numbered():
@@ -55,7 +55,7 @@ def test_more_chunks_are_numbered():
 def test_slots_that_run_together_are_joined_by_a_plus():
     run = run_schedule("dualpipe", 2, 4)
     assert "F1 +b2" in picture_text(run)
-    assert "+ run together, small letters: the copy that goes up" in legend(run)
+    assert "+ run together, lower case: the copy that goes up" in legend(run)
 
 
 def test_a_schedule_that_never_drains_is_busy_to_the_end():

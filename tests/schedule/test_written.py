@@ -56,7 +56,7 @@ def test_an_order_with_two_cells_of_a_rank_exchanged_runs_or_says_who_waits_wher
     try:
         rules = written_schedule(write_order(order), "mine.csv").order() != order
     except InputError as error:
-        rules = [fault.rule for fault in error.faults if "waits for ever for" not in fault.rule]
+        rules = [fault.rule for fault in error.faults if "waits forever for" not in fault.rule]
     assert not rules
 
 
@@ -70,15 +70,15 @@ def test_two_copies_are_told_from_a_v_by_their_microbatches():
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
-        ("0F0,0B0\n1F0,1F0,1B0", "row 2, column 2", "1F0 comes a second time"),
+        ("0F0,0B0\n1F0,1F0,1B0", "row 2, column 2", "1F0 appears twice"),
         ("0F0,0B0\n1F0", "row 2", "lacks 1B0"),
         ("0F0,0I0\n1F0,1I0,1W0", "row 1", "lacks 0W0"),
-        ("0F0,0I0,0W0,0B0\n1F0,1B0", "row 1, column 4", "0B0 is a part of a backward that also"),
-        ("0F0,1B0\n1F0,0B0", "row 1, column 2", "1B0 stage 1 belongs on row 2"),
+        ("0F0,0I0,0W0,0B0\n1F0,1B0", "row 1, column 4", "0B0 is part of a backward that also"),
+        ("0F0,1B0\n1F0,0B0", "row 1, column 2", "1B0 stage 1 belongs in row 2"),
         ("0F0,0B0\n1F0,1B0\n2F0,2B0,4F0,4B0", "", "has 5 stages for 3 ranks"),
         ("0F0,0B0,0F2,0B2\n1F0,1B0,1F2,1B2", "", "lacks microbatch 1"),
-        ("0F0,0B0\n1B0,1F0", "row 2, column 1", "waits for ever for 1F0 (row 2, column 2)"),
-        ("0F1,0F0,0B0,0B1\n1F0,1B1,1F1,1B0", "row 2, column 2", "waits for ever for 1F1"),
+        ("0F0,0B0\n1B0,1F0", "row 2, column 1", "waits forever for 1F0 (row 2, column 2)"),
+        ("0F1,0F0,0B0,0B1\n1F0,1B1,1F1,1B0", "row 2, column 2", "waits forever for 1F1"),
         ("0F0,0SEND_F0,0B0\n1F0,1B0", "row 1, column 2", "format='compute_only'"),
         ("0F0,0B0,0F999999999999,0B999999999999", "", "lacks microbatch 1"),
     ],

@@ -89,7 +89,8 @@ def test_an_impossible_job_is_refused_in_the_words_of_the_library():
 )
 def test_a_state_reads_no_file_of_the_machine(state):
     assert all(
-        "names a file, and the studio reads none" in each for each in faults("step", state=state)
+        "names a file, but the studio reads no files" in each
+        for each in faults("step", state=state)
     )
 
 

@@ -136,7 +136,7 @@ def test_a_wrong_value_is_said_beside_its_control_with_the_way_out(studio):
     studio.write("cluster.gpus", 6)
     beside = studio.page.locator('[data-path="cluster.gpus"] .fault')
     assert "must be a multiple of tp x pp x cp = 4 x 1 x 1 = 4" in beside.inner_text()
-    assert "take 4 GPUs" in beside.inner_text()
+    assert "use 4 GPUs" in beside.inner_text()
     number = studio.page.locator("#c-cluster-gpus")
     assert number.get_attribute("aria-describedby") == "c-cluster-gpus-fault"
     studio.page.locator("#faults button").click()

@@ -144,7 +144,7 @@ def test_gpu_names_of_tables_find_their_profile(gpu: str, profile: str | None) -
     ("change", "reason"),
     [
         ({"kind": "barrier"}, "barrier is not a modelled collective"),
-        ({"links": "nvlink bridge pair"}, "a bridge joins the cards"),
+        ({"links": "nvlink bridge pair"}, "a bridge connects the GPUs"),
         ({"fabric": None, "nics_per_node": None}, "the fabric between the nodes is not stated"),
         ({}, ""),
     ],
@@ -202,8 +202,8 @@ def test_one_row_that_cannot_be_read_stops_no_other(
         "gpus: must be a whole number, not 'many'",
         "time_us: must be a positive number, not '0'",
         "time_us: neither a time nor a bandwidth is stated",
-        "nothing is exchanged",
-        "nodes: 32 cannot hold 16 GPUs, one each at least",
+        "no data is exchanged",
+        "nodes: 32 nodes need at least one GPU each, but there are 16",
         "",
     ]
     assert (report.summary.n, report.summary.skipped) == (1, 5)

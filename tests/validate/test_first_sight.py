@@ -67,7 +67,7 @@ def test_a_run_named_twice_is_refused(tmp_path):
     lines = KEPT.read_text().splitlines(keepends=True)
     path = tmp_path / "kept.csv"
     path.write_text("".join([*lines[:3], lines[2]]))
-    with pytest.raises(InputError, match="names one run 2 times"):
+    with pytest.raises(InputError, match="contains one run 2 times"):
         read_first_sight(path)
 
 

@@ -133,7 +133,7 @@ def test_a_second_call_runs_only_what_is_missing(folder):
     def refuse(name: str, out: Path) -> Process:
         if name == "dense-a":
             return succeed(name, out)
-        return Process([], 2, "", "1 fault in the input:\n  - plan.precision: no fp8 here\n")
+        return Process([], 2, "", "1 error in the input:\n  - plan.precision: no fp8 here\n")
 
     _, run = runner(refuse)
     check(folder, folder / "profile.yaml", run=run)

@@ -83,7 +83,7 @@ def test_any_other_offload_is_refused_by_name(names, stack, offload):
     ("words", "refused"),
     [
         ("there is one data-parallel rank", job(1, zero=3, offload=AWAY)),
-        ("no part of FSDP2", job(4, {"experts": EXPERTS}, ep=4, zero=3, offload=AWAY)),
+        ("not part of FSDP2", job(4, {"experts": EXPERTS}, ep=4, zero=3, offload=AWAY)),
     ],
 )
 def test_what_fsdp_would_not_offload_is_refused(words, refused):
@@ -91,7 +91,7 @@ def test_what_fsdp_would_not_offload_is_refused(words, refused):
 
 
 def test_a_machine_without_a_gpu_has_no_device_to_offload_from():
-    assert "there is no device to offload from" in refusals(SHARDS, CPU)["plan.offload"]
+    assert "there is nothing to offload" in refusals(SHARDS, CPU)["plan.offload"]
 
 
 @pytest.mark.parametrize("is_gpu", [False, True])

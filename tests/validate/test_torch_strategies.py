@@ -126,7 +126,7 @@ def test_nccl_needs_a_gpu_per_rank(monkeypatch):
     monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    with pytest.raises(InputError, match="needs a GPU per rank: 4 here, and torch sees 2"):
+    with pytest.raises(InputError, match="needs one GPU per rank: 4 here, but torch finds 2"):
         chosen_backend("nccl", 4, None)
     assert chosen_backend("nccl", 2, None) == "nccl"
     assert chosen_backend("auto", 2, None) == "nccl"

@@ -128,7 +128,7 @@ def test_a_rank_is_compared_with_its_own_stage(gpu_trace):
 
 
 def test_a_trace_of_another_number_of_ranks_is_refused(gpu_trace):
-    with pytest.raises(InputError, match=r"cluster\.gpus = 8: .*the trace is of, 16"):
+    with pytest.raises(InputError, match=r"cluster\.gpus = 8: .*of the trace, 16"):
         compare_trace(gpu_trace(**world(0, 16)), job_from_document(GPU_JOB))
 
 

@@ -66,16 +66,16 @@ DAMAGED = {
     "cut in a string": (GOOD[:24], "is cut off"),
     "cut archive": (PACKED[:-12], "is cut off"),
     "damaged archive": (PACKED[:20] + bytes(20) + PACKED[40:], "cannot be read"),
-    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "is no trace"),
-    "a job": (b"model: llama3.1-8b\n", "is no trace"),
-    "a list": (b'[{"ph": "X"}]', "is no trace"),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "is not a trace"),
+    "a job": (b"model: llama3.1-8b\n", "is not a trace"),
+    "a list": (b'[{"ph": "X"}]', "is not a trace"),
     "other JSON": (b'{"hidden_size": 4096}', "no list traceEvents"),
     "no list": (b'{"traceEvents": 3}', "one list traceEvents"),
     "two lists": (b'{"traceEvents": [], "traceEvents": []}', "one list traceEvents"),
     "no objects": (b'{"traceEvents": [1, 2]}', "events must be objects"),
-    "a missing comma": (b'{"traceEvents": [{} {}]}', "is no JSON"),
-    "no key": (b'{3: 4, "traceEvents": []}', "is no JSON"),
-    "too deep": (b'{"traceEvents": [' + b'{"a":' * 90_000, "is no JSON"),
+    "a missing comma": (b'{"traceEvents": [{} {}]}', "is not JSON"),
+    "no key": (b'{3: 4, "traceEvents": []}', "is not JSON"),
+    "too deep": (b'{"traceEvents": [' + b'{"a":' * 90_000, "is not JSON"),
 }
 
 

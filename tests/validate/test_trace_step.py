@@ -117,7 +117,7 @@ def test_a_trace_without_steps_is_taken_as_one(write):
     events = [e for e in gpu_step(0, 0.0) if not e["name"].startswith("ProfilerStep")]
     step = read_step(write(events))
     assert (step.number, step.step_s) == (None, pytest.approx(800 * US))
-    assert "all of it is taken as one" in step.notes[0]
+    assert "all of it counts as one" in step.notes[0]
 
 
 def test_what_a_program_calls_its_phases_decides(write):

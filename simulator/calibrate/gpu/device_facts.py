@@ -53,7 +53,9 @@ class DeviceFacts:
         """What a person should know before trusting the figures."""
         if self.device.type == "cuda" and self.foreign_bytes > _FOREIGN_BYTES:
             taken = self.foreign_bytes / 2**30
-            return [f"another process holds {taken:.1f} GiB of the device: is it shared?"]
+            return [
+                f"another process holds {taken:.1f} GiB of the device: check whether it is shared"
+            ]
         return []
 
     def sourced_values(self, reference: str) -> dict[str, SourcedValue]:
@@ -98,7 +100,7 @@ def device_facts(name: str | None) -> DeviceFacts:
 
 def _gpu(name: str) -> DeviceFacts:
     if not torch.cuda.is_available():
-        rule = f"torch {torch.__version__} finds no GPU that it can use"
+        rule = f"torch {torch.__version__} finds no usable GPU"
         hint = "install a torch for your CUDA or ROCm, or measure the processor: --device cpu"
         raise InputError.single("--device", rule, name, hint)
     device = _indexed(name)

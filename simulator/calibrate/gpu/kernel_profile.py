@@ -154,7 +154,7 @@ def _above_peak(rows: Sequence[KernelRow], base: HardwareProfile) -> list[str]:
             above.setdefault(row.text("dtype"), []).append(share)
     return [
         f"{len(shares)} {dtype} rows are faster than the peak of {base.name}, up to "
-        f"{max(shares):.2f} times: is the base of another device?"
+        f"{max(shares):.2f} times: check that the base profile is of the same device"
         for dtype, shares in above.items()
     ]
 
@@ -174,5 +174,5 @@ def _left_open(
         if path not in values
     ]
     return (
-        [f"as in {base.name}, because too few rows tell of it: {', '.join(left)}"] if left else []
+        [f"as in {base.name}, because too few rows determine it: {', '.join(left)}"] if left else []
     )

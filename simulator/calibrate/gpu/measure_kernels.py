@@ -78,8 +78,8 @@ class KernelJournal:
             write_head(path, COLUMNS)
             return cls(path, gpu, source)
         if not resume:
-            hint = "go on with --resume, or choose another --out"
-            raise InputError.single("--out", "holds measurements already", str(path), hint)
+            hint = "continue with --resume, or choose another --out"
+            raise InputError.single("--out", "already holds measurements", str(path), hint)
         journal = cls(path, gpu, source, _rows_of(path))
         others = {row.text("gpu") for row in journal.rows} - {gpu}
         if others:
@@ -153,7 +153,7 @@ def _rows_of(path: Path) -> list[KernelRow]:
     """The rows of a journal; half a line, of a run that was killed, is cut off the file."""
     reader = whole_lines(path)
     if tuple(reader.fieldnames or ()) != COLUMNS:
-        rule = "is no journal of a calibration: its columns are others"
+        rule = "is not a journal of a calibration: its columns differ"
         raise InputError.single("--resume", rule, hint="choose another --out", file=str(path))
     cut_half_line(path)
     return [KernelRow(cells) for cells in reader]
@@ -235,8 +235,8 @@ def measure_kernels(
     notes = list(facts.notes)
     if measured_now < len(left):
         notes.append(
-            f"{len(left) - measured_now} of {len(cases)} cases were not reached: "
-            "--resume goes on with them, more --minutes reaches them"
+            f"{len(left) - measured_now} of {len(cases)} cases were not reached: continue with "
+            "--resume, or give more --minutes"
         )
     return [*notes, *_disturbances(witness, journal.measured)]
 
@@ -258,9 +258,7 @@ def _measure(case: KernelCase, stopwatch: Stopwatch, journal: KernelJournal) -> 
             sign in text for sign in _FAILED_DEVICE
         ):
             rule = f"the device failed at {case.id}: {reason_of(error)}"
-            raise DeviceFailedError(
-                f"{rule}; run again with --resume, which leaves it out"
-            ) from error
+            raise DeviceFailedError(f"{rule}; run again with --resume, which skips it") from error
         error.__traceback__ = None  # it holds the operands
         _empty(stopwatch.device)
         return
@@ -292,7 +290,8 @@ def _disturbances(witness: Witness, rows: Sequence[KernelRow]) -> list[str]:
         )
     if witness.drift > _DRIFT:
         notes.append(
-            f"the device did not keep its rate: one product took {witness.drift:.0%} longer at "
+            f"the device did not keep its clock: one matrix product took {witness.drift:.0%} "
+            "longer at "
             f"its slowest than at its fastest, measured {len(witness.seconds)} times over the run"
         )
     return notes

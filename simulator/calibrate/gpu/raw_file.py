@@ -91,7 +91,7 @@ def read_raw_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise InputError.single(f"line {number}", "is no JSON", file=str(path)) from error
         if not isinstance(record, dict) or "kind" not in record:
-            raise InputError.single(f"line {number}", "is no measurement", file=str(path))
+            raise InputError.single(f"line {number}", "is not a measurement", file=str(path))
         found.append(record)
     return found
 
@@ -100,7 +100,7 @@ def read_raw_file(path: Path) -> RawFile:
     """Device and kernels of a file of measurements.
 
     Raises:
-        InputError: It cannot be read, or does not say which device it is of.
+        InputError: It cannot be read, or does not state its device.
     """
     lines = read_raw_lines(path)
     device = next((line for line in lines if line["kind"] == "device"), None)

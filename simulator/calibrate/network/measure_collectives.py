@@ -101,9 +101,13 @@ def _numbers(environment: Mapping[str, str]) -> tuple[int, int, int]:
         raise InputError.single("--measure", rule, hint=_LAUNCH)
     rank, ranks, _, local_ranks = (int(environment[name]) for name in names)
     if ranks < 2:
-        raise InputError.single("--measure", "one rank has no other to exchange with", hint=_LAUNCH)
+        raise InputError.single(
+            "--measure", "a single rank has no other rank to communicate with", hint=_LAUNCH
+        )
     if ranks % local_ranks:
-        rule = f"needs as many ranks on every computer; {local_ranks} do not divide {ranks}"
+        rule = (
+            f"needs the same number of ranks on every node; {local_ranks} does not divide {ranks}"
+        )
         raise InputError.single("--measure", rule, hint=_LAUNCH)
     return rank, ranks, local_ranks
 
@@ -190,15 +194,15 @@ def _done_in(path: Path, world: CollectiveWorld, *, resume: bool) -> set[str] | 
         new_table(path)
         return set()
     if not resume:
-        hint = "go on with --resume, or choose another file"
-        return InputError.single("--measure", "holds measurements already", str(path), hint)
+        hint = "continue with --resume, or choose another file"
+        return InputError.single("--measure", "already holds measurements", str(path), hint)
     try:
         own = own_table(path)
     except InputError as error:
         return error
     ours = {"gpu": world.gpu, "nccl_version": world.library}
     if own is None or any(row[name] != ours[name] for row in own.rows for name in ours):
-        rule = f"holds rows that are not of {world.gpu} with {world.library}"
+        rule = f"holds rows of another GPU or library than {world.gpu} with {world.library}"
         return InputError.single("--measure", rule, str(path), "choose another file")
     cut_half_line(path)
     return {row["id"] for row in own.rows}

@@ -41,7 +41,7 @@ from simulator.units import format_quantity
 
 PARTS: Mapping[str, str] = {
     "scale_up": "no row stays inside a node",
-    "fabric": "no row crosses from node to node",
+    "fabric": "no row crosses nodes",
 }
 """Parts of a network in the order they are fitted, and why one may not be."""
 
@@ -189,7 +189,8 @@ def _fitted(
     for part, why_not in PARTS.items():
         own = [case for case in fitted if case.crosses == (part == "fabric")]
         if len(own) < FEW_ROWS:
-            reason = f"only {len(own)} of the needed {FEW_ROWS} rows tell of it" if own else why_not
+            few = f"only {len(own)} of the needed {FEW_ROWS} rows determine it"
+            reason = few if own else why_not
             notes.append(f"{part} stays as in {base.name}: {reason}")
             continue
         held = hidden_by_launches(own) if part == "scale_up" else ()
@@ -290,8 +291,8 @@ def _notes_on_fit(fit: Fit, cases: Sequence[Case], base: HardwareProfile) -> Ite
         nodes = sorted({case.row.nodes for case in cases})
         if len(nodes) == 1:
             yield (
-                f"fabric: all rows have {nodes[0]} nodes, so how time grows with nodes is not "
-                "measured; predictions for others rest on the model alone"
+                f"fabric: all rows have {nodes[0]} nodes, so the growth with the number of nodes "
+                "was not measured; predictions for other numbers rest on the model alone"
             )
         else:
             nodes_text = f"{nodes[0]} to {nodes[-1]} nodes"

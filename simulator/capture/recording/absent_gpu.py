@@ -49,7 +49,7 @@ def pretended_gpu() -> Iterator[None]:
         return
     with _guard(), _answers():
         if torch._C._get_accelerator().type != "cuda":
-            rule = f"{torch.__version__} cannot be made to pretend that it has a GPU"
+            rule = f"{torch.__version__} cannot simulate a GPU"
             raise UnsupportedError.single("torch", rule, hint="captures are made with 2.13")
         yield
 

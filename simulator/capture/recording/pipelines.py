@@ -56,7 +56,9 @@ def agreeing_stages(mailbox: Path) -> Iterator[None]:
             # Only this capture's own processes write there.
             return pickle.loads(said.read_bytes())
         if not last:
-            rule = f"stage {receiver.stage_index} runs before stage {source} said its shapes"
+            rule = (
+                f"stage {receiver.stage_index} runs before the shapes of stage {source} are known"
+            )
             raise InputError.single("--ranks", rule, hint="capture all stages, in order: auto")
         return last[0]
 

@@ -44,13 +44,13 @@ def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
 
     def read_only(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if set(mode) & set("wax+") and not _may_be_written(file):
-            rule = f"opens {file} to write, and a captured script writes nothing"
-            raise InputError.single(user_line(), rule, hint="leave it out when WORLD_SIZE is fake")
+            rule = f"opens {file} for writing, but a captured script must not write files"
+            raise InputError.single(user_line(), rule, hint="skip it when WORLD_SIZE is fake")
         return open_file(file, mode, *args, **kwargs)
 
     def refuse_connection(*_: Any, **__: Any) -> None:
-        rule = "connects to a network, and a captured script does not"
-        raise InputError.single(user_line(), rule, hint="give it local data")
+        rule = "connects to a network, but a captured script must not"
+        raise InputError.single(user_line(), rule, hint="use local data")
 
     iterate = DataLoader.__iter__
 

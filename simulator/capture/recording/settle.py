@@ -42,8 +42,10 @@ def step_window(record: Record) -> Window:
     """
     whole = len(record.steps) - 1
     if whole < 1:
-        rule = "made no step: no module ran forward before an optimizer stepped"
-        raise InputError.single("script", rule, hint="captured is a loop of forward and step()")
+        rule = "ran no step: no module ran forward before an optimizer step"
+        raise InputError.single(
+            "script", rule, hint="capture needs a loop of forward, backward and optimizer.step()"
+        )
     step = min(KEPT_STEP, whole - 1)
     (first, first_change), (end, end_change) = record.steps[step], record.steps[step + 1]
     return Window(first, end, first_change, end_change)

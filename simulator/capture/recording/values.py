@@ -50,9 +50,11 @@ class UnknownNumber(float):
 
 def unknown_value(error: BaseException | None = None) -> InputError:
     """The error for a decision that needs contents, at the user's line."""
-    hint = "decide it before the step, or give shapes that do not depend on data"
+    hint = "decide it before the step, or use shapes that do not depend on data"
     return InputError.single(
-        user_line(error), "needs the value of a tensor, and captured tensors have none", hint=hint
+        user_line(error),
+        "needs the value of a tensor, but captured tensors have no values",
+        hint=hint,
     )
 
 

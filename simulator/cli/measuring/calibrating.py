@@ -45,7 +45,9 @@ _LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
 def build_calibrate_group() -> typer.Typer:
     """The ``calibrate`` commands."""
     group = typer.Typer(
-        name="calibrate", no_args_is_help=True, help="Make profiles from your own measurements."
+        name="calibrate",
+        no_args_is_help=True,
+        help="Make hardware profiles from your own measurements.",
     )
     group.command("gpu")(gpu)
     group.command("collectives")(collectives)
@@ -58,7 +60,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="The system measured: a shipped name or a .yaml file.",
+            help="The measured system: a shipped name or a .yaml file.",
             autocompletion=complete_profile,
         ),
     ],
@@ -71,12 +73,12 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE.yaml", help="Write the fitted profile."),
+        typer.Option("--out", metavar="FILE.yaml", help="File to write the fitted profile to."),
     ] = None,
     as_json: AsJson = False,
     plot: Picture = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Take the rows of runs that were cut off.")
+        bool, typer.Option("--partial", help="Also use the rows of interrupted runs.")
     ] = False,
     collective: Annotated[
         str | None,
@@ -96,17 +98,19 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         typer.Option(
             "--measure",
             metavar="TABLE.csv",
-            help="Measure first, with the ranks that torchrun started, and keep the rows here.",
+            help="Measure first, with the ranks that torchrun started, and save the rows to this "
+            "file.",
         ),
     ] = None,
     backend: Annotated[
         MeasuredBackend | None,
-        typer.Option(help="What is measured; nccl where every rank has a GPU."),
+        typer.Option(help="Library to measure; by default nccl if every rank has a GPU."),
     ] = None,
     largest: Annotated[
         str | None,
         typer.Option(
-            metavar="BYTES", help="Largest message measured; 512 MiB with nccl, 16 MiB with gloo."
+            metavar="BYTES",
+            help="Largest message to measure; by default 512 MiB with nccl, 16 MiB with gloo.",
         ),
     ] = None,
     resume: Annotated[
@@ -115,7 +119,7 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
 ) -> None:
     """Fit a profile's links to measured collectives.
 
-    Times are those out of place. What the rows cannot tell stays as the profile has it.
+    Out-of-place times are used. Numbers that the rows do not determine stay as in the profile.
     Measure with  torchrun --nproc-per-node 8 --no-python clustersim calibrate collectives
     --profile h100-sxm-80gb --measure table.csv --out ours.yaml
 
@@ -208,7 +212,7 @@ def _print_residuals(calibration: Calibration) -> None:
     )
     before, after = median_error(calibration.points)
     title = (
-        f"errors of {len(calibration.points)} rows, positive where predictions are too slow: "
+        f"errors of {len(calibration.points)} rows, positive if predicted too slow: "
         f"median size {percent(before)} before, {percent(after)} after"
     )
     print_table(title, columns, rows)
@@ -239,7 +243,7 @@ def _places(lost_rows: Sequence[Excluded]) -> str:
 def measured(
     table: Path, backend: MeasuredBackend | None, largest: str | None, *, resume: bool
 ) -> bool:
-    """Measures with all ranks; whether this rank goes on to fit.
+    """Measures with all ranks; whether this rank continues to fit.
 
     Args:
         table: Where the rows are kept.

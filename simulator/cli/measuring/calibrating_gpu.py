@@ -39,24 +39,27 @@ def gpu(
         typer.Option(
             "--out",
             metavar="PROFILE.yaml",
-            help="The profile; measurements (.kernels.csv) and picture (.kernels.png) beside it.",
+            help="File to write the profile to; measurements (.kernels.csv) and picture "
+            "(.kernels.png) go beside it.",
         ),
     ],
     device: Annotated[
         str | None,
-        typer.Option(metavar="cuda|cuda:N|cpu", help="What to measure; by default the first GPU."),
+        typer.Option(
+            metavar="cuda|cuda:N|cpu", help="Device to measure; by default the first GPU."
+        ),
     ] = None,
     base: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Profile for all numbers that are not measured, a shipped name or a .yaml file; "
-            "by default the profile of the same GPU.",
+            help="Profile for all numbers that are not measured: a shipped name or a .yaml file; "
+            "by default that of the same GPU.",
             autocompletion=complete_profile,
         ),
     ] = None,
     minutes: Annotated[
-        float, typer.Option(min=0, metavar="MINUTES", help="Time that measuring may take.")
+        float, typer.Option(min=0, metavar="MINUTES", help="Time limit for measuring.")
     ] = 10.0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")
@@ -66,16 +69,16 @@ def gpu(
         typer.Option(
             "--from",
             metavar="RAW.jsonl",
-            help="Measure nothing: take what the one-file runner measured elsewhere.",
+            help="Measure nothing; read what the one-file runner measured elsewhere.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this computer's GPU and write its profile.
 
-    Products of transformers in all directions and formats, attention, memory-bound kernels,
-    grouped products, launches, host copies, and the rate under load; what is measured is on
-    the disk at once, so an interrupted run goes on with --resume.
+    It measures matrix products of transformers in all directions and formats, attention,
+    memory-bound kernels, grouped products, launches, host copies, and the rate under load. Each
+    result is saved at once, so --resume continues an interrupted run.
 
     Example:  clustersim calibrate gpu --out ours.yaml --minutes 10
 
@@ -88,7 +91,9 @@ def gpu(
 
     records = None if raw is None else read_raw_file(raw)
     if records is not None and device is not None:
-        raise InputError.single("--device", "has no meaning where --from says what was measured")
+        raise InputError.single(
+            "--device", "does not apply with --from, which holds the measurements"
+        )
     facts = device_facts(device) if records is None else records.facts
     base_name = base or _profile_of(facts)
     journal = _journal(facts, out, resume=resume)

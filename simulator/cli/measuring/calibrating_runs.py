@@ -35,16 +35,18 @@ def runs(
     *,
     job_file: Annotated[
         Path | None,
-        typer.Option("--job", metavar="JOB.yaml", help="One run, in place of a table."),
+        typer.Option(
+            "--job", metavar="JOB.yaml", help="The job of a single run, in place of a table."
+        ),
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Its measured step time, such as 15.9s; with --job."),
+        typer.Option(metavar="TIME", help="With --job: its measured step time, such as 15.9s."),
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
-            metavar="BYTES", help="Its measured device memory, such as 61GiB; with --job."
+            metavar="BYTES", help="With --job: its measured device memory, such as 61GiB."
         ),
     ] = None,
     changes: Changes = None,
@@ -52,20 +54,20 @@ def runs(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="The system: a shipped name or a .yaml file; by default, the one of the job.",
+            help="The system: a shipped name or a .yaml file; by default that of the job.",
             autocompletion=complete_profile,
         ),
     ] = None,
     out: Annotated[
-        Path | None, file_to_write("Write the calibrated profile.", ".yaml", ".yml")
+        Path | None, file_to_write("File to write the calibrated profile to.", ".yaml", ".yml")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a profile to a few measured steps.
 
-    Each number moves from where the profile has it only as far as the runs say so: one run moves
-    mostly how slow everything is, several tell kernels, hosts, exchanges and the fabric apart.
-    Every command takes the written profile as any other; its bands are narrower.
+    Each number changes only as far as the runs support it. One run changes mostly the overall
+    speed; several runs separate kernels, hosts, collectives and the fabric.
+    Every command accepts the new profile, and its prediction intervals are narrower.
 
     Example:  clustersim calibrate runs ours.csv --profile h100-sxm-80gb --out ours.yaml
 
@@ -80,7 +82,7 @@ def runs(
         _refuse_for_table(step, memory, changes)
         found = _of_table(table, profile)
     else:
-        assert job_file is not None, "one of both is given"
+        assert job_file is not None, "give a table or a job, not both"
         found = _of_job(job_file, changes, profile, step, memory)
     if as_json:
         print_json(CalibrateAnswer(found).to_dict())
@@ -89,16 +91,16 @@ def runs(
         _print_runs(found)
     for learnt in found.runs:
         if learnt.contradicts:
-            note(f"{learnt.run.name} contradicts the other runs, so it counts little: check it")
+            note(f"{learnt.run.name} contradicts the other runs, so it has little weight: check it")
     if out is not None:
-        write_whole(out, found.text(f"{table or job_file}: {len(found.runs)} own runs"))
+        write_whole(out, found.text(f"{table or job_file}: {len(found.runs)} measured runs"))
         note(f"wrote {out}")
 
 
 def _refuse_for_table(step: str | None, memory: str | None, changes: list[str] | None) -> None:
     for option, given in (("--step", step), ("--memory", memory), ("--set", changes)):
         if given:
-            rule, hint = "is about one run, and a table is given", "give --job, or leave it out"
+            rule, hint = "is for a single run, and a table is given", "give --job, or remove it"
             raise InputError.single(option, rule, hint=hint)
 
 
@@ -124,7 +126,7 @@ def _of_job(
     from simulator.results.simulation import run_step
 
     if step is None:
-        hint = "say how long the measured step took: --step 15.9s"
+        hint = "give the measured step time: --step 15.9s"
         raise InputError.single("--step", "is missing", hint=hint)
     measured_s = quantity(step, "--step", "s")
     measured_bytes = None if memory is None else quantity(memory, "--memory", "bytes")
@@ -143,7 +145,7 @@ def _print_numbers(found: OwnSystem) -> None:
     ]
     columns = text_columns("number") + number_columns("before", "after")
     count = len(found.runs)
-    print_table(f"learnt from {'1 run' if count == 1 else f'{count} runs'}", columns, rows)
+    print_table(f"learned from {'1 run' if count == 1 else f'{count} runs'}", columns, rows)
 
 
 def _number_text(value: object) -> str:

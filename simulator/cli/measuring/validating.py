@@ -27,12 +27,12 @@ from simulator.files import whole_file
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE.csv", help="Also write the rows to a file.")
+    Path | None, typer.Option("--out", metavar="FILE.csv", help="Also write the rows to this file.")
 ]
 MaxMape = Annotated[
     float | None,
     typer.Option(
-        "--max-mape", metavar="PERCENT", help="Exit with 1 if the mean error is above this."
+        "--max-mape", metavar="PERCENT", help="Exit with 1 if the mean error in percent is higher."
     ),
 ]
 
@@ -80,8 +80,8 @@ def published(
         typer.Option(
             min=0,
             metavar="N",
-            help="Of each source the first N runs, in order of id, calibrate its systems as "
-            "clustersim calibrate runs does; errors are those of the others.",
+            help="Calibrate the systems of each source with its first N runs, in order of id, as "
+            "clustersim calibrate runs does; errors are those of the other runs.",
         ),
     ] = 0,
     ratios: Annotated[
@@ -93,7 +93,7 @@ def published(
         ),
     ] = False,
 ) -> None:
-    """Compare with published training runs.
+    """Compare predictions with published training runs.
 
     Example:  clustersim validate published runs.csv --out errors.csv
 
@@ -107,10 +107,10 @@ def published(
     from simulator.validate.published.row_facts import facts_file_of
 
     if (facts := facts_file_of(table)) is not None:
-        note(f"facts about its runs are taken from {facts}")
+        note(f"facts about its runs are read from {facts}")
     if first_sight and anchor:
         rule, hint = (
-            "keeps what is predicted of runs that nothing is known of",
+            "keeps predictions for runs of which nothing was known",
             "leave --anchor out",
         )
         raise InputError.single("--first-sight", rule, hint=hint)
@@ -123,7 +123,7 @@ def published(
         from simulator.validate.first_sight import keep_first_sight
 
         added = keep_first_sight(report.rows, read_rows(table), kept)
-        note(f"{kept}: {added.new} runs added, {added.known} were there already")
+        note(f"{kept}: {added.new} runs added, {added.known} already present")
     more: Mapping[str, Any] = {}
     if ratios:
         from simulator.validate.published.what_if_errors import what_if_errors
@@ -139,10 +139,10 @@ def collectives(
     max_mape: MaxMape = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Draw bus bandwidth of each system into this folder."),
+        typer.Option(metavar="DIR", help="Draw the bus bandwidth of each system into this folder."),
     ] = None,
 ) -> None:
-    """Compare with measured collectives.
+    """Compare predictions with measured collectives.
 
     FILE is a table; the output of nccl-tests is read by clustersim calibrate collectives.
 
@@ -174,7 +174,7 @@ def kernels(
         ),
     ] = None,
 ) -> None:
-    """Compare with measured kernels.
+    """Compare predictions with measured kernels.
 
     Example:  clustersim validate kernels kernels.csv --max-mape 20
     """
@@ -196,7 +196,7 @@ def serving(
     ] = None,
     workers: Workers = None,
 ) -> None:
-    """Compare with measured runs of serving.
+    """Compare predictions with measured serving runs.
 
     Example:  clustersim validate serving serving.csv.gz --grade A
     """

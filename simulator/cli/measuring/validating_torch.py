@@ -49,12 +49,16 @@ def torch(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="The system that runs it: a shipped name or a .yaml file; by default the job's.",
+            help="The system that runs the job: a shipped name or a .yaml file; by default the "
+            "job's.",
             autocompletion=complete_profile,
         ),
     ] = None,
     steps: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Steps to time, after three warm ones.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Number of steps to time, after three warm-up steps."
+        ),
     ] = 10,
     backend: Annotated[
         Backend,
@@ -100,11 +104,11 @@ def torch(
         ),
     ] = None,
 ) -> None:
-    """Train a job for real with torch, and compare.
+    """Train a job with torch on real hardware, and compare.
 
-    Starts the ranks itself, one per GPU of the job, or is one of them under torchrun. Real
-    are DDP, FSDP2, tensor, sequence, context and expert parallelism, and torch's pipelines;
-    data are random. With ``plan.precision: fp8`` the linear layers of blocks run in 8 bits, one
+    It starts one rank per GPU of the job; under torchrun, it is one of the ranks. It runs DDP,
+    FSDP2, tensor, sequence, context and expert parallelism, and torch's pipelines, on random
+    data. With ``plan.precision: fp8`` the linear layers of blocks run in 8 bits, one
     scale for each operand.
 
     Example:  clustersim validate torch job.yaml --profile ours.yaml --plot timeline.png
@@ -145,7 +149,7 @@ def torch(
 def _trace_file(path: Path) -> Path:
     """Where rank 0 may write, wherever it runs."""
     if not path.parent.is_dir():
-        raise InputError.single("--trace", "lies in a folder that is not there", str(path))
+        raise InputError.single("--trace", "is in a folder that does not exist", str(path))
     return path.resolve()
 
 
@@ -211,7 +215,7 @@ def _print_report(report: TorchReport) -> None:
     count = len(measured.step_s)
     title = (
         f"{report.job.title}: time on {where} (median of {count} steps, "
-        f"half the quartiles' distance {percent(measured.spread)})"
+        f"half the interquartile range {percent(measured.spread)})"
     )
     print_table(title, columns, rows)
     memory: Sequence[Pair] = report.memory

@@ -58,14 +58,16 @@ def advise(
     html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare DDP, ZeRO, TP, PP and mixtures, each at its best.
+    """Compare DDP, ZeRO, TP, PP and their combinations.
 
     The plans are those that clustersim plan searches, so the best strategy's plan is the best
-    plan. Fewer of them are quicker to search: --vary plan.vpp=1 --vary plan.cp=1. "fits" is the
-    probability of not running out of memory; clustersim plan says what more or less risk costs.
+    plan. To search fewer plans: --vary plan.vpp=1 --vary plan.cp=1. "fits" is the probability
+    of not running out of memory; clustersim plan shows the effect of the accepted risk.
 
-    On one machine where no plan trains all of the model, it says instead what people do there:
-    recompute, 8-bit states, adapters, 4-bit weights, the host's memory, shorter sequences.
+    If no plan trains the whole model on one machine, it shows the usual remedies instead:
+    recomputation, 8-bit states, adapters, 4-bit weights, host memory, shorter sequences.
+
+    Exits with 1 if no strategy fits.
 
     Example:  clustersim advise job.yaml --set cluster.gpus=32
     """
@@ -98,7 +100,7 @@ def _print_answer(found: AdviseAnswer) -> None:
         return
     columns = (
         text_columns("strategy")
-        + number_columns("step time", "against the best", "fullest GPU", "fits")
+        + number_columns("step time", "relative to the best", "fullest GPU", "fits")
         + text_columns("its best plan", "what it does")
     )
     cluster, results = found.job.cluster, found.strategies
@@ -127,14 +129,17 @@ def strategies(
     as_json: AsJson = False,
     plot: Picture = None,
     nodes: Annotated[
-        str, typer.Option("--nodes", metavar="N,N,...", help="On how many whole nodes to compare.")
+        str,
+        typer.Option("--nodes", metavar="N,N,...", help="Numbers of whole nodes to compare on."),
     ] = "1,8",
     html: PageFile = None,
 ) -> None:
     """Compare ways of data parallelism, from DDP to ZeRO-Infinity.
 
-    Said of each: step time, memory, what it moves, and when to take it.
-    Every GPU keeps its share of the batch on any number of nodes.
+    Shown for each: step time, memory, traffic, and when to use it.
+    The batch per GPU is the same on any number of nodes.
+
+    Exits with 1 if no strategy fits.
 
     Example:  clustersim strategies job.yaml --nodes 1,8 --plot strategies.png
     """
@@ -164,8 +169,8 @@ def strategies(
 def _print_comparison(comparison: Comparison) -> None:
     columns = (
         text_columns("strategy", "shards")
-        + number_columns("step time", "tokens/s per GPU", "exposed", "moved per GPU", "memory")
-        + text_columns("fits", "held most by")
+        + number_columns("step time", "tokens/s per GPU", "exposed", "traffic per GPU", "memory")
+        + text_columns("fits", "largest owner")
     )
     count = comparison.nodes
     title = f"{comparison.job.title} ({count} node{'' if count == 1 else 's'})"
@@ -197,7 +202,7 @@ def _print_advice() -> None:
     from simulator.planning.data_parallel_variants import STRATEGIES
 
     rows = [(strategy.name, strategy.advice) for strategy in STRATEGIES]
-    print_table("when to take which", text_columns("", ""), rows)
+    print_table("when to use which", text_columns("", ""), rows)
     typer.echo("exposed: communication that delays the mean GPU, as a share of the step")
-    typer.echo("moved: through the links of the busiest GPU in a step, one direction")
+    typer.echo("traffic: through the links of the busiest GPU in a step, one direction")
     typer.echo("memory: what the driver shows on the fullest GPU, context and allocator included")

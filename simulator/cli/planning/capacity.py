@@ -59,17 +59,22 @@ def capacity(
         typer.Option(
             "--campaign",
             metavar="FILE.yaml",
-            help="Prices, power, failures and checkpoints, laid over the job's campaign.",
+            help="Prices, power, failures and checkpoints; these fields replace those of the "
+            "job's campaign.",
         ),
     ] = None,
     changes: Changes = None,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Find the fewest GPUs that are done by then: 30d."),
+        typer.Option(
+            metavar="TIME", help="Find the fewest GPUs that finish in this time, such as 30d."
+        ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="MONEY", help="Find the fastest cluster within it: '2 MUSD'."),
+        typer.Option(
+            metavar="MONEY", help="Find the fastest cluster within this budget, such as '2 MUSD'."
+        ),
     ] = None,
     systems: Annotated[
         str | None,
@@ -80,38 +85,40 @@ def capacity(
         typer.Option(
             "--gpus",
             metavar="N,N,…",
-            help="Numbers of GPUs to compare; by default, where clusters are compared, all "
-            "over which the global batch can be spread.",
+            help="Numbers of GPUs to compare; by default all over which the global batch can be "
+            "divided.",
         ),
     ] = None,
     members: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Campaigns with failures to simulate.")
+        int, typer.Option(min=2, metavar="N", help="Number of campaigns with failures to simulate.")
     ] = 200,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed of the failures.")] = 0,
     risk: AskedRisk = None,
     keep_plan: Annotated[
         bool,
         typer.Option(
-            "--keep-plan", help="Compare clusters under the job's plan, not each under its best."
+            "--keep-plan", help="Compare clusters with the job's plan, not each with its best plan."
         ),
     ] = False,
     workers: Workers = None,
     plot: Annotated[
         Path | None,
         file_to_write(
-            "Draw where the time goes, and the intervals.", *PICTURES, metavar="FILE.png"
+            "Draw where the time goes and the checkpoint intervals.", *PICTURES, metavar="FILE.png"
         ),
     ] = None,
     html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Days, GPU-hours, money, energy and CO2 of a training run.
+    """Predict the days, cost, energy and CO2 of a training run.
 
-    Every factor is shown with where it comes from.
-    Nothing is invented: without a price the money stays open, without failures the goodput.
-    With --deadline, --budget, --systems or --gpus several clusters are compared, each under the
-    fastest plan that runs out of memory with a probability of no more than --risk. With
-    --keep-plan the job's plan stays, and data parallelism grows and shrinks with the GPUs.
+    Every factor is shown with its source. Without a price, the cost stays unknown; without
+    failures, goodput does.
+    With --deadline, --budget, --systems or --gpus, several clusters are compared, each with the
+    fastest plan whose probability of running out of memory is at most --risk. With --keep-plan,
+    all use the job's plan, and only data parallelism changes with the number of GPUs.
+
+    Exits with 1 if no cluster fits, or none meets the deadline or budget.
 
     Example:  clustersim capacity job.yaml --tokens 15T --set campaign.goodput=0.9
 
@@ -134,16 +141,14 @@ def capacity(
     job = _read(job_file, tokens, campaign_file, changes, plan_is_free=plan_is_free)
     if asked.is_wanted:
         if plot is not None:
-            rule = "draws one campaign, and several clusters are compared"
-            raise InputError.single("--plot", rule, hint="leave it out")
+            rule = "draws one campaign, but several clusters are compared"
+            raise InputError.single("--plot", rule, hint="remove it")
         _compare(job, asked, html, context, as_json=as_json)
         return
     if keep_plan or workers is not None:
         option = "--keep-plan" if keep_plan else "--workers"
-        hint = "add --gpus, --systems, --deadline or --budget, or leave it out"
-        raise InputError.single(
-            option, "is for several clusters, and one is asked about", hint=hint
-        )
+        hint = "add --gpus, --systems, --deadline or --budget, or remove it"
+        raise InputError.single(option, "is for several clusters, but there is only one", hint=hint)
     with counting("campaigns") as count:
         answer = api.capacity(job, members=members, seed=seed, on_member=count)
     assert isinstance(answer, api.CapacityAnswer), "one cluster was asked for"
@@ -157,7 +162,7 @@ def capacity(
         _print_factors(found)
         _print_goodput(found.time.goodput)
     if not found.fits:
-        note("The job does not fit into memory; clustersim run says what would.")
+        note("The job does not fit into memory; clustersim run shows what would.")
         raise typer.Exit(1)
     end_if_riskier(found.step, risk)
 
@@ -203,7 +208,7 @@ def _draw(found: Capacity, path: Path) -> None:
 
     ensemble = found.time.goodput
     if ensemble is None:
-        rule = "draws what failures cost, and none are given"
+        rule = "draws the cost of failures, and none are given"
         raise InputError.single("--plot", rule, hint="give campaign.failures")
     save(
         build_goodput_figure(
@@ -242,7 +247,7 @@ def _print_goodput(found: Goodput | None) -> None:
         columns = number_columns("checkpoint every", "goodput")
         rows = [[format_seconds(each.interval_s), percent(each.goodput, 2)] for each in found.tried]
         guess = format_seconds(found.first_guess_s)
-        title = f"intervals, each tried on {SEARCH_MEMBERS} campaigns; Daly's is {guess}"
+        title = f"intervals, each simulated on {SEARCH_MEMBERS} campaigns; Daly's is {guess}"
         print_table(title, columns, rows)
 
 

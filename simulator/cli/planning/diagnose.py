@@ -31,17 +31,20 @@ def diagnose(
     job_file: JobFile,
     *,
     step: Annotated[
-        str, typer.Option("--step", metavar="TIME", help='The measured step, such as "15.9 s".')
+        str,
+        typer.Option("--step", metavar="TIME", help='The measured step time, such as "15.9 s".'),
     ],
     memory: Annotated[
         str | None,
-        typer.Option("--memory", metavar="SIZE", help='Its measured peak of memory: "61 GiB".'),
+        typer.Option(
+            "--memory", metavar="SIZE", help='The measured peak memory, such as "61 GiB".'
+        ),
     ] = None,
     memory_kind: Annotated[
         str,
         typer.Option(
             metavar="|".join(_MEMORY_KINDS),
-            help="What --memory is: tensors, torch's reserved memory, or what nvidia-smi shows.",
+            help="Kind of --memory: tensors, torch's reserved memory, or what nvidia-smi shows.",
         ),
     ] = "reserved",
     phase: Annotated[
@@ -62,20 +65,19 @@ def diagnose(
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="How far predictions of this system are off where nothing is hidden, one "
-            "standard deviation; by default as the model behind its band says.",
+            help="Standard deviation of prediction errors of this system; by default that of its "
+            "prediction interval.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of hypotheses to show.")] = 5,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find likely reasons why a run is not as predicted.
+    """Find likely reasons why a run differs from its prediction.
 
-    Tries what real runs do without saying: an overlap that is off, recomputation other than
-    thought, fp32 reductions, older kernels, slow hosts, cards or GPUs. Each is simulated, and
-    weighed by how well it explains step, memory and phases and by how common it is. One is tried
-    at a time.
+    It tries common hidden causes: overlap turned off, different recomputation, fp32 reductions,
+    older kernels, slow hosts, network cards or GPUs. Each cause is simulated alone and weighted by
+    how well it explains step time, memory and phases, and by how common it is.
 
     Example:  clustersim diagnose job.yaml --step "15.9 s" --memory "61 GiB"
 
@@ -85,7 +87,7 @@ def diagnose(
 
     job = read_job(job_file, changes)
     if phase and trace:
-        hint = "leave out --phase: a trace holds all phases"
+        hint = "remove --phase: a trace holds all phases"
         raise InputError.single("--phase", "cannot be combined with --trace", phase[0], hint)
     with counting("simulations") as count:
         answer = api.diagnose(
@@ -115,7 +117,7 @@ def _memory_kind(word: str) -> MemoryKind:
 def _phase(text: str) -> tuple[str, float]:
     name, equals, value = text.partition("=")
     if not equals:
-        hint = 'write for example --phase "optimizer=0.3 s"'
+        hint = 'for example --phase "optimizer=0.3 s"'
         raise InputError.single("--phase", "must be NAME=TIME", text, hint)
     return name.strip(), quantity(value.strip(), "--phase", "s", or_zero=True)
 
@@ -138,23 +140,23 @@ def _print(found: Diagnosis, top: int) -> None:
         f"measured {format_seconds(observed.step_s)}, predicted "
         f"{format_seconds(result.step_time_s)}: {signed_percent(off)}"
     )
-    columns = text_columns("what may be otherwise") + number_columns(
-        "likelihood", "step then", "memory then"
+    columns = text_columns("possible cause") + number_columns(
+        "likelihood", "step with it", "memory with it"
     )
     rows = [_row(each, found) for each in found.hypotheses[:top]]
     nothing = (
-        "nothing: the prediction is off as predictions are",
+        "none: an ordinary prediction error",
         percent(found.nothing_probability),
         format_seconds(result.step_time_s),
         format_bytes(observed.held_bytes(result)),
     )
     print_table(found.job.title, columns, [*rows, nothing])
     for number, each in enumerate(found.hypotheses[: min(top, 3)], 1):
-        typer.echo(f"{number}. {each.words}. To be sure: {each.check}")
+        typer.echo(f"{number}. {each.words}. To check: {each.check}")
     if not found.is_explained:
-        typer.echo("No single change on the list explains it: check the job, or the machine.")
+        typer.echo("No single cause on the list explains it: check the job or the machine.")
     if observed.times is None:
-        note("a trace (--trace) or logged parts of the step (--phase) would tell more apart")
+        note("a trace (--trace) or logged parts of the step (--phase) would separate more causes")
 
 
 def _row(each: Hypothesis, found: Diagnosis) -> tuple[str, ...]:

@@ -30,22 +30,26 @@ def distribution(
     job_file: JobFile,
     *,
     changes: Changes = None,
-    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Steps to draw.")] = 1000,
+    samples: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of steps to sample.")
+    ] = 1000,
     seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Of the draws; default: the job's.")
+        int | None, typer.Option(min=0, metavar="N", help="Random seed; by default the job's.")
     ] = None,
     plot: Annotated[
         Path | None,
         file_to_write(
-            "Draw the spread, and how it grows with the GPUs.", *PICTURES, metavar="FILE.png"
+            "Draw the distribution, and how the mean grows with the number of GPUs.",
+            *PICTURES,
+            metavar="FILE.png",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw many steps and say how they spread.
+    """Sample many steps and show how their times spread.
 
-    GPUs, links, loads of experts and lengths vary as the job's variation and batch.lengths say.
-    With --json every step that was drawn is printed, too.
+    GPUs, links, expert loads and lengths vary as the job's variation and batch.lengths say.
+    With --json, every sampled step is printed as well.
 
     Example:  clustersim distribution job.yaml --set 'variation={compute: {sigma: 0.03}}'
 
@@ -55,7 +59,7 @@ def distribution(
     from simulator.planning.distribution.sampled_steps import step_distribution
 
     job = read_job(job_file, changes)
-    with working("drawing steps"):
+    with working("sampling steps"):
         found = step_distribution(job, samples, seed)
     if as_json:
         print_json(found.to_dict())
@@ -72,7 +76,7 @@ def distribution(
         )
         write_picture(figure, plot)
     if found.out_of_memory_probability > 1 - EVEN:
-        note("The job does not fit into memory; clustersim run says what would.")
+        note("The job does not fit into memory; clustersim run shows what would.")
         raise typer.Exit(1)
 
 
@@ -85,7 +89,7 @@ def _print(found: StepDistribution) -> None:
     columns = text_columns("") + number_columns("mean", "P5", "P50", "P95")
     print_table(f"{found.title}: {found.samples:,} steps", columns, rows)
     typer.echo(
-        f"the step in which nothing varies takes {format_seconds(found.typical_step_s)}; the mean "
+        f"the step without variation takes {format_seconds(found.typical_step_s)}; the mean "
         f"is {found.amplification:.3f} times that"
     )
     typer.echo(f"out of memory with a probability of {percent(found.out_of_memory_probability)}\n")
@@ -93,10 +97,12 @@ def _print(found: StepDistribution) -> None:
         (f"{each.gpus:,}", format_seconds(each.mean_step_s), f"{each.amplification:.3f}")
         for each in found.stragglers
     ]
-    columns = number_columns("GPUs that wait for each other", "mean step", "over one alike")
+    columns = number_columns(
+        "GPUs that wait for each other", "mean step", "relative to uniform GPUs"
+    )
     print_table("stragglers", columns, scales)
     control = found.control
     note(
         f"control: {control.steps} of them simulated in full take {control.mean_ratio:.4f} times "
-        f"as long in the mean; the worst is {percent(control.largest_difference, 2)} off"
+        f"as long on average; the worst is {percent(control.largest_difference, 2)} off"
     )

@@ -50,7 +50,7 @@ Vary = Annotated[
     typer.Option(
         "--vary",
         metavar="FIELD=VALUE,VALUE,…",
-        help="Values of a field to try in place of the default ones, for example "
+        help="Values of a field to search instead of the default ones, for example "
         "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated. With cluster.gpus=64,128 the "
         "plans of each number of GPUs are found.",
     ),
@@ -65,7 +65,7 @@ def search_status() -> Iterator[Callable[..., None]]:
     more than one thing.
     """
     with status_line() as show:
-        show("bounding the step and the memory of every valid plan")
+        show("computing bounds of step time and memory for every valid plan")
         yield lambda progress, what="": show(_progress_text(progress, what))
 
 
@@ -103,7 +103,7 @@ def plan(
     vary: Vary = None,
     changes: Changes = None,
     top: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Plans to find, fastest first.")
+        int, typer.Option(min=1, metavar="N", help="Number of plans to show, fastest first.")
     ] = 10,
     risk: Risk = DEFAULT_RISK,
     max_tp: Annotated[
@@ -112,13 +112,14 @@ def plan(
     global_batch: Annotated[
         str | None,
         typer.Option(
-            metavar="N,N,…", help="Global batches to choose from; ranked by time per token."
+            metavar="N,N,…",
+            help="Global batch sizes to search; plans are ranked by time per token.",
         ),
     ] = None,
     pareto: Annotated[
         Path | None,
         file_to_write(
-            "Draw plans that none beats in time and memory.", *PICTURES, metavar="FILE.png"
+            "Draw the Pareto front of step time and memory.", *PICTURES, metavar="FILE.png"
         ),
     ] = None,
     sizes: Annotated[
@@ -126,7 +127,10 @@ def plan(
         typer.Option("--gpus", metavar="N,N,…", help="With --pareto: numbers of GPUs to draw."),
     ] = None,
     why: Annotated[
-        bool, typer.Option(help="Simulate what would make the fastest plan faster still.")
+        bool,
+        typer.Option(
+            help="Also simulate changes outside the search that would make the fastest plan faster."
+        ),
     ] = True,
     workers: Workers = None,
     html: PageFile = None,
@@ -134,11 +138,13 @@ def plan(
 ) -> None:
     """Search for the fastest plans that fit.
 
-    They are proven to be what the full simulation of all plans would find. A plan fits where it
-    runs out of memory with a probability of no more than --risk; what more or less would cost or
-    gain is told.
-    Varied are tp, pp, vpp, cp, ep, ZeRO, recomputation and the microbatch; everything else
-    stays as the job has it.
+    The result is proven to equal that of a full simulation of all plans. A plan fits if its
+    probability of running out of memory is at most --risk; the effect of a higher or lower risk
+    is shown.
+    The search varies tp, pp, vpp, cp, ep, ZeRO, recomputation and the microbatch; everything else
+    stays as in the job.
+
+    Exits with 1 if no plan fits.
 
     Example:  clustersim plan job.yaml --top 5 --vary plan.recompute=none,selective
 
@@ -149,7 +155,7 @@ def plan(
 
     job = read_job_to_search(job_file, changes)
     if sizes and pareto is None:
-        raise InputError.single("--gpus", "belongs to --pareto", sizes, "add --pareto FILE.png")
+        raise InputError.single("--gpus", "is for --pareto", sizes, "add --pareto FILE.png")
     axes = _axes(job, vary, max_tp)
     if pareto is not None and GPUS in axes:
         rule, hint = (
@@ -158,7 +164,7 @@ def plan(
         )
         raise InputError.single("--pareto", rule, hint=hint)
     if pareto is not None and global_batch is not None:
-        rule = "draws plans of one global batch"
+        rule = "draws plans of a single global batch size"
         raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")
     with search_status() as show:
         found = api.plan(

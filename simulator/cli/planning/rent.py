@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 def rent(
     offers_file: Annotated[
-        Path, typer.Argument(metavar="OFFERS.yaml", help="Offers, and workloads to run on them.")
+        Path,
+        typer.Argument(
+            metavar="OFFERS.yaml", help="File with offers and the workloads to run on them."
+        ),
     ],
     *,
     risk: Risk = DEFAULT_RISK,
@@ -36,33 +39,38 @@ def rent(
             min=0.001,
             max=0.5,
             metavar="SHARE",
-            help="Probability of missing a deadline that is accepted.",
+            help="Accepted probability of missing a deadline.",
         ),
     ] = 0.1,
     members: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Campaigns with failures to simulate.")
+        int, typer.Option(min=2, metavar="N", help="Number of campaigns with failures to simulate.")
     ] = 200,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of their failures.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed of the failures.")] = 0,
     workers: Workers = None,
     out: Annotated[
         Path | None,
         file_to_write(
-            "Write the table. The same command, started again after it was killed, goes on from "
-            "the rows that were finished.",
+            "Write the table to this file. If interrupted, the same command continues from the "
+            "finished rows.",
             ".csv",
             metavar="FILE.csv",
         ),
     ] = None,
     plot: Picture = None,
     html: Annotated[
-        Path | None, file_to_write("Write one page.", *PAGES, metavar="FILE.html")
+        Path | None,
+        file_to_write(
+            "Write a self-contained HTML page to forward or print.", *PAGES, metavar="FILE.html"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare offers of GPUs; which to rent?
+    """Compare offers of GPUs to rent.
 
-    Each offer runs each workload under its own fastest plan that fits. "80 % interval" holds the
-    error of predictions and failures; "late" is the probability of missing the deadline.
+    Each offer runs each workload with its fastest plan that fits. "80 % interval" covers the
+    prediction error and failures; "late" is the probability of missing the deadline.
+
+    Exits with 1 if no offer meets the conditions of a workload.
 
     Example:  clustersim rent workloads/offers/three-clouds.yaml --html offers.html
     """

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=1, metavar="N", help="Number of processes; by default one per core."
+        "--workers", min=1, metavar="N", help="Number of worker processes; by default one per core."
     ),
 ]
 
@@ -56,7 +56,7 @@ def sweep(
         typer.Option(
             metavar="FIELD=VALUE,VALUE,…",
             help="Values of a field to try, for example plan.tp=1,2,4,8; may be repeated. "
-            "Fields that move together: plan.tp,plan.pp=[1,8],[8,1].",
+            "To change fields together: plan.tp,plan.pp=[1,8],[8,1].",
         ),
     ] = None,
     changes: Changes = None,
@@ -64,17 +64,19 @@ def sweep(
         Path | None,
         typer.Option(
             metavar="FILE.csv|.parquet",
-            help="Write the table to a file. The same command, started again after it was "
-            "killed, goes on from the rows that were finished.",
+            help="Write the table to this file. If interrupted, the same command continues from "
+            "the finished rows.",
         ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Replace what an earlier sweep left at --out.")
+        bool, typer.Option("--fresh", help="Overwrite the table of an earlier sweep at --out.")
     ] = False,
     workers: Workers = None,
     dask: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Simulate on the Dask cluster of this scheduler."),
+        typer.Option(
+            metavar="ADDRESS", help="Simulate on the Dask cluster with this scheduler address."
+        ),
     ] = None,
     dask_security: Annotated[
         Path | None,
@@ -85,15 +87,17 @@ def sweep(
     ] = None,
     plot: Annotated[
         Path | None,
-        file_to_write("Draw a heat map, and rate against memory.", *PICTURES),
+        file_to_write("Draw a heat map, and throughput against memory.", *PICTURES),
     ] = None,
     html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a job under every combination of some changes.
 
-    The table has one row for each; one that cannot run says why. "fits" is the probability of not
-    running out of memory.
+    The table has one row per combination, with the reason if it cannot run. "fits" is the
+    probability of not running out of memory.
+
+    Exits with 1 if no combination fits.
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4,8 --grid plan.zero=1,3 --out tp.csv
 
@@ -108,7 +112,7 @@ def sweep(
     job, axes = read_job(job_file, changes), parse_grid(grid or ())
     count = len(grid_points(axes))
     if workers is not None and dask is not None:
-        raise InputError.single("--dask", "brings its own workers", dask, "leave --workers out")
+        raise InputError.single("--dask", "has its own workers", dask, "remove --workers")
     if dask_security is not None and dask is None:
         raise InputError.single("--dask-security", "is for --dask", hint="give its scheduler")
     if out is not None:
@@ -157,7 +161,7 @@ def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[A
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not field:
-            hint = f"write for example {option} plan.tp=1,2,4"
+            hint = f"for example {option} plan.tp=1,2,4"
             raise InputError.single(option, "must be FIELD=VALUE,VALUE", text, hint)
         if field in grid:
             raise InputError.single(option, f"sets {field} twice", text)
@@ -172,13 +176,13 @@ def _check_table(out: Path, *, fresh: bool) -> None:
     if out.suffix not in (_CSV, _PARQUET):
         raise InputError.single("--out", "must end in .csv or .parquet", str(out))
     if out.suffix == _PARQUET:
-        require("pyarrow", "writes .parquet (.csv goes without)")
+        require("pyarrow", "writes .parquet (.csv needs no extra)")
     journal = journal_path(out)
     if fresh:
         journal.unlink(missing_ok=True)
     elif out.exists() and not journal.exists():
-        rule = "exists, and no journal beside it says which sweep it belongs to"
-        raise InputError.single("--out", rule, str(out), "take another name, or --fresh")
+        rule = "exists, and no journal beside it names the sweep that it belongs to"
+        raise InputError.single("--out", rule, str(out), "choose another name, or add --fresh")
 
 
 @contextlib.contextmanager
@@ -190,7 +194,10 @@ def _kept(out: Path | None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if out is not None and journal_path(out).exists():
-            note(f"\n{journal_path(out)} keeps the finished rows; the same command goes on there")
+            note(
+                f"\n{journal_path(out)} keeps the finished rows; the same command continues from "
+                "there"
+            )
         raise
 
 

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False) -> None:
     """Find the layers per stage that give the shortest step.
 
-    Says what the best layout gains over an even one, and how to take it.
+    Shows what the best layout gains over an even one, and the options that select it.
+
+    Exits with 1 if no layout fits.
 
     Example:  clustersim balance job.yaml --set plan.pp=8
     """
@@ -52,7 +54,7 @@ def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False)
     else:
         _print_layouts(found, job.title)
     if not found.fits:
-        note("No layout that was tried fits into memory.")
+        note("No simulated layout fits into memory.")
         raise typer.Exit(1)
 
 
@@ -79,9 +81,9 @@ def _verdict(found: Balance) -> str:
     from simulator.results.verdict import LEAST_SHARE
 
     if found.is_even:
-        return f"Even is best of the {found.tried} layouts that were simulated."
+        return f"The even layout is the best of the {found.tried} that were simulated."
     if 0 <= found.saved_share < LEAST_SHARE:
-        return f"None of the {found.tried} layouts that were simulated is worth the change."
+        return f"None of the {found.tried} simulated layouts is worth the change."
     options = " ".join(f"--set '{path}={_as_yaml(new)}'" for path, new in found.changes.items())
     kind = "shorter" if found.saved_share >= 0 else "longer, but it fits"
     gain = f"The balanced step is {percent(abs(found.saved_share), digits=2)} {kind}"
@@ -100,8 +102,10 @@ def limits(
 ) -> None:
     """Find the largest microbatch, sequence and depth that fit.
 
-    Each is raised alone; the depth is the number of layers. What is as likely to fit as not says
-    what more risk would give.
+    Each is raised alone; depth is the number of layers. The column "50 % likely to fit" shows
+    what a higher risk would allow.
+
+    Exits with 1 if the job itself exceeds the risk.
 
     Example:  clustersim limits job.yaml --set plan.recompute=full --risk 0.01
     """
@@ -119,7 +123,7 @@ def limits(
             "now",
             "largest that fits",
             "in steps of",
-            "device memory there",
+            "device memory with it",
             "probability",
             "50 % likely to fit",
         )
@@ -139,20 +143,23 @@ def sensitivity(
     changes: Changes = None,
     share: Annotated[
         float,
-        typer.Option(min=0.001, max=0.9, metavar="SHARE", help="By how much numbers are moved."),
+        typer.Option(min=0.001, max=0.9, metavar="SHARE", help="Relative change of each number."),
     ] = 0.1,
     top: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Numbers to show, the largest effect first.")
+        int,
+        typer.Option(min=1, metavar="N", help="How many numbers to show, largest effect first."),
     ] = 15,
-    replay: Annotated[bool, typer.Option("--replay", help="Without contention; faster.")] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Simulate without contention, which is faster.")
+    ] = False,
     plot: Picture = None,
     html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the numbers of the hardware profile that matter most.
 
-    Each is moved by 10 % both ways, and the step is simulated again.
-    Says what to calibrate first: the number that matters most and was never measured.
+    Each number is changed by 10 % in both directions, and the step is simulated again.
+    The number to calibrate first is the most important one that was never measured.
 
     Example:  clustersim sensitivity job.yaml --plot tornado.png
     """
@@ -164,7 +171,7 @@ def sensitivity(
             job,
             share=share,
             engine="replay" if replay else "des",
-            on_trial=lambda done, count: show(f"{done} of {count} numbers moved"),
+            on_trial=lambda done, count: show(f"{done} of {count} numbers changed"),
         )
     shown = found.largest(top)
     write_answer_page(found, html, context)

@@ -34,20 +34,21 @@ def capture(
         list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments of the script.")
     ] = None,
     *,
-    world: Annotated[int, typer.Option(metavar="N", min=1, help="Ranks of the run.")],
+    world: Annotated[int, typer.Option(metavar="N", min=1, help="Number of ranks of the run.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the capture to.")],
     device: Annotated[
         str,
         typer.Option(
             metavar="PROFILE",
-            help="Hardware profile whose GPU the script is told of.",
+            help="Hardware profile of the GPU that the script sees.",
             autocompletion=complete_profile,
         ),
     ] = "h100-sxm-80gb",
     ranks: Annotated[
         str,
         typer.Option(
-            metavar="auto|RANK,RANK,…", help="Ranks to run; auto: the first and its pipeline."
+            metavar="auto|RANK,RANK,…",
+            help="Ranks to run; auto: the first rank and the others of its pipeline.",
         ),
     ] = "auto",
 ) -> None:
@@ -108,7 +109,7 @@ def end_captured(result: CaptureResult) -> None:
         Exit: It does not fit.
     """
     for each in result.unknown[:_MOST_NAMED]:
-        text = f"{each.name} ({each.calls:g} calls) is counted by its bytes alone"
+        text = f"{each.name} ({each.calls:g} calls) is timed by its bytes alone"
         note(f"{text}: {percent(each.share)} of the step")
     for text in result.capture.notes:
         note(text)

@@ -50,24 +50,26 @@ def compare(
         typer.Option(
             "--variant",
             metavar="'FIELD=VALUE ...'",
-            help="Another run: the first job with some fields changed; may be repeated.",
+            help="Another job: the first one with changed fields; may be repeated.",
         ),
     ] = None,
     changes: Changes = None,
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
-        file_to_write("Draw the differences as waterfalls.", *PICTURES),
+        file_to_write("Draw the differences as waterfall charts.", *PICTURES),
     ] = None,
     html: Annotated[
         Path | None,
-        file_to_write("Write a page with differences and timelines.", *PAGES),
+        file_to_write("Write a self-contained HTML page with differences and timelines.", *PAGES),
     ] = None,
 ) -> None:
     """Explain the difference between steps, cause by cause.
 
-    All are compared with the first job. --set changes every job. Jobs that train different
-    numbers of tokens per GPU are brought to the tokens of the first.
+    Every job is compared with the first one. --set changes all of them. If jobs train different
+    numbers of tokens per GPU, their times are scaled to the tokens of the first job.
+
+    Exits with 1 if none of the jobs fits.
 
     Example:  clustersim compare a.yaml b.yaml --html difference.html
 
@@ -83,7 +85,10 @@ def compare(
         note(f"no price is given: --set campaign.systems.{system}.on_demand='… USD/h'")
     for other in others:
         if other.job == first.job:
-            note(f"{other.name} is the same job as {first.name}; --set changes all, --variant one")
+            note(
+                f"{other.name} is the same job as {first.name}; --set changes all jobs, --variant "
+                "makes another one"
+            )
     if as_json:
         print_json(answer.to_dict())
     else:
@@ -104,7 +109,9 @@ def _jobs(
 ) -> list[tuple[str, Job]]:
     if len(files) + len(variants) < 2:
         hint = "name two files, or add --variant plan.tp=2"
-        raise InputError.single("JOB.yaml", "needs something to compare with", str(files[0]), hint)
+        raise InputError.single(
+            "JOB.yaml", "needs a second job to compare with", str(files[0]), hint
+        )
     jobs = [(_name(path, files), read_job(path, changes)) for path in files]
     for text in variants:
         variant = jobs[0][1].replace(parse_assignments(_assignments(text)))

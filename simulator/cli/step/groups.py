@@ -143,13 +143,14 @@ def traffic(
         int | None,
         typer.Option(
             metavar="STAGE",
-            help="List what a rank of this pipeline stage issues, one by one, in order.",
+            help="List the collectives of one rank of this pipeline stage, in the order that it "
+            "issues them.",
         ),
     ] = None,
 ) -> None:
     """List the collectives of one training step.
 
-    Said of each: kind, group, count, bytes of messages, and bytes sent over which links.
+    Shown for each: kind, group, count, message size, and the bytes sent over each kind of link.
 
     Example:  clustersim traffic job.yaml --set plan.zero=3
     """

@@ -51,19 +51,26 @@ def memory(
     gpus: Gpus = None,
     as_json: AsJson = False,
     savings: Annotated[
-        bool, typer.Option("--savings", help="Simulate single changes that save memory.")
+        bool,
+        typer.Option("--savings", help="Simulate single changes that save memory, and rank them."),
     ] = False,
     over_time: Annotated[
         Path | None,
-        file_to_write("Memory over the step: a .csv table, or a picture.", ".csv", *PICTURES),
+        file_to_write(
+            "Write memory over the step to this file: a .csv table, or a picture.",
+            ".csv",
+            *PICTURES,
+        ),
     ] = None,
 ) -> None:
-    """Show what holds the memory of every pipeline stage.
+    """Show what uses the memory of every pipeline stage.
 
-    Allocated is what tensors take, reserved what the caching allocator holds for them, and
-    device what nvidia-smi shows: with the driver's context and the communicators. The last column
-    names the moment of the peak. Stages that hold the same share a line. With --savings, single
-    changes are simulated and ranked by what they save.
+    Allocated: the bytes of tensors. Reserved: what the caching allocator holds for them. Device:
+    what nvidia-smi shows, including the driver's context and the communicators. The last column
+    names the moment of the peak. Stages with the same memory share a row. With --savings, single
+    changes are simulated and ranked by the memory that they save.
+
+    Exits with 1 if the job does not fit.
 
     Example:  clustersim memory job.yaml --set plan.recompute=full --over-time memory.png
     """
@@ -97,7 +104,7 @@ def _show_captured(
 ) -> None:
     """Show who holds what in a captured step, as in a job's."""
     if savings:
-        raise InputError.single("--savings", "tries changes of a job; a captured step is code")
+        raise InputError.single("--savings", "tries changes to a job; a captured step is code")
     if as_json:
         from simulator.api.held_answers import MEMORY_KEYS
 
@@ -152,7 +159,7 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
         for same in _same_stages(fullest_of_each_stage(result.memory), peak)
     ]
     columns = number_columns("stage", "allocated", "reserved", "device", "of capacity")
-    columns += text_columns("biggest owners", *(["moment of the peak"] if moments else []))
+    columns += text_columns("largest owners", *(["moment of the peak"] if moments else []))
     print_table(f"peak memory per GPU, capacity {capacity}", columns, rows)
     if result.host is not None:
         _print_host(result.host)
@@ -195,7 +202,7 @@ def _print_host(host: HostMemory) -> None:
     rows.append(("all", *(format_bytes(math.fsum(held.values())) for _, held, _ in used)))
     rows.append(("capacity", *(format_bytes(size) for _, _, size in used)))
     columns = text_columns("owner") + number_columns(*(name for name, _, _ in used))
-    print_table("what left the GPUs, on the fullest node", columns, rows)
+    print_table("what was offloaded, on the fullest node", columns, rows)
 
 
 def _biggest_owners(stage: ClassMemory) -> str:

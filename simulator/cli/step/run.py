@@ -72,33 +72,35 @@ def run(
     trace_ranks: Annotated[
         str | None,
         typer.Option(
-            metavar="RANK,RANK,…", help="Ranks in the trace, by their classes; default: all."
+            metavar="RANK,RANK,…", help="Ranks whose classes the trace shows; by default all."
         ),
     ] = None,
     trace_events: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="Events in the trace at most; whole classes are left out."
+            min=1,
+            metavar="N",
+            help="Largest number of events in the trace; beyond it, whole classes are left out.",
         ),
     ] = 2_000_000,
     trace_kernels: Annotated[
-        bool, typer.Option("--trace-kernels", help="Show the kernels of each operation, too.")
+        bool, typer.Option("--trace-kernels", help="Also show the kernels of each operation.")
     ] = False,
     html: Annotated[
         Path | None,
         file_to_write(
-            "Write a page with verdict, timeline and what-ifs that needs nothing else.", *PAGES
+            "Write a self-contained HTML page with verdict, timeline and what-ifs.", *PAGES
         ),
     ] = None,
     risk: AskedRisk = None,
     unfolded: Annotated[
         bool,
-        typer.Option(
-            "--unfolded", help="Simulate every GPU by itself, not one of each kind: slow."
-        ),
+        typer.Option("--unfolded", help="Simulate every GPU, not one of each class; slow."),
     ] = False,
 ) -> None:
     """Simulate one training step.
+
+    Exits with 1 if the job does not fit, or if --risk is exceeded.
 
     Example:  clustersim run job.yaml --set plan.tp=4 --plot pictures --trace trace.json.gz
 
@@ -146,7 +148,7 @@ def run(
 def _refuse_for_captures(options: Mapping[str, object]) -> None:
     given = next((name for name, value in options.items() if value), None)
     if given is not None:
-        raise InputError.single(given, "is for jobs, and this is a capture", hint="leave it out")
+        raise InputError.single(given, "is for jobs, and this is a capture", hint="remove it")
 
 
 def _drawn(result: Result) -> DrawnSteps | None:
@@ -165,7 +167,7 @@ def _print_drawn(drawn: DrawnSteps) -> None:
         ("step time", *(format_seconds(s) for s in (step.mean, step.p5, step.p50, step.p95))),
         ("fullest GPU", *(format_bytes(b) for b in (peak.mean, peak.p5, peak.p50, peak.p95))),
     ]
-    title = f"{drawn.steps} steps with lengths that are drawn"
+    title = f"{drawn.steps} steps with sampled lengths"
     print_table(title, columns, rows)
     typer.echo(f"{percent(drawn.filled_share)} of the tokens belong to a sequence, not to padding")
 

@@ -52,7 +52,7 @@ def replay(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="Hardware profile whose links are used.",
+            help="Hardware profile with the links to use.",
             autocompletion=complete_profile,
         ),
     ] = "h100-sxm-80gb",
@@ -64,7 +64,7 @@ def replay(
 ) -> None:
     """Replay Chakra execution traces on a cluster's links.
 
-    Computation takes as long as was recorded; communication is priced anew.
+    Computation takes as long as recorded; communication is predicted for the cluster's links.
 
     Example:  clustersim replay traces/ --profile a100-sxm-80gb
     """
@@ -87,14 +87,14 @@ def replay(
         if step.recorded_step_s:
             ratio = step.step_time_s / step.recorded_step_s
             rows.append(("of the recorded step", f"{ratio:.3f}"))
-    rows.append(("computation of the rank with most", format_seconds(step.computation_s)))
+    rows.append(("computation of the busiest rank", format_seconds(step.computation_s)))
     rows += [
         (f"its communication: {kind}", format_seconds(seconds))
         for kind, seconds in step.communication_s.items()
     ]
     title = f"{len(read)} traced ranks on the links of {links.name}"
     print_table(title, text_columns("") + number_columns(""), rows)
-    note("ranks without a file are taken to behave like those with one")
+    note("ranks without a file are assumed to behave like those with one")
 
 
 def _document(step: TracedStep, profile: str) -> dict[str, Any]:
@@ -141,13 +141,14 @@ def compare(
         typer.Option(
             min=0,
             metavar="NUMBER",
-            help="Which ProfilerStep; by default one of median length that another follows.",
+            help="Number of the ProfilerStep; by default one of median length that another "
+            "follows.",
         ),
     ] = None,
     rank: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="NUMBER", help="Which rank the trace is of, where it does not say."
+            min=0, metavar="NUMBER", help="Rank of the trace, if the trace does not state it."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -166,15 +167,15 @@ def compare(
 ) -> None:
     """Show where a profiled step and its prediction differ.
 
-    Differences stand by phase and kind.
+    Differences are listed by phase and kind.
 
     Every moment is booked once: under the kernel that computes; else as communication that is
     not hidden; else as a wait for the host or its data loader; else as idle. Kernels of NCCL
     spin while they wait for other ranks, so such waits are communication in a profile, and idle
     time in a prediction. A profiler costs time itself, on a CPU much of it.
 
-    On a GPU record ProfilerActivity.CPU, too: it tells backward from forward. Ranges named
-    forward, backward and optimizer (torch.profiler.record_function) tell it better.
+    On a GPU, record ProfilerActivity.CPU as well: it separates backward from forward. Ranges named
+    forward, backward and optimizer (torch.profiler.record_function) separate them better.
 
     Example:  clustersim trace compare rank0.json.gz job.yaml --plot gaps.png
 

@@ -103,7 +103,7 @@ def collective_cost(
         for name, demand in demands.items()
     ]
     if not candidates:
-        known = f"one of {', '.join(algorithms)}, as far as the links allow"
+        known = f"use one of {', '.join(algorithms)}, if the links allow it"
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)
     timing, name, demand = min(candidates)
     sm_count = _sm_count(group, network, crosses=demand.fabric_bytes > 0)

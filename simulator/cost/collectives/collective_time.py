@@ -142,7 +142,7 @@ def _fabric_bytes_per_s(network: Network) -> float:
     if rate <= 0:
         raise InputError.single(
             "cluster.network.fabric",
-            "has no NICs, but ranks of different nodes must talk",
+            "has no NICs, but ranks of different nodes must communicate",
             network.fabric.nics_per_node,
             "set nics_per_node and nic, or keep every group inside a node",
         )

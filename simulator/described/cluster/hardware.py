@@ -82,7 +82,7 @@ def architecture_document(name: str) -> dict[str, Any]:
     """
     folder = data_folder("hardware_profiles") / "architectures"
     if name not in names_in(folder):
-        hint = f"choose one of {', '.join(names_in(folder))}, or leave it out and give all kernels"
+        hint = f"choose one of {', '.join(names_in(folder))}, or remove it and give all kernels"
         raise InputError.single("device.architecture", "is not a known family", name, hint)
     return read_yaml(folder / f"{name}.yaml")
 

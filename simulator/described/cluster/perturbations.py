@@ -24,10 +24,10 @@ def _range(given: object) -> tuple[int, int]:
         return given
     match = _RANGE.fullmatch(given.strip()) if isinstance(given, str) else None
     if match is None:
-        raise ValueError("must be a number counted from 0, or a range such as 0-7")
+        raise ValueError("must be a number, counted from 0, or a range such as 0-7")
     first, last = int(match[1]), int(match[2])
     if last < first:
-        raise ValueError(f"must not end before it begins; write {last}-{first}")
+        raise ValueError(f"must start with the smaller number; write {last}-{first}")
     return first, last
 
 
@@ -82,9 +82,9 @@ class Perturbation(Spec):
         if not given.intersection(_CHANGES):
             raise ValueError(f"must change something: give {', '.join(_CHANGES[:-1])} or jitter")
         if self.gpu is not None and self.node is not None:
-            raise ValueError("must name gpu or node, not both; list two perturbations")
+            raise ValueError("must name gpu or node, not both; write two perturbations")
         if self.gpu is None and self.node is None and given.intersection(_CHANGES[:-1]):
-            raise ValueError("must name whom it meets; give gpu or node")
+            raise ValueError("must name what is slower; give gpu or node")
         if "seed" in given and "jitter" not in given:
-            raise ValueError("has a seed and no jitter; the seed draws the jitter only")
+            raise ValueError("has a seed but no jitter; the seed is for jitter only")
         return self

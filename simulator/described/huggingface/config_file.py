@@ -58,7 +58,7 @@ def read_huggingface_config(
     family = _family(text, origin)
     if not family:
         given = text.get("model_type")
-        notes.append(f"model_type {given!r} is not known; read like llama: {_LIKE_LLAMA}")
+        notes.append(f"model_type {given!r} is unknown; read like llama: {_LIKE_LLAMA}")
     config = ForeignConfig(text, family or "llama")
     config.get("model_type")
     fields = read_table(config, table_of_family(family or "llama"))
@@ -94,7 +94,7 @@ def _parsed(text: str, origin: str) -> Mapping[str, Any]:
     try:
         values = strict_json(text)
     except (ValueError, RecursionError) as error:
-        raise InputError.single("", f"is no JSON ({error})", file=origin, hint=_WANTED) from error
+        raise InputError.single("", f"is not JSON ({error})", file=origin, hint=_WANTED) from error
     if not isinstance(values, dict):
         raise InputError.single("", "must be a JSON object", file=origin, hint=_WANTED)
     return values
@@ -106,7 +106,7 @@ def _text_part(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
     if not isinstance(text, Mapping):
         return values, []
     others = sorted(key for key in values if key.endswith("_config") and key != "text_config")
-    note = "only text_config is read" + (f"; {', '.join(others)} left out" if others else "")
+    note = "only text_config is read" + (f"; {', '.join(others)} ignored" if others else "")
     return {"model_type": values.get("model_type"), **text}, [note]
 
 
@@ -133,7 +133,7 @@ def _refuse_other_networks(
     if family:
         decisive = set(decisive_keys(text))
         strange = sorted(key for key in config.unread if key in decisive)
-        rule = f"is read, but not what makes its network another: {', '.join(strange)}"
+        rule = f"is read, but not these settings, which change its network: {', '.join(strange)}"
     else:
         fates = {key: fate_of_unread_key(key, value) for key, value in config.unread.items()}
         strange = sorted(
@@ -141,7 +141,7 @@ def _refuse_other_networks(
             for key, fate in fates.items()
             if fate is not Fate.IGNORED or _OTHER_NORM.fullmatch(key)
         )
-        rule = f"is not known and not like llama, because it has {', '.join(strange)}"
+        rule = f"is unknown and not like llama, because it has {', '.join(strange)}"
     if strange:
         given = text.get("model_type")
         raise UnsupportedError.single("model_type", rule, given, _CAPTURED, origin)
@@ -174,7 +174,7 @@ def _report(config: ForeignConfig, origin: str, notes: list[str]) -> ImportRepor
         assumed=(
             *notes,
             *dict.fromkeys(config.assumed),
-            *(f"{key} is not known and taken to cost nothing" for key in fates[Fate.UNKNOWN]),
+            *(f"{key} is unknown and assumed to have no cost" for key in fates[Fate.UNKNOWN]),
         ),
         unsupported=(
             *dict.fromkeys(config.unsupported),

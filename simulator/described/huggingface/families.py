@@ -103,13 +103,15 @@ def _alternation(config: ForeignConfig, default: int) -> int:
         return int(config.take(("sliding_window_pattern",), int, default) or default)
     unknown = [each for each in types if each not in ("full_attention", "sliding_attention")]
     if unknown:
-        rule = "must be full_attention and sliding_attention, to be modelled"
+        rule = "must be full_attention and sliding_attention, the only form that is modelled"
         config.faults.append(Fault("layer_types", rule, unknown[0]))
     every = types.index("full_attention") + 1 if "full_attention" in types else 1
     expected = ["full_attention" if every > 1 and not (i + 1) % every else "sliding_attention"
                 for i in range(len(types))]  # fmt: skip
     if types != expected:
-        config.unsupported.append(f"layer_types is no full layer in every {every}; read as such")
+        config.unsupported.append(
+            f"layer_types is not one full layer in every {every}; read as if it were"
+        )
     return every
 
 
@@ -132,7 +134,7 @@ def _leading_dense_layers(config: ForeignConfig) -> int:
     """Length of ``mlp_only_layers`` if it lists the first layers."""
     layers = config.take(("mlp_only_layers",), list, [])
     if layers and layers != list(range(len(layers))):
-        rule = "must be the first layers, to be modelled"
+        rule = "must be the first layers, the only form that is modelled"
         config.faults.append(Fault("mlp_only_layers", rule, layers))
     return len(layers or ())
 
@@ -146,7 +148,7 @@ def _picked_groups(config: ForeignConfig) -> int:
 def _expert_layer_frequency(config: ForeignConfig) -> int:
     frequency = config.take(("moe_layer_freq",), int, 1)
     if frequency not in {None, 1}:
-        rule = "must be 1, experts in every layer, to be modelled"
+        rule = "must be 1, experts in every layer, the only form that is modelled"
         config.faults.append(Fault("moe_layer_freq", rule, frequency))
     return 1
 
@@ -245,7 +247,7 @@ def _switched_post_norms(config: ForeignConfig) -> int:
 
 def _stablelm_norms(config: ForeignConfig) -> int:
     if config.take(("qk_layernorm",), bool, False):
-        rule = "norms of every head by itself are not modelled"
+        rule = "separate norms for every head are not modelled"
         config.faults.append(Fault("qk_layernorm", rule, True))
     return 1 if config.take(("use_parallel_residual",), bool, False) else 2
 
@@ -258,7 +260,10 @@ def _dense_before_sparse(config: ForeignConfig, default: int) -> int:
     config.get("first_k_dense_replace")
     dense = kinds.index("sparse") if "sparse" in kinds else len(kinds)
     if kinds != ["dense"] * dense + ["sparse"] * (len(kinds) - dense):
-        rule = "must be dense layers first and sparse ones after them, to be modelled"
+        rule = (
+            "must be dense layers first and sparse layers after them, the only form that is "
+            "modelled"
+        )
         config.faults.append(Fault("mlp_layer_types", rule, kinds))
     return dense
 

@@ -30,7 +30,7 @@ _WHOLE = "whole"
 _ACTIVE = "active_"
 """Before the name of a part: what of it one token passes through, where that is not all."""
 
-_WAY_OUT = "give --with-transformers to let an installed transformers count it"
+_WAY_OUT = "add --with-transformers to count it with an installed transformers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def network_count(config: Mapping[str, Any], origin: str = "") -> ParameterCount
     """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in network_names():
-        rule = "is not a network whose parameters are known"
+        rule = "is not a network with known parameters"
         raise UnsupportedError.single("model_type", rule, family, _WAY_OUT, origin)
     _refuse_unknown_layers(config, origin)
     network = _Network(family, config, origin)
@@ -133,7 +133,7 @@ class _Network:
         self._origin = origin
         older = [key for key in self._class.get("older", ()) if self._config.get(key) is not None]
         if older:
-            rule = "is of an older release and not read"
+            rule = "is of an older release and is not supported"
             raise UnsupportedError.single(older[0], rule, self._config[older[0]], _WAY_OUT, origin)
         self._known: dict[tuple[str, int | None], Any] = {}
         self._reading: list[str] = []
@@ -212,7 +212,7 @@ def _refuse_unknown_layers(config: Mapping[str, Any], origin: str) -> None:
     kinds = stated if isinstance(stated, list) else []
     unknown = [each for each in kinds if each not in _defaults()["layer_types"]]
     if unknown:
-        rule = f"{unknown[0]!r} is no kind of layer that is known"
+        rule = f"{unknown[0]!r} is not a known kind of layer"
         raise UnsupportedError.single("layer_types", rule, stated, _WAY_OUT, origin)
 
 

@@ -110,9 +110,9 @@ def _check_order(text: str, letters: list[_Letter]) -> None:
 
 def _check_ends(text: str, stages: tuple[str, ...]) -> None:
     if "E" not in stages[0]:
-        raise _fault("the first stage must hold E (embedding)", text, "move E before the first |")
+        raise _fault("the first stage must hold E (embedding)", text, "put E before the first |")
     if "L" not in stages[-1]:
-        raise _fault("the last stage must hold L (loss)", text, "move L behind the last |")
+        raise _fault("the last stage must hold L (loss)", text, "put L after the last |")
     if any("m" in letters for letters in stages[:-1]):
         raise UnsupportedError.single(
             "plan.layout",

@@ -107,7 +107,7 @@ _Load = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ExpertLoad(Spec):
-    """One of three ways to say it; every expert layer has the same load."""
+    """One of three ways to set it; every expert layer has the same load."""
 
     hot: Ratio | None = None
     """One expert receives this many times its share, the others share the rest evenly."""
@@ -124,7 +124,7 @@ class ExpertLoad(Spec):
         if len(given) != 1:
             raise ValueError("needs exactly one of hot, zipf, loads and file")
         if self.loads is not None and not math.fsum(self.loads):
-            raise ValueError("some expert must receive something")
+            raise ValueError("at least one expert must receive tokens")
         return self
 
     def over_mean(self, experts: int) -> tuple[float, ...]:

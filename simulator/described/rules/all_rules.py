@@ -70,7 +70,7 @@ def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
             "cluster.gpus",
             f"must be a multiple of tp x pp x cp = {plan.tp} x {plan.pp} x {plan.cp} = {width}",
             gpus,
-            f"take {max(1, gpus // width) * width} GPUs, or change a degree",
+            f"use {max(1, gpus // width) * width} GPUs, or change tp, pp or cp",
         )
 
 
@@ -84,14 +84,14 @@ def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
             "batch.global",
             f"must be a multiple of micro x dp = {batch.micro_batch} x {job.dp} = {slice_}",
             batch.global_batch,
-            f"take {nearest}, or change batch.micro or a degree",
+            f"use {nearest}, or change batch.micro, tp, pp or cp",
         )
     elif job.microbatches > _MOST_MICROBATCHES:
         yield Fault(
             "batch.global",
             f"makes {job.microbatches:,} microbatches per rank, of at most {_MOST_MICROBATCHES:,}",
             batch.global_batch,
-            f"take at most {_MOST_MICROBATCHES * slice_}, more GPUs, or a larger batch.micro",
+            f"use at most {_MOST_MICROBATCHES * slice_}, more GPUs, or a larger batch.micro",
         )
     elif job.microbatches * job.plan.pp * job.plan.vpp > MOST_PASSES:
         passes = job.microbatches * job.plan.pp * job.plan.vpp
@@ -100,7 +100,7 @@ def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
             f"makes {passes:,} passes (microbatches x pp x vpp), of at most {MOST_PASSES:,}: "
             "each is simulated",
             batch.global_batch,
-            "take a smaller batch, fewer stages, or a larger batch.micro",
+            "use a smaller batch, fewer stages, or a larger batch.micro",
         )
 
 
@@ -113,7 +113,7 @@ def _sequence_divides_over_ranks(job: Job) -> Iterator[Fault]:
             "batch.seq_len",
             f"must be a multiple of {chunks} for cp = {plan.cp}",
             seq_len,
-            f"take {max(1, round(seq_len / chunks)) * chunks}",
+            f"use {max(1, round(seq_len / chunks)) * chunks}",
         )
     if plan.sequence_parallel and seq_len % (plan.cp * plan.tp):
         yield Fault(
@@ -131,7 +131,7 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
     if model.has_any_attention and model.heads % tp:
         yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp)
     if model.has_any_attention and model.kv_heads % tp and tp % model.kv_heads:
-        yield Fault("plan.tp", f"must divide or be a multiple of {model.kv_heads} kv heads", tp)
+        yield Fault("plan.tp", f"must divide, or be a multiple of, {model.kv_heads} kv heads", tp)
     if model.ffn_hidden % tp:
         yield Fault("plan.tp", f"must divide the MLP width {model.ffn_hidden}", tp)
 
@@ -139,31 +139,32 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
 def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
     group, width = job.plan.zero_group, job.dp * job.plan.cp
     if group and not job.plan.zero:
-        rule = "has no meaning with plan.zero: 0, which shards nothing"
-        yield Fault("plan.zero_group", rule, group, "leave it out, or shard with plan.zero: 1")
+        rule = "does not apply with plan.zero: 0, which shards nothing"
+        yield Fault("plan.zero_group", rule, group, "remove it, or shard with plan.zero: 1")
     if group and width % group:
         yield Fault("plan.zero_group", f"must divide dp x cp = {width}", group)
     if job.plan.reshard_after_forward is not None and job.plan.zero < 3:
         given = job.plan.reshard_after_forward
-        rule = f"has no meaning with plan.zero: {job.plan.zero}, which shards no parameters"
-        yield Fault("plan.reshard_after_forward", rule, given, "leave it out, or take plan.zero: 3")
+        rule = f"does not apply with plan.zero: {job.plan.zero}, which shards no parameters"
+        yield Fault("plan.reshard_after_forward", rule, given, "remove it, or use plan.zero: 3")
 
 
 def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.pp == 1 or plan.zero == 0:
         return
-    hint = "take plan.zero: 1, or plan.pp: 1"
+    hint = "use plan.zero: 1, or plan.pp: 1"
     if plan.zero > plan.stack.zero_in_pipeline:
         rule = (
             f"the plan's stack runs ZeRO {plan.stack.zero_in_pipeline} at most inside a pipeline "
-            "(DeepSpeed's engine refuses more: its pipeline adds gradients up over microbatches)"
+            "(DeepSpeed's engine refuses more: its pipeline accumulates gradients over "
+            "microbatches)"
         )
         yield Fault("plan.zero", rule, plan.zero, hint)
     if plan.zero == 3 and job.model.tied_embeddings:
         rule = (
             "no framework runs ZeRO 3 in a pipeline with tied embeddings: stages shard their "
-            "copies apart, and PyTorch's pipelines refuse weights that two stages share"
+            "copies separately, and PyTorch's pipelines refuse weights that two stages share"
         )
         yield Fault("plan.zero", rule, plan.zero, f"{hint}, or model.tied_embeddings: false")
     schedule = job.choices.schedule
@@ -187,7 +188,7 @@ def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
             "plan.attention",
             f"flash attention has no kernel for plan.precision: {plan.precision}",
             plan.attention,
-            "leave it out, or take unfused",
+            "remove it, or use unfused",
         )
 
 
@@ -209,7 +210,7 @@ def _perturbed_ranks_exist(job: Job) -> Iterator[Fault]:
                     f"perturbations.{number}.{name}",
                     f"the job has {count}, numbered 0 to {count - 1}",
                     given[1],
-                    "take one of those, or more GPUs",
+                    "use one of those, or more GPUs",
                 )
 
 

@@ -23,16 +23,16 @@ def _gradients_are_reduced_early_where_they_are_whole(job: Job) -> Iterator[Faul
     if plan.no_sync or (job.choices.data_parallelism.divides_model and not plan.zero):
         return
     ways = f"plan.zero: {plan.zero}" if plan.zero else f"plan.data_parallel: {plan.data_parallel}"
-    rule = f"has no meaning with {ways}, which says itself when gradients are reduced"
-    yield Fault("plan.no_sync", rule, plan.no_sync, "leave it out, or take ddp and plan.zero: 0")
+    rule = f"does not apply with {ways}, which determines when gradients are reduced"
+    yield Fault("plan.no_sync", rule, plan.no_sync, "remove it, or use ddp and plan.zero: 0")
 
 
 def _one_place_updates_the_model(job: Job) -> Iterator[Fault]:
     """Where GPU 0 or servers update the weights, nothing else divides the model."""
     plan, kind, way = job.plan, job.plan.data_parallel, job.choices.data_parallelism
     if plan.parameter_servers and not way.has_servers:
-        rule = f"has no meaning with plan.data_parallel: {kind}, which has no servers"
-        hint = "leave it out, or take plan.data_parallel: parameter-server"
+        rule = f"does not apply with plan.data_parallel: {kind}, which has no servers"
+        hint = "remove it, or use plan.data_parallel: parameter-server"
         yield Fault("plan.parameter_servers", rule, plan.parameter_servers, hint)
     if way.divides_model:
         return
@@ -40,28 +40,34 @@ def _one_place_updates_the_model(job: Job) -> Iterator[Fault]:
         rule = (
             f"must be 0 with plan.data_parallel: {kind}: {way.holder} all states, none are sharded"
         )
-        yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 0")
+        yield Fault("plan.zero", rule, plan.zero, "use plan.zero: 0")
     if plan.contiguous_checkpoints:
-        rule = f"is ZeRO-R's, which does not run with plan.data_parallel: {kind}"
-        yield Fault("plan.contiguous_checkpoints", rule, True, "leave it out, or take ddp")
+        rule = f"belongs to ZeRO-R, which does not run with plan.data_parallel: {kind}"
+        yield Fault("plan.contiguous_checkpoints", rule, True, "remove it, or use ddp")
     if plan.overlap_grad_reduce and not way.reduces_during_backward:
-        rule = f"is not possible with plan.data_parallel: {kind}, which adds up after the backward"
-        yield Fault("plan.overlap_grad_reduce", rule, True, "leave it out, or take ddp")
+        rule = (
+            f"is not possible with plan.data_parallel: {kind}, which reduces gradients after "
+            "the backward"
+        )
+        yield Fault("plan.overlap_grad_reduce", rule, True, "remove it, or use ddp")
     if way.has_servers and plan.optimizer == "muon":
-        rule = "multiplies matrices in its update, which servers without GPUs are not modelled with"
-        yield Fault("plan.optimizer", rule, plan.optimizer, "take adam, or ddp")
+        rule = "multiplies matrices in its update, which is not modelled on servers without GPUs"
+        yield Fault("plan.optimizer", rule, plan.optimizer, "use adam, or ddp")
     if plan.offload.is_used:
-        rule = f"has no meaning with plan.data_parallel: {kind}: no framework offloads beside it"
+        rule = (
+            f"does not apply with plan.data_parallel: {kind}: no framework combines it with "
+            "offloading"
+        )
         given = plan.offload.model_dump(exclude_defaults=True)
-        yield Fault("plan.offload", rule, given, "leave it out, or take ddp")
+        yield Fault("plan.offload", rule, given, "remove it, or use ddp")
     for name in ("tp", "pp", "cp", "ep"):
         degree = getattr(plan, name)
         if degree > 1:
             rule = f"must be 1 with plan.data_parallel: {kind}, which copies whole models"
-            yield Fault(f"plan.{name}", rule, degree, f"take plan.{name}: 1, or ddp")
+            yield Fault(f"plan.{name}", rule, degree, f"use plan.{name}: 1, or ddp")
     if plan.schedule not in (None, "1f1b"):
-        rule = f"has no meaning with plan.data_parallel: {kind}, which has no pipeline"
-        yield Fault("plan.schedule", rule, plan.schedule, "leave it out, or take ddp")
+        rule = f"does not apply with plan.data_parallel: {kind}, which has no pipeline"
+        yield Fault("plan.schedule", rule, plan.schedule, "remove it, or use ddp")
 
 
 def _one_process_stays_in_its_node(job: Job) -> Iterator[Fault]:
@@ -69,18 +75,18 @@ def _one_process_stays_in_its_node(job: Job) -> Iterator[Fault]:
     if not job.choices.data_parallelism.is_one_process or gpus <= network.gpus_per_node:
         return
     rule = (
-        "is one process, which drives the GPUs of one node only: "
+        "is one process, which can use the GPUs of one node only: "
         f"{gpus} GPUs are {job.cluster.nodes} nodes"
     )
-    hint = f"take ddp, or cluster.gpus: {network.gpus_per_node}"
+    hint = f"use ddp, or cluster.gpus: {network.gpus_per_node}"
     yield Fault("plan.data_parallel", rule, job.plan.data_parallel, hint)
 
 
 def _servers_are_reached_over_the_fabric(job: Job) -> Iterator[Fault]:
     plan, fabric = job.plan, job.cluster.profile.network.fabric
     if job.choices.data_parallelism.has_servers and not fabric.nics_per_node:
-        rule = "needs network cards to reach its servers, and the profile's nodes have none"
-        hint = "take ddp, or set cluster.network.fabric.nics_per_node and nic"
+        rule = "needs network cards to reach its servers, but the profile's nodes have none"
+        hint = "use ddp, or set cluster.network.fabric.nics_per_node and nic"
         yield Fault("plan.data_parallel", rule, plan.data_parallel, hint)
 
 
@@ -110,7 +116,7 @@ def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
     shards = plan.zero_group or job.dp * plan.cp
     if not job.choices.reduces_to_shards or shards <= 1:
         return
-    hint = "take plan.zero: 0, or plan.optimizer: adam"
+    hint = "use plan.zero: 0, or plan.optimizer: adam"
     if plan.optimizer in _LOOKS_AT and not plan.stack.shards_matrices:
         rule = (
             f"needs {_LOOKS_AT[plan.optimizer]}, but the plan's stack shards a flat buffer; "
@@ -122,14 +128,16 @@ def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
             f"needs whole matrices, but ZeRO {plan.zero} shards their gradients; only momenta "
             "that ZeRO 1 shards are gathered (Distributed Muon, arXiv 2502.16982)"
         )
-        yield Fault("plan.optimizer", rule, plan.optimizer, f"take plan.zero: 1; {hint}")
+        yield Fault(
+            "plan.optimizer", rule, plan.optimizer, "use plan.zero: 0 or 1, or plan.optimizer: adam"
+        )
 
 
 def _validation_has_a_norm(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.post_validation and not plan.clip_gradients:
         rule = "checks the gradient norm, which plan.clip_gradients: false leaves out"
-        yield Fault("plan.post_validation", rule, True, "leave one of them out")
+        yield Fault("plan.post_validation", rule, True, "remove one of them")
 
 
 def _updates_in_backward(job: Job) -> Iterator[Fault]:
@@ -140,10 +148,10 @@ def _updates_in_backward(job: Job) -> Iterator[Fault]:
     path = "plan.optimizer_in_backward"
     if job.microbatches > 1:
         rule = f"updates after every backward, but a step has {job.microbatches} microbatches"
-        yield Fault(path, rule, True, "take a smaller batch.global, or a larger batch.micro")
+        yield Fault(path, rule, True, "use a smaller batch.global, or a larger batch.micro")
     if plan.clip_gradients:
         rule = "frees gradients before the norm of all is known, which plan.clip_gradients needs"
         yield Fault(path, rule, True, "set plan.clip_gradients: false")
     if plan.pp > 1 or plan.zero in (1, 2) or plan.offload.optimizer:
         rule = "is not modelled with pipelines, plan.zero 1 and 2, and offloaded optimizers"
-        yield Fault(path, rule, True, "take plan.pp: 1 and plan.zero: 0 or 3")
+        yield Fault(path, rule, True, "use plan.pp: 1 and plan.zero: 0 or 3")

@@ -19,10 +19,10 @@ def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
     plan, experts = job.plan, job.model.experts
     if experts is None:
         if plan.ep > 1:
-            yield Fault("plan.ep", "needs a model with experts", plan.ep, "take plan.ep: 1")
+            yield Fault("plan.ep", "needs a model with experts", plan.ep, "use plan.ep: 1")
         for path, given in (("plan.etp", plan.etp), ("plan.ep_dispatch", plan.ep_dispatch)):
             if given not in (None, "all_to_all"):
-                yield Fault(path, "needs a model with experts", given, "leave it out")
+                yield Fault(path, "needs a model with experts", given, "remove it")
         return
     if experts.count % plan.ep:
         yield Fault("plan.ep", f"must divide the model's {experts.count} experts", plan.ep)
@@ -35,7 +35,7 @@ def _experts_divide_over_expert_ranks(job: Job) -> Iterator[Fault]:
             "plan.ep",
             f"ep x etp = {plan.ep} x {plan.expert_tp} must divide dp x cp x tp = {ranks}",
             plan.ep,
-            "lower plan.ep or plan.etp, or take fewer pipeline stages",
+            "lower plan.ep or plan.etp, or use fewer pipeline stages",
         )
 
 
@@ -53,10 +53,10 @@ def _experts_share_the_pipeline(job: Job) -> Iterator[Fault]:
     if strides[0] != strides[1]:
         yield Fault(
             "plan.rank_order",
-            f"puts the next pipeline stage {strides[0]} ranks on for dense layers and "
+            f"puts the next pipeline stage {strides[0]} ranks further for dense layers but "
             f"{strides[1]} for routed experts",
             plan.rank_order,
-            "put pp last, or choose etp x ep so that what comes before pp is as wide",
+            "put pp last, or choose etp x ep so that the axes before pp have the same product",
         )
 
 
@@ -68,14 +68,14 @@ def _experts_need_their_own_tokens(job: Job) -> Iterator[Fault]:
             "plan.sequence_parallel",
             "must be on for experts with tp > 1: else every rank would route the same tokens",
             plan.sequence_parallel,
-            "take plan.sequence_parallel: true, or plan.tp: 1",
+            "use plan.sequence_parallel: true, or plan.tp: 1",
         )
 
 
 def _two_level_dispatch_needs_gpu_kernels(job: Job) -> Iterator[Fault]:
     if job.plan.ep_dispatch == "hierarchical" and job.cluster.profile.network.library == "gloo":
-        rule = "is done by kernels on GPUs, and cluster.network.library is gloo"
-        hint = "take plan.ep_dispatch: all_to_all"
+        rule = "needs kernels on GPUs, but cluster.network.library is gloo"
+        hint = "use plan.ep_dispatch: all_to_all"
         yield Fault("plan.ep_dispatch", rule, job.plan.ep_dispatch, hint)
 
 
@@ -83,15 +83,15 @@ def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
     load, experts = job.plan.expert_load, job.model.experts
     if load is None:
         return
-    path, hint = "plan.expert_load", "leave it out"
+    path, hint = "plan.expert_load", "remove it"
     if experts is None:
         yield Fault(path, "needs a model with experts", load, hint)
         return
     if job.choices.data_parallelism.is_one_process:
         rule = "is not modelled with plan.data_parallel: data-parallel"
-        yield Fault(path, rule, load, f"{hint}, or take ddp")
+        yield Fault(path, rule, load, f"{hint}, or use ddp")
     if experts.capacity_factor is not None:
-        rule = "changes nothing with a capacity, to which every expert is padded and cut"
+        rule = "has no effect with a capacity, because every expert is padded or cut to it"
         yield Fault(path, rule, load, f"{hint}, or leave out model.experts.capacity_factor")
     given = len(load.loads) if load.loads is not None else experts.count
     if given != experts.count:
@@ -101,24 +101,24 @@ def _experts_receive_what_is_possible(job: Job) -> Iterator[Fault]:
     most = experts.count / experts.top_k
     if max(load.over_mean(experts.count)) > most:
         rule = (
-            f"gives an expert more than {most:g} times the mean, which is every token: "
-            f"each visits {experts.top_k} of {experts.count} experts, and none twice"
+            f"gives an expert more than {most:g} times the mean, which is every token: each uses "
+            f"{experts.top_k} of {experts.count} experts, none of them twice"
         )
-        yield Fault(path, rule, load, "spread the load wider")
+        yield Fault(path, rule, load, "spread the load over more experts")
 
 
 def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.overlap_ep and job.model.experts is None:
         rule = "needs a model with experts"
-        yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "leave it out")
+        yield Fault("plan.overlap_ep", rule, plan.overlap_ep, "remove it")
     if not plan.overlap_ep or plan.pp == 1:
         return
     schedule = job.choices.schedule
     can_pair = schedule.joins_passes or (plan.vpp > 1 and schedule.paired_order is not None)
     if not can_pair:
-        rule = "needs a schedule that runs a forward beside a backward"
-        hint = "take plan.vpp: 2 or more with interleaved-1f1b, or dualpipe or dualpipev"
+        rule = "needs a schedule that runs a forward and a backward at the same time"
+        hint = "use plan.vpp: 2 or more with interleaved-1f1b, or dualpipe or dualpipev"
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, hint)
 
 

@@ -23,8 +23,8 @@ def finetuning_faults(job: Job) -> Iterator[Fault]:
 def _master_weights_are_beside_others(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.master_weights is not None and plan.precision in ("fp32", "tf32"):
-        rule = f"has no meaning with plan.precision: {plan.precision}, whose weights are fp32"
-        yield Fault("plan.master_weights", rule, plan.master_weights, "leave it out")
+        rule = f"does not apply with plan.precision: {plan.precision}, whose weights are fp32"
+        yield Fault("plan.master_weights", rule, plan.master_weights, "remove it")
 
 
 def _documents_are_parts_of_sequences(job: Job) -> Iterator[Fault]:
@@ -34,13 +34,13 @@ def _documents_are_parts_of_sequences(job: Job) -> Iterator[Fault]:
     path = "batch.document_len"
     if length > job.batch.seq_len:
         rule = f"must be at most batch.seq_len = {job.batch.seq_len}"
-        yield Fault(path, rule, length, f"take {job.batch.seq_len}, or leave it out")
+        yield Fault(path, rule, length, f"use {job.batch.seq_len}, or remove it")
     if plan.attention_kernel != "flash":
-        rule = "needs a kernel that takes documents apart"
-        yield Fault(path, rule, length, "take plan.attention: flash")
+        rule = "needs a kernel that separates documents"
+        yield Fault(path, rule, length, "use plan.attention: flash")
     if plan.cp > 1:
-        rule = "is not modelled where ranks share a sequence"
-        yield Fault(path, rule, length, "take plan.cp: 1")
+        rule = "is not modelled if ranks share a sequence"
+        yield Fault(path, rule, length, "use plan.cp: 1")
 
 
 def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
@@ -50,4 +50,4 @@ def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
         given = getattr(plan, field)
         if given != usual:
             rule = f"is not modelled with plan.{field}: {given}"
-            yield Fault(path, rule, None, f"take plan.{field}: {usual}")
+            yield Fault(path, rule, None, f"use plan.{field}: {usual}")

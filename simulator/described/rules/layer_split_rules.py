@@ -28,7 +28,7 @@ def tensor_grid_faults(job: Job) -> Iterator[Fault]:
             "plan.tp",
             f"must be {_WHAT_FILLS[plan.tp_method]} for plan.tp_method: {plan.tp_method}",
             plan.tp,
-            f"take one of {', '.join(map(str, _grid_sizes(plan)))}",
+            f"use one of {', '.join(map(str, _grid_sizes(plan)))}",
         )
         return
     yield from _sizes_divide(job, grid)
@@ -49,8 +49,8 @@ def determinism_faults(job: Job) -> Iterator[Fault]:
 
 def _depth_has_a_meaning(plan: Plan) -> Iterator[Fault]:
     if plan.tp_depth > 1 and plan.tp_method != "2.5d":
-        rule = f"has no meaning with plan.tp_method: {plan.tp_method}"
-        yield Fault("plan.tp_depth", rule, plan.tp_depth, "leave it out, or take 2.5d")
+        rule = f"does not apply with plan.tp_method: {plan.tp_method}"
+        yield Fault("plan.tp_depth", rule, plan.tp_depth, "remove it, or use 2.5d")
 
 
 def _grid_sizes(plan: Plan) -> list[int]:
@@ -67,12 +67,12 @@ def _sizes_divide(job: Job, grid: TensorGrid) -> Iterator[Fault]:
             f"must be a multiple of {grid.token_ways}: {grid.method} ranks divide the sequences "
             "of a microbatch among them, because attention needs whole ones",
             job.batch.micro_batch,
-            f"take {grid.token_ways}, or a smaller plan.tp",
+            f"use {grid.token_ways}, or a smaller plan.tp",
         )
     for name, heads in (("heads", model.heads), ("kv heads", model.kv_heads)):
         if heads % q:
-            rule = f"lays {q} ranks along a side, which must divide the {heads} {name}"
-            yield Fault("plan.tp", rule, job.plan.tp, "take a smaller grid")
+            rule = f"puts {q} ranks along a side, which must divide the {heads} {name}"
+            yield Fault("plan.tp", rule, job.plan.tp, "use a smaller grid")
     pieces = q if grid.method == "2.5d" else q * q
     widths = {
         "hidden size": model.hidden,
@@ -82,7 +82,7 @@ def _sizes_divide(job: Job, grid: TensorGrid) -> Iterator[Fault]:
     for name, width in widths.items():
         if width % pieces:
             rule = f"cuts vectors and matrices into {pieces}, which must divide the {name} {width}"
-            yield Fault("plan.tp", rule, job.plan.tp, "take a smaller grid")
+            yield Fault("plan.tp", rule, job.plan.tp, "use a smaller grid")
 
 
 def _layers_without_a_grid(job: Job) -> Iterator[Fault]:
@@ -97,33 +97,33 @@ def _layers_without_a_grid(job: Job) -> Iterator[Fault]:
         (model.attention_sinks, "attention sinks"),
     ):
         if exists:
-            rule = f"has no layers for {what}: Colossal-AI has none to describe"
-            yield Fault("plan.tp_method", rule, method, "take plan.tp_method: 1d")
+            rule = f"does not support {what}: Colossal-AI has no such layers"
+            yield Fault("plan.tp_method", rule, method, "use plan.tp_method: 1d")
 
 
 def _options_without_a_grid(plan: Plan) -> Iterator[Fault]:
     method = plan.tp_method
     if plan.sequence_parallel:
-        rule = f"divides what plan.tp_method: {method} has divided already"
-        yield Fault("plan.sequence_parallel", rule, True, "leave it out")
+        rule = f"divides what plan.tp_method: {method} already divides"
+        yield Fault("plan.sequence_parallel", rule, True, "remove it")
     if plan.cp > 1:
-        rule = f"is not combined with plan.tp_method: {method}, which divides sequences whole"
-        yield Fault("plan.cp", rule, plan.cp, "take plan.cp: 1, or plan.tp_method: 1d")
+        rule = f"cannot be combined with plan.tp_method: {method}, which keeps sequences whole"
+        yield Fault("plan.cp", rule, plan.cp, "use plan.cp: 1, or plan.tp_method: 1d")
     if plan.zero == 3:
-        rule = f"has no framework that runs ZeRO 3 beside plan.tp_method: {method}"
-        yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 2 or less")
+        rule = f"runs in no framework together with plan.tp_method: {method}"
+        yield Fault("plan.zero", rule, plan.zero, "use plan.zero: 2 or less")
     if plan.optimizer not in _ELEMENT_WISE:
-        rule = f"is not modelled where plan.tp_method: {method} cuts matrices along both axes"
-        yield Fault("plan.optimizer", rule, plan.optimizer, "take adam, sgd or sgd-momentum")
+        rule = f"is not modelled if plan.tp_method: {method} divides matrices along both axes"
+        yield Fault("plan.optimizer", rule, plan.optimizer, "use adam, sgd or sgd-momentum")
     if plan.precision in ("fp8", "mxfp8", "nvfp4"):
-        rule = f"is not run by the products of plan.tp_method: {method}, which send 16 bits"
-        yield Fault("plan.precision", rule, plan.precision, "take bf16 or fp16")
+        rule = f"is not supported by plan.tp_method: {method}, which sends 16-bit numbers"
+        yield Fault("plan.precision", rule, plan.precision, "use bf16 or fp16")
     if plan.overlap_tp and method == "3d":
         rule = "needs steps to overlap, and 3d gathers whole operands before its one product"
-        yield Fault("plan.overlap_tp", rule, True, "leave it out")
+        yield Fault("plan.overlap_tp", rule, True, "remove it")
     if plan.gathers_logits:
         rule = f"must be on with plan.tp_method: {method}, which divides the vocabulary"
-        yield Fault("plan.stack.parallel_loss", rule, False, "leave it out")
+        yield Fault("plan.stack.parallel_loss", rule, False, "remove it")
 
 
 def context_faults(job: Job) -> Iterator[Fault]:
@@ -136,17 +136,17 @@ def _heads_divide_over_ranks(job: Job) -> Iterator[Fault]:
     plan, heads = job.plan, job.model.heads
     combines = plan.cp_method == "all_to_all+ring"
     if not combines and plan.cp_heads > 1:
-        rule = f"has no meaning with plan.cp_method: {plan.cp_method}"
-        yield Fault("plan.cp_heads", rule, plan.cp_heads, "take all_to_all+ring, or leave it out")
+        rule = f"does not apply with plan.cp_method: {plan.cp_method}"
+        yield Fault("plan.cp_heads", rule, plan.cp_heads, "use all_to_all+ring, or remove it")
     if combines and plan.cp % plan.cp_heads:
         yield Fault("plan.cp_heads", f"must divide plan.cp = {plan.cp}", plan.cp_heads)
     name, traders = ("cp_heads", plan.cp_heads) if combines else ("cp", plan.cp)
     if plan.cp > 1 and plan.cp_method.startswith("all_to_all") and heads % (plan.tp * traders):
         yield Fault(
             f"plan.{name}",
-            f"tp x {name} = {plan.tp * traders} must divide the {heads} heads that ranks trade",
+            f"tp x {name} = {plan.tp * traders} must divide the {heads} heads that ranks exchange",
             traders,
-            f"take plan.cp_method: ring, or a smaller plan.{name}",
+            f"use plan.cp_method: ring, or a smaller plan.{name}",
         )
 
 
@@ -158,7 +158,7 @@ def _scores_stay_in_a_kernel(job: Job) -> Iterator[Fault]:
             "context parallelism needs one fused attention kernel, and plan.attention is "
             f"{plan.attention_kernel}",
             plan.cp,
-            "take plan.attention: flash, or plan.cp: 1",
+            "use plan.attention: flash, or plan.cp: 1",
         )
 
 
@@ -171,5 +171,5 @@ def _layers_see_all_tokens(job: Job) -> Iterator[Fault]:
             "plan.cp",
             f"context parallelism is not simulated for attention windows ({window} tokens)",
             job.plan.cp,
-            "take plan.cp: 1",
+            "use plan.cp: 1",
         )

@@ -27,15 +27,17 @@ def offload_faults(job: Job) -> Iterator[Fault]:
 def _options_have_a_meaning(job: Job) -> Iterator[Fault]:
     offload = job.plan.offload
     if offload.activation_layers and not offload.activations:
-        rule, hint = "counts layers whose activations leave, but none do", "add activations: cpu"
+        rule = "counts layers with offloaded activations, but there are none"
+        hint = "add activations: cpu"
         yield Fault("plan.offload.activation_layers", rule, offload.activation_layers, hint)
     if offload.optimizer:
         return
     if offload.share < 1:
-        rule, hint = "is a share of an optimizer that stays on the GPU", "add optimizer: cpu"
+        rule = "is the offloaded share of the optimizer, which is not offloaded"
+        hint = "add optimizer: cpu"
         yield Fault("plan.offload.share", rule, offload.share, hint)
     if not offload.overlap:
-        rule, hint = "is about updates on the CPU, but there are none", "add optimizer: cpu"
+        rule, hint = "applies to updates on the CPU, but there are none", "add optimizer: cpu"
         yield Fault("plan.offload.overlap", rule, False, hint)
     if offload.delayed_update:
         rule, hint = "delays updates on the CPU, but there are none", "add optimizer: cpu"
@@ -46,32 +48,32 @@ def _stack_offloads(job: Job) -> Iterator[Fault]:
     offload, kind = job.plan.offload, job.choices.offloads
     given = offload.model_dump(exclude_defaults=True)
     if kind == "nothing":
-        hint = "take plan.stack: deepspeed, torchtitan or megatron-core"
+        hint = "use plan.stack: deepspeed, torchtitan or megatron-core"
         yield Fault("plan.offload", "the plan's stack offloads nothing", given, hint)
     if kind == "optimizer":
         if offload.parameters:
             rule = "the plan's stack keeps its weights on the GPU (Megatron-Core does)"
-            hint = "take plan.stack: deepspeed, or leave it out"
+            hint = "use plan.stack: deepspeed, or remove it"
             yield Fault("plan.offload.parameters", rule, offload.parameters, hint)
         if offload.optimizer == "nvme":
-            rule, hint = "only DeepSpeed keeps states on NVMe", "take cpu, or plan.stack: deepspeed"
+            rule, hint = "only DeepSpeed keeps states on NVMe", "use cpu, or plan.stack: deepspeed"
             yield Fault("plan.offload.optimizer", rule, "nvme", hint)
     if kind == "shards" and (offload.optimizer or offload.parameters):
         if (offload.optimizer, offload.parameters) != ("cpu", "cpu"):
             rule = "FSDP offloads parameters, gradients and optimizer together, and to the CPU"
-            hint = "take {optimizer: cpu, parameters: cpu}, or plan.stack: deepspeed"
+            hint = "use {optimizer: cpu, parameters: cpu}, or plan.stack: deepspeed"
             yield Fault("plan.offload", rule, given, hint)
         if offload.share < 1:
-            rule, hint = "FSDP offloads all or nothing", "leave it out, or plan.stack: deepspeed"
+            rule, hint = "FSDP offloads all or nothing", "remove it, or plan.stack: deepspeed"
             yield Fault("plan.offload.share", rule, offload.share, hint)
     if kind == "infinity" and offload.optimizer and offload.share < 1 and job.plan.zero < 3:
         rule = "DeepSpeed splits the update between CPU and GPU with ZeRO 3 only (its ratio)"
-        yield Fault("plan.offload.share", rule, offload.share, "take plan.zero: 3, or leave it out")
+        yield Fault("plan.offload.share", rule, offload.share, "use plan.zero: 3, or remove it")
     if kind != "optimizer" and not offload.overlap:
-        rule, hint = "is an option of Megatron-Core only", "leave it out"
+        rule, hint = "is an option of Megatron-Core only", "remove it"
         yield Fault("plan.offload.overlap", rule, False, hint)
     if kind != "infinity" and offload.delayed_update:
-        rule, hint = "only ZeRO-Offload delays updates", "take plan.stack: deepspeed"
+        rule, hint = "only ZeRO-Offload delays updates", "use plan.stack: deepspeed"
         yield Fault("plan.offload.delayed_update", rule, True, hint)
 
 
@@ -79,33 +81,33 @@ def _sharding_allows_it(job: Job) -> Iterator[Fault]:
     plan, offload = job.plan, job.plan.offload
     if offload.optimizer and plan.zero == 0:
         rule = "is part of sharded optimizers in every framework"
-        yield Fault("plan.offload.optimizer", rule, offload.optimizer, "take plan.zero: 1 or more")
+        yield Fault("plan.offload.optimizer", rule, offload.optimizer, "use plan.zero: 1 or more")
     if offload.parameters and plan.zero < 3:
         rule = f"needs plan.zero: 3: with ZeRO {plan.zero} every GPU holds all weights"
-        yield Fault("plan.offload.parameters", rule, offload.parameters, "take plan.zero: 3")
+        yield Fault("plan.offload.parameters", rule, offload.parameters, "use plan.zero: 3")
     if offload.optimizer == "nvme" and plan.zero < 3:
-        rule = "DeepSpeed swaps states to NVMe with ZeRO 3 only"
-        yield Fault("plan.offload.optimizer", rule, "nvme", "take plan.zero: 3, or cpu")
+        rule = "DeepSpeed keeps states on NVMe with ZeRO 3 only"
+        yield Fault("plan.offload.optimizer", rule, "nvme", "use plan.zero: 3, or cpu")
     if offload.parameters and not offload.optimizer:
-        rule = "leaves fp32 weights on the GPU that are made from those on the host"
+        rule = "needs the optimizer on the CPU as well, whose fp32 weights are on the host"
         hint = "add plan.offload.optimizer: cpu"
         yield Fault("plan.offload.parameters", rule, offload.parameters, hint)
     if offload.optimizer and job.choices.updates_whole_parameters:
-        rule = "no optimizer that gives ranks whole parameters updates on the CPU"
-        yield Fault("plan.offload.optimizer", rule, offload.optimizer, "leave it out")
+        rule = "optimizers that assign whole parameters to ranks do not update on the CPU"
+        yield Fault("plan.offload.optimizer", rule, offload.optimizer, "remove it")
 
 
 def _update_can_run_on_the_cpu(job: Job) -> Iterator[Fault]:
     plan, offload = job.plan, job.plan.offload
     if offload.optimizer and plan.optimizer not in _ON_THE_CPU:
-        rule = f"has no step on a CPU; those that have: {', '.join(_ON_THE_CPU)}"
-        yield Fault("plan.optimizer", rule, plan.optimizer, "take adam")
+        rule = f"cannot update on a CPU; these can: {', '.join(_ON_THE_CPU)}"
+        yield Fault("plan.optimizer", rule, plan.optimizer, "use adam")
     if offload.delayed_update and (plan.pp > 1 or offload.parameters or offload.share < 1):
         rule = (
             "is published for ZeRO-Offload: all of the optimizer on the CPU, parameters on the "
             "GPU, no pipeline"
         )
-        yield Fault("plan.offload.delayed_update", rule, True, "leave it out")
+        yield Fault("plan.offload.delayed_update", rule, True, "remove it")
 
 
 def _pipelines_allow_it(job: Job) -> Iterator[Fault]:
@@ -113,17 +115,17 @@ def _pipelines_allow_it(job: Job) -> Iterator[Fault]:
     if plan.pp == 1:
         return
     for name, reason in (
-        ("parameters", "is not modelled in a pipeline, in which DeepSpeed refuses ZeRO 3"),
+        ("parameters", "is not modelled in a pipeline, where DeepSpeed refuses ZeRO 3"),
         ("activations", "Megatron-Core and DeepSpeed refuse it inside a pipeline"),
     ):
         if getattr(offload, name):
-            yield Fault(f"plan.offload.{name}", reason, getattr(offload, name), "take plan.pp: 1")
+            yield Fault(f"plan.offload.{name}", reason, getattr(offload, name), "use plan.pp: 1")
     if offload.optimizer and (not job.choices.schedule.offloads or plan.post_validation):
         rule = (
             f"no framework updates on the CPU under {plan.schedule or 'post-validation'}: "
-            "the runtime of such schedules fuses its update into the pipeline on the GPU"
+            "the runtime of such schedules fuses the update into the pipeline on the GPU"
         )
-        yield Fault("plan.offload.optimizer", rule, offload.optimizer, "take plan.schedule: 1f1b")
+        yield Fault("plan.offload.optimizer", rule, offload.optimizer, "use plan.schedule: 1f1b")
 
 
 def _checkpoints_or_activations(job: Job) -> Iterator[Fault]:
@@ -134,16 +136,16 @@ def _checkpoints_or_activations(job: Job) -> Iterator[Fault]:
     count, most = plan.offload.activation_layers, job.model.layers - 1
     if count is not None and count > most:
         rule = f"must be below the {job.model.layers} layers of the model: the last one stays"
-        yield Fault("plan.offload.activation_layers", rule, count, f"take {most} or leave it out")
+        yield Fault("plan.offload.activation_layers", rule, count, f"use {most} or remove it")
     if count is not None and kind != "optimizer":
-        rule, hint = "is an option of Megatron-Core only", "leave it out"
+        rule, hint = "is an option of Megatron-Core only", "remove it"
         yield Fault("plan.offload.activation_layers", rule, count, hint)
     if kind == "optimizer" and plan.recompute != "none":
         rule = f"Megatron-Core refuses it with plan.recompute: {plan.recompute}"
-        yield Fault(path, rule, "cpu", "take plan.recompute: none")
+        yield Fault(path, rule, "cpu", "use plan.recompute: none")
     if kind == "infinity" and not _repeats_every_layer(plan):
         rule = "DeepSpeed offloads checkpoints of layers (cpu_checkpointing), and nothing else"
-        hint = "take plan.recompute: full, without plan.recompute_layers"
+        hint = "use plan.recompute: full, without plan.recompute_layers"
         yield Fault(path, rule, "cpu", hint)
 
 
@@ -157,28 +159,28 @@ def partition_faults(job: Job) -> Iterator[Fault]:
     if not plan.partition_activations:
         return
     if plan.recompute != "full":
-        rule = "divides the inputs of layers that are computed again, but none are"
-        yield Fault(path, rule, True, "take plan.recompute: full")
+        rule = "divides the inputs of recomputed layers, but there are none"
+        yield Fault(path, rule, True, "use plan.recompute: full")
     if plan.tp == 1:
         rule = "divides checkpoints over tensor-parallel ranks, but plan.tp is 1"
-        yield Fault(path, rule, True, "leave it out")
+        yield Fault(path, rule, True, "remove it")
     if plan.cuts_boundary:
         rule = (
-            "has nothing left to divide: with sequence parallelism, and on a grid of "
-            "tensor-parallel ranks, they keep parts already"
+            "has nothing to divide: with sequence parallelism, or on a grid of tensor-parallel "
+            "ranks, each rank already keeps a part"
         )
-        yield Fault(path, rule, True, "leave it out, or take plan.sequence_parallel: false")
+        yield Fault(path, rule, True, "remove it, or use plan.sequence_parallel: false")
 
 
 def contiguity_faults(job: Job) -> Iterator[Fault]:
     """A buffer of fixed size holds checkpoints, and nothing that comes in other sizes."""
     plan, path = job.plan, "plan.contiguous_checkpoints"
     if plan.contiguous_checkpoints and not _repeats_every_layer(plan):
-        rule = "is for the inputs of layers, where all of them are computed again"
-        yield Fault(path, rule, True, "take plan.recompute: full, without plan.recompute_layers")
+        rule = "is for the inputs of layers if all layers are recomputed"
+        yield Fault(path, rule, True, "use plan.recompute: full, without plan.recompute_layers")
     if plan.contiguous_checkpoints and plan.offload.activations:
-        rule = "keeps on the GPU what plan.offload.activations takes away"
-        yield Fault(path, rule, True, "leave one of them out")
+        rule = "keeps on the GPU what plan.offload.activations offloads"
+        yield Fault(path, rule, True, "remove one of them")
 
 
 def _host_is_described(job: Job) -> Iterator[Fault]:
@@ -186,16 +188,16 @@ def _host_is_described(job: Job) -> Iterator[Fault]:
     if offload.optimizer and not host.memory_bandwidth_bytes_per_s:
         yield Fault(
             "cluster.host.memory_bandwidth",
-            f"is needed for an update on the CPU, but {job.cluster.profile.name} does not say it",
-            hint='say what all sockets of a node reach together, for example "400 GB/s"',
+            f"is needed for an update on the CPU, but {job.cluster.profile.name} does not state it",
+            hint='give the bandwidth of all sockets of a node together, for example "400 GB/s"',
         )
     if not host.pcie_bytes_per_s:
-        yield Fault("cluster.host.pcie", "must be above 0: copies to the host pass it", 0)
+        yield Fault("cluster.host.pcie", "must be above 0: copies to the host use it", 0)
     if "nvme" in (offload.optimizer, offload.parameters) and host.nvme is None:
         yield Fault(
             "cluster.host.nvme",
-            f"is needed for offloading to NVMe, but {job.cluster.profile.name} does not say it",
-            hint='say for example {size: "15 TB", read: "25 GB/s", write: "20 GB/s"} of a node',
+            f"is needed for offloading to NVMe, but {job.cluster.profile.name} does not state it",
+            hint='for example {size: "15 TB", read: "25 GB/s", write: "20 GB/s"} of a node',
         )
 
 
@@ -225,10 +227,10 @@ def _only_whole_layers_can_be_counted(job: Job) -> Iterator[Fault]:
     path, value = "plan.recompute_layers", plan.recompute_layers
     if plan.recompute != "full":
         rule = f"counts whole layers, but plan.recompute is {plan.recompute}"
-        yield Fault(path, rule, value, "set plan.recompute: full, or leave it out")
+        yield Fault(path, rule, value, "set plan.recompute: full, or remove it")
     if not job.choices.schedule.recomputes_blocks:
-        rule = f"is Megatron's block method, which does not run under {plan.schedule}"
-        yield Fault(path, rule, value, "leave it out, or take plan.schedule: 1f1b")
+        rule = f"is Megatron's block method, which does not run with {plan.schedule}"
+        yield Fault(path, rule, value, "remove it, or use plan.schedule: 1f1b")
 
 
 def _modules_are_what_selective_repeats(job: Job) -> Iterator[Fault]:
@@ -236,11 +238,11 @@ def _modules_are_what_selective_repeats(job: Job) -> Iterator[Fault]:
     path, value = "plan.recompute_modules", list(plan.recompute_modules)
     if plan.recompute != "selective":
         rule = f"names parts of layers, but plan.recompute is {plan.recompute}"
-        yield Fault(path, rule, value, "set plan.recompute: selective, or leave it out")
+        yield Fault(path, rule, value, "set plan.recompute: selective, or remove it")
     policy = job.choices.selective_policy
     if policy != "core-attention":
-        rule = f"is Megatron-Core's, but selective means {policy} in the plan's stack"
-        yield Fault(path, rule, value, "leave it out, or take plan.stack: megatron-core")
+        rule = f"belongs to Megatron-Core, but selective means {policy} in the plan's stack"
+        yield Fault(path, rule, value, "remove it, or use plan.stack: megatron-core")
 
 
 def _modules_are_in_the_model(job: Job) -> Iterator[Fault]:
@@ -253,10 +255,10 @@ def _modules_are_in_the_model(job: Job) -> Iterator[Fault]:
         "moe_act": (experts is not None, "experts"),
         "moe": (experts is not None, "experts"),
         "shared_experts": (shares, "shared experts"),
-        "mlp": (has_norms, "a norm before the MLP, behind attention"),
+        "mlp": (has_norms, "a norm between attention and the MLP"),
     }
     for module in dict.fromkeys(job.plan.recompute_modules):
         is_there, what = needs.get(module, (True, ""))
         if not is_there:
             yield Fault("plan.recompute_modules", f"needs a model with {what}", module,
-                        "leave it out")  # fmt: skip
+                        "remove it")  # fmt: skip

@@ -26,7 +26,7 @@ def plan_units(job: Job) -> int:
 def _virtual_stages_need_a_pipeline(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.vpp > 1 and plan.pp == 1:
-        yield Fault("plan.vpp", "needs a pipeline, plan.pp > 1", plan.vpp, "take plan.vpp: 1")
+        yield Fault("plan.vpp", "needs a pipeline, plan.pp > 1", plan.vpp, "use plan.vpp: 1")
     units = plan_units(job)
     if plan.layout is None and units < plan.pp * plan.vpp:
         yield Fault(
@@ -81,8 +81,8 @@ def _stages_update_together(job: Job) -> Iterator[Fault]:
 def _post_validation_needs_a_pipeline(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.post_validation and plan.pp == 1:
-        rule = "needs a pipeline, plan.pp > 1: else there is no other stage to wait for"
-        yield Fault("plan.post_validation", rule, plan.post_validation, "leave it out")
+        rule = "needs a pipeline, plan.pp > 1: with a single stage there is nothing to wait for"
+        yield Fault("plan.post_validation", rule, plan.post_validation, "remove it")
 
 
 def _layout_holds_the_model(job: Job) -> Iterator[Fault]:
@@ -98,7 +98,7 @@ def _layout_holds_the_model(job: Job) -> Iterator[Fault]:
     if given != stages:
         rule = f"has {given} stages, but pp x vpp = {plan.pp} x {plan.vpp} = {stages}"
         divides = given and given % plan.pp == 0
-        hint = f"or take plan.vpp: {given // plan.pp}" if divides else "add or remove stages"
+        hint = f"or use plan.vpp: {given // plan.pp}" if divides else "add or remove stages"
         yield Fault("plan.layout", rule, layout, hint)
     if sum(counts) != layers:
         rule = f"has {sum(counts)} layers, but the model has {layers}"
@@ -121,8 +121,10 @@ def _layout_is_given_once(job: Job) -> Iterator[Fault]:
     )  # fmt: skip
     others = [f"plan.{way}" for way in ways if getattr(plan, way)]
     if plan.layout is not None and others:
-        rule = f"already says which layers each stage holds, as {' and '.join(others)} would"
-        yield Fault("plan.layout", rule, plan.layout, "leave one of them out")
+        rule = (
+            f"conflicts with {' and '.join(others)}: each of them gives the layers of every stage"
+        )
+        yield Fault("plan.layout", rule, plan.layout, "remove one of them")
 
 
 _RULES = (

@@ -28,8 +28,8 @@ def _pools_are_built_alike(job: Job) -> Iterator[Fault]:
             if here != there:
                 yield Fault(
                     f"cluster.pools.{number}.network.{name}",
-                    f"must be {there} as in the first pool: nodes of different sizes in one "
-                    "cluster are not modelled",
+                    f"must be {there} as in the first pool: nodes of different sizes are not "
+                    "modelled",
                     here,
                 )
     for number, pool in enumerate(job.cluster.pools[:-1]):
@@ -38,7 +38,7 @@ def _pools_are_built_alike(job: Job) -> Iterator[Fault]:
                 f"cluster.pools.{number}.gpus",
                 f"must be a multiple of {domain}: a node has GPUs of one kind",
                 pool.gpus,
-                f"take {max(1, round(pool.gpus / domain)) * domain}",
+                f"use {max(1, round(pool.gpus / domain)) * domain}",
             )
 
 
@@ -49,13 +49,13 @@ def _plan_spans_pools(job: Job) -> Iterator[Fault]:
             "plan.data_parallel",
             "is not modelled over pools of different GPUs",
             plan.data_parallel,
-            "take ddp, or one pool",
+            "use ddp, or one pool",
         )
     if plan.offload.is_used:
         yield Fault(
             "plan.offload",
-            "is not modelled over pools of different GPUs, whose hosts differ, too",
-            hint="leave it out, or take one pool",
+            "is not modelled over pools of different GPUs, because their hosts differ as well",
+            hint="remove it, or use one pool",
         )
 
 
@@ -72,7 +72,7 @@ def refuse_pools(job: Job, question: str) -> None:
     if job.cluster.pools:
         raise InputError.single(
             "cluster.pools",
-            f"{question} is worked out for clusters of one kind of GPU only",
+            f"{question} is computed for clusters with one kind of GPU only",
             job.cluster.name,
-            "ask of one pool: write its profile and gpus in place of pools",
+            "use a single pool: write its profile and gpus instead of pools",
         )

@@ -71,7 +71,7 @@ def rates_beyond_hardware(profile: HardwareProfile) -> Iterator[Fault]:
     for path, (rate, fastest) in given.items():
         if rate > fastest.rate:
             text = format_quantity(rate, fastest.dimension)
-            rule = f"is more than the fastest of today reaches, {fastest.text}"
+            rule = f"is more than the fastest known today, {fastest.text}"
             yield Fault(path, rule, text, _meant(rate, fastest))
 
 
@@ -112,25 +112,25 @@ def _nics_divide(network: Network, path: str) -> Iterator[Fault]:
 
 def _tier_says_what_is_below(tier: SwitchTier, path: str) -> Iterator[Fault]:
     if tier.gpus == 0 and tier != SwitchTier():
-        rule = "is missing: nothing climbs above switches that hold the whole cluster"
-        yield Fault(f"{path}.gpus", rule, tier.gpus, "say how many GPUs meet in these switches")
+        rule = "is missing: uplinks need the number of GPUs below these switches"
+        yield Fault(f"{path}.gpus", rule, tier.gpus, "give the number of GPUs below these switches")
 
 
 def _tier_holds_whole_domains(tier: SwitchTier, network: Network, path: str) -> Iterator[Fault]:
     domain = network.scale_up.gpus
     if tier.gpus % domain:
         rule = f"must be a multiple of the {domain} GPUs that the scale-up links join"
-        yield Fault(f"{path}.gpus", rule, tier.gpus, f"take {-(-tier.gpus // domain) * domain}")
+        yield Fault(f"{path}.gpus", rule, tier.gpus, f"use {-(-tier.gpus // domain) * domain}")
 
 
 def _pods_hold_whole_leafs(fabric: Fabric, path: str) -> Iterator[Fault]:
     leaf, pod = fabric.leaf.gpus, fabric.pod.gpus
     if pod and not leaf:
-        rule = "is missing: pods are made of leafs"
-        yield Fault(f"{path}.leaf.gpus", rule, leaf, "say how many GPUs meet in a leaf")
+        rule = "is missing: pods consist of leafs"
+        yield Fault(f"{path}.leaf.gpus", rule, leaf, "give the number of GPUs below a leaf")
     elif pod and pod % leaf:
         rule = f"must be a multiple of the {leaf} GPUs below a leaf"
-        yield Fault(f"{path}.pod.gpus", rule, pod, f"take {-(-pod // leaf) * leaf}")
+        yield Fault(f"{path}.pod.gpus", rule, pod, f"use {-(-pod // leaf) * leaf}")
 
 
 _SHARES = ("efficiency", "low_latency_share")
@@ -172,7 +172,7 @@ def _domain_and_node_divide(network: Network, path: str) -> Iterator[Fault]:
             f"{path}.scale_up.gpus",
             f"must divide, or be a multiple of, the {node} GPUs of a node",
             domain,
-            f"take {node}, or correct gpus_per_node",
+            f"use {node}, or correct gpus_per_node",
         )
 
 
@@ -183,8 +183,8 @@ def _scale_up_carries(network: Network, path: str) -> Iterator[Fault]:
         needed.append("in_switch_efficiency")
     for name in needed:
         if not getattr(up, name):
-            rule = f"must be above 0: {up.gpus} GPUs talk over these links"
-            hint = "or set scale_up.gpus: 1 if each is alone"
+            rule = f"must be above 0: {up.gpus} GPUs communicate over these links"
+            hint = "or set scale_up.gpus: 1 if there are no such links"
             yield Fault(f"{path}.scale_up.{file_name_of_field(name)}", rule, 0, hint)
 
 
@@ -192,7 +192,10 @@ def _fabric_carries(network: Network, path: str) -> Iterator[Fault]:
     fabric = network.fabric
     for name in ("nic_bytes_per_s", *_SHARES) if fabric.nics_per_node else ():
         if not getattr(fabric, name):
-            rule = f"must be above 0: {fabric.nics_per_node} NICs per node carry what crosses"
+            rule = (
+                f"must be above 0: {fabric.nics_per_node} NICs per node carry the traffic "
+                "between nodes"
+            )
             hint = "or set fabric.nics_per_node: 0 if there is no fabric"
             yield Fault(f"{path}.fabric.{file_name_of_field(name)}", rule, 0, hint)
 
@@ -202,10 +205,10 @@ def _fabric_is_described(network: Network, path: str, gpus: int) -> Iterator[Fau
     if not network.fabric.nics_per_node:
         yield Fault(
             f"{path}.fabric.nics_per_node",
-            f"must be above 0: groups of {gpus} GPUs cross from one domain of {domain} to the "
-            "next, over a fabric that is not described",
+            f"must be above 0: groups of {gpus} GPUs span more than one scale-up domain of "
+            f"{domain} GPUs, but no fabric is described",
             0,
-            f"describe it (kind, nics_per_node, nic), or take at most {domain} GPUs",
+            f"describe it (kind, nics_per_node, nic), or use at most {domain} GPUs",
         )
 
 
@@ -260,7 +263,7 @@ def _peaks_are_dense(profile: HardwareProfile) -> Iterator[Fault]:
             ratio = faster / slower
             rule = f"is {ratio:.1f} times the {wide} peak, so it is probably a sparse figure"
             given = format_quantity(faster, "flop_per_s")
-            yield Fault(f"device.peak.{narrow}", rule, given, "give dense figures throughout")
+            yield Fault(f"device.peak.{narrow}", rule, given, "give dense figures only")
 
 
 def _products_have_a_peak(profile: HardwareProfile) -> Iterator[Fault]:
@@ -289,8 +292,8 @@ def _memory_is_the_fastest_and_the_largest(profile: HardwareProfile) -> Iterator
     }
     for path, rate in rates.items():
         if rate > device.memory_bandwidth_bytes_per_s:
-            rule = "is faster than device.memory_bandwidth, from which it is fed"
-            yield Fault(path, rule, format_rate(rate), "give it per GPU and one way")
+            rule = "is faster than device.memory_bandwidth, its source of data"
+            yield Fault(path, rule, format_rate(rate), "give it per GPU and direction")
     for name in ("context_bytes", "l2_cache_bytes"):
         size: float = getattr(device, name)
         if size >= device.memory_bytes:

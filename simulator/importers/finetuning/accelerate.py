@@ -118,7 +118,7 @@ def _together(paths: Sequence[str | Path]) -> dict[str, Any]:
         for key, value in found.items():
             if key in values and values[key] != value:
                 rule = f"is {values[key]!r} in another file"
-                raise InputError.single(key, rule, value, "take it out of one", origin)
+                raise InputError.single(key, rule, value, "remove it from one of them", origin)
             values[key] = value
     return values
 

@@ -55,5 +55,5 @@ def _check_that_it_trains(settings: Settings) -> None:
         settings.fault("stage", rule, stage, leave_out("stage"))
     trains = settings.switch("do_train", default=settings.states("per_device_train_batch_size"))
     if not trains:
-        rule = "is not true, so the file trains nothing"
-        settings.fault("do_train", rule, settings.get("do_train"), "give a file that trains")
+        rule = "is not true, so the file does not train"
+        settings.fault("do_train", rule, settings.get("do_train"), "give a training file")

@@ -89,7 +89,7 @@ def files_beside(paths: Sequence[str | Path], wanted: str) -> Beside:
 
 
 def kind_of_sharding(settings: Settings, beside: Beside) -> str:
-    """``deepspeed``, ``fsdp`` or ``ddp``, as TrainingArguments say it."""
+    """``deepspeed``, ``fsdp`` or ``ddp``, as TrainingArguments set it."""
     if settings.get(_DEEPSPEED) or settings.section(_DEEPSPEED) or beside.files:
         return "deepspeed"
     # A configuration without a strategy is of no effect; axolotl's version 2 needs none.
@@ -185,9 +185,11 @@ def _deepspeed_settings(settings: Settings, beside: Beside) -> tuple[str, Mappin
     facts = shipped_facts("importers/deepspeed_files")
     for pattern, values in facts["files"].items():
         if re.fullmatch(pattern, Path(name).name):
-            settings.assumed.append(f"{name} is not here: it says what the framework ships so")
+            settings.assumed.append(
+                f"{name} is not here; the framework's shipped file of that name applies"
+            )
             return name, {**facts["common"], **values}
-    rule = "names a file that is not beside the settings"
+    rule = "names a file that is not in the folder of the settings"
     settings.fault(_DEEPSPEED, rule, name, "give it as a second file")
     return name, {}
 

@@ -45,7 +45,7 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
     settings = Settings(resolved(flat(values, origin), given.definitions), "torchtune")
     settings.define(given.definitions)
     if f"optimizer.{_COMPONENT}" not in settings.keys:
-        rule = "is no recipe of training: it has no optimizer"
+        rule = "is not a recipe of training: it has no optimizer"
         raise InputError.single("optimizer", rule, file=origin, hint=_WANTED)
     draft = Draft(model=_model(settings, given), stack="torchtune")
     draft.gpus = given.gpus or (1 if _ALONE in Path(path).stem else None)
@@ -95,7 +95,7 @@ def _model(settings: Settings, given: Given) -> ModelDocument | None:
     plain = plain.removesuffix("_instruct").removesuffix("_base")
     name = option_table("torchtune", "models").get(plain)
     if name is None:
-        rule = "is a model whose dimensions the file does not say, and no shipped one"
+        rule = "is not a shipped model, and the file does not state its dimensions"
         settings.fault(f"model.{_COMPONENT}", rule, builder, ASK_FOR_MODEL)
         return None
     return shipped_model(name)
@@ -116,4 +116,4 @@ def _batch(settings: Settings, draft: Draft, given: Given) -> None:
     ranks = (draft.gpus or 0) // draft.plan["tp"]
     if draft.micro_batch and ranks:
         draft.global_batch = draft.micro_batch * ranks * steps
-    settings.assumed.append("every sequence has the length that is given")
+    settings.assumed.append("every sequence is assumed to have the given length")

@@ -219,10 +219,10 @@ def _accumulation(settings: Settings) -> int:
 def _batch(settings: Settings, draft: Draft, given: Given, defaults: Defaults) -> None:
     micro = settings.whole(*_SPELLINGS["micro"], default=None, least=1)
     if micro is None and not given.micro_batch:
-        settings.assumed.append(f"{defaults.micro} sequences at a time, the trainer's default")
+        settings.assumed.append(f"{defaults.micro} sequences per microbatch, the trainer's default")
     draft.micro_batch = given.micro_batch or micro or defaults.micro
     dp = (draft.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
     steps = _accumulation(settings)
     if dp:
         draft.global_batch = draft.micro_batch * dp * steps
-    settings.assumed.append("every sequence has the length that the settings allow")
+    settings.assumed.append("every sequence is assumed to have the largest length of the settings")

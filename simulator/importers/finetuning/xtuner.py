@@ -41,7 +41,7 @@ def read_xtuner_config(path: str | Path, given: Given) -> tuple[Job, ImportRepor
     origin = str(path)
     names, notes = read_python_settings(Path(path))
     if "model" not in names:
-        rule, hint = "assigns no model, so it is no configuration of XTuner", "give one"
+        rule, hint = "assigns no model, so it is not a configuration of XTuner", "give one"
         raise InputError.single("model", rule, hint=hint, file=origin)
     values = {key: value for key, value in flat(names, origin).items() if not key.endswith(TARGET)}
     settings = Settings(values, "XTuner")
@@ -53,7 +53,7 @@ def read_xtuner_config(path: str | Path, given: Given) -> tuple[Job, ImportRepor
     draft.plan = _plan(settings)
     if "plan.zero" not in given.changes:
         settings.assumed.append(
-            "ranks shard nothing, as without --deepspeed; --set plan.zero=2 says otherwise"
+            "ranks shard nothing, as without --deepspeed; --set plan.zero=2 changes that"
         )
     draft.seq_len = settings.whole("max_length", default=None, least=1)
     _batch(settings, draft, given)
@@ -99,4 +99,6 @@ def _batch(settings: Settings, draft: Draft, given: Given) -> None:
     if draft.micro_batch and ranks:
         draft.global_batch = draft.micro_batch * ranks * (steps or 1)
     if not settings.switch("pack_to_max_length"):
-        settings.assumed.append("every sequence has the length that the settings allow")
+        settings.assumed.append(
+            "every sequence is assumed to have the largest length of the settings"
+        )

@@ -95,7 +95,7 @@ def _launch(script: Script, origin: str) -> tuple[list[str], str, list[str]]:
     trained = [word for command in script.commands for word in command if word.endswith(".py")]
     if other := next((word for word in trained if not is_language_model(word)), None):
         raise _another_network(other, origin)
-    rule = f"has no command with {_MARK}, so none that starts Megatron-LM"
+    rule = f"has no command with {_MARK}, so it does not start Megatron-LM"
     raise InputError.single("", rule, file=origin, hint=_WANTED)
 
 
@@ -120,7 +120,7 @@ def _functional_test(path: str | Path) -> Script | None:
 
 
 def _another_network(name: str, origin: str) -> InputError:
-    rule = "trains a network that is no language model of decoder layers"
+    rule = "trains a network that is not a language model of decoder layers"
     return UnsupportedError.single("", rule, name, file=origin)
 
 

@@ -1,6 +1,6 @@
 """How do settings of Megatron-Core become a model, a plan and a batch?
 
-Megatron-LM's command line, NeMo and Megatron-Bridge say the same things with mostly the
+Megatron-LM's command line, NeMo or Megatron-Bridge say the same things with mostly the
 same names (``simulator/facts/importers/megatron.yaml``); their importers bring them into
 one flat mapping, and this file says what it means. Defaults are those of Megatron-LM.
 """
@@ -100,7 +100,7 @@ def _virtual_stages(settings: Settings, pp: int, layers: int | None) -> dict[str
     found: dict[str, Any] = {"vpp": given or 1}
     if (group := settings.whole(*_CHUNK_GROUPS, default=pp)) != pp:
         key, _ = settings.first(*_CHUNK_GROUPS)
-        rule = f"is not modelled: chunks take turns after as many microbatches as stages, {pp}"
+        rule = f"is not modelled: chunks alternate after as many microbatches as stages, {pp}"
         settings.fault(key, rule, group, leave_out(key))
     if per_chunk and layers:
         if layers % (pp * per_chunk):
@@ -158,7 +158,7 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
     if cp == 1 or method != "all_to_all+ring":
         return {"cp": cp, "cp_method": method if cp > 1 else "ring"}
     if not (isinstance(sizes, list) and len(sizes) == 2 and str(sizes[0]).isdigit()):
-        rule = "must be two numbers for a2a+p2p: ranks that trade heads, and rings between them"
+        rule = "must be two numbers for a2a+p2p: ranks that exchange heads, and rings between them"
         settings.fault(_CP_SIZES, rule, sizes)
         return {}
     return {"cp": cp, "cp_method": method, "cp_heads": int(sizes[0])}
@@ -235,7 +235,7 @@ def _recomputation(settings: Settings) -> dict[str, object]:
     named = settings.get("recompute_modules")  # of no meaning beside anything but selective
     if settings.switch("moe_layer_recompute"):
         if granularity == "full":
-            rule = "must be left out where whole layers are computed again"
+            rule = "must be left out if whole layers are recomputed"
             settings.fault("moe_layer_recompute", rule, value=True)
         granularity, named = "selective", _with_experts(named)
     modules = _modules(settings, named) if granularity == "selective" else {}
@@ -264,7 +264,7 @@ def _modules(settings: Settings, given: object) -> dict[str, object]:
     for name in names:
         if name not in known:
             rule = f"is not modelled; known: {', '.join(known)}"
-            settings.fault("recompute_modules", rule, name, "take recompute_granularity full")
+            settings.fault("recompute_modules", rule, name, "use recompute_granularity full")
     return {"recompute_modules": names}
 
 

@@ -1,6 +1,6 @@
 """What leaves the GPU under Megatron-Core's settings, and in which formats is the rest kept?
 
-Megatron-LM's command line, NeMo and Megatron-Bridge spell these the same way. What a plan cannot
+Megatron-LM's command line, NeMo or Megatron-Bridge spell these the same way. What a plan cannot
 say of them (16-bit moments, some layers' activations on the host) is a fault.
 
 Source: Megatron-LM's ``arguments.py``, ``HybridDeviceOptimizer`` and ``TransformerConfig``
@@ -20,7 +20,7 @@ _FORMATS: Mapping[str, str] = {**dict.fromkeys(_FP32, "fp32"), **dict.fromkeys(_
 _STATES = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 """Formats of what the optimizer keeps; a plan has fp32 ones."""
 _MUON = (
-    ("muon_num_ns_steps", (5,), "takes other than five Newton-Schulz steps"),
+    ("muon_num_ns_steps", (5,), "uses a number of Newton-Schulz steps other than five"),
     ("muon_tp_mode", ("blockwise",), "gathers the parts of tensor-parallel ranks"),
     ("muon_fp32_matmul_prec", ("medium", "low"), "orthogonalises in another format than bf16"),
 )
@@ -55,7 +55,7 @@ def _check_pinning(settings: Settings) -> None:
         is_pinned = settings.switch(f"pin_{what}", default=True)
         if settings.switch(f"no_pin_{what}") or not is_pinned:
             key = f"pin_{what}" if settings.states(f"pin_{what}") else f"no_pin_{what}"
-            rule = "is not modelled: copies pass pinned memory"
+            rule = "is not modelled: copies use pinned memory"
             settings.fault(key, rule, settings.get(key), leave_out(key))
 
 
@@ -90,7 +90,7 @@ def keeps_16_bit_gradients(settings: Settings) -> bool:
     if formats["main_grads_dtype"] == "fp32":
         return False
     if settings.switch("accumulate_allreduce_grads_in_fp32") or not settings.switch("bf16"):
-        rule = "must be fp32 where gradients are not accumulated in bf16"
+        rule = "must be fp32 if gradients are not accumulated in bf16"
         settings.fault("main_grads_dtype", rule, settings.get("main_grads_dtype"))
     return True
 

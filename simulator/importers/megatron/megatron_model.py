@@ -15,7 +15,7 @@ from simulator.importers.hub_models import ASK_FOR_MODEL
 from simulator.importers.settings import Settings, option_table, spellings_table
 
 COUNTS = spellings_table("megatron", "counts")
-"""Fields that are one whole number, and the options that say it."""
+"""Fields that are one whole number, and the options that set it."""
 SWITCHES = spellings_table("megatron", "switches")
 """Fields that are true where an option is given, and false where it is not."""
 _VOCABULARIES = option_table("megatron", "tokenizer_vocabulary")
@@ -116,7 +116,7 @@ def encoder_fields(settings: Settings, model: dict[str, Any]) -> dict[str, Any]:
 def _obligatory(settings: Settings, field: str, *, is_needed: bool) -> int:
     value = count_of(settings, field, None)
     if value is None and is_needed:
-        settings.fault(COUNTS[field][0], "is needed to know the model", hint=ASK_FOR_MODEL)
+        settings.fault(COUNTS[field][0], "is needed to determine the model", hint=ASK_FOR_MODEL)
     return value or 1
 
 
@@ -218,7 +218,7 @@ def _window(settings: Settings) -> dict[str, Any]:
         return {}
     left = re.match(r"[\[(]?\s*(\d+)", str(given))
     if left is None:
-        settings.fault("window_size", "must be tokens before and after, such as 127,0", given)
+        settings.fault("window_size", "must be the tokens before and after, such as 127,0", given)
         return {}
     every = settings.whole("window_attn_skip_freq", default=1)
     return {"sliding_window": int(left[1]) + 1, "sliding_window_every": every}
@@ -268,7 +268,7 @@ def _expert_layers(settings: Settings, layers: int) -> dict[str, int]:
     if every and pattern == [i % every == 0 for i in range(layers)] and layers % every == 0:
         settings.assumed.append(f"the last, not the first, of every {every} layers has experts")
         return {"every": every}
-    rule = "must be leading dense layers, or experts in every so many; others are not modelled"
+    rule = "must be leading dense layers, or experts in every N layers; others are not modelled"
     settings.fault("moe_layer_freq", rule, given)
     return {}
 

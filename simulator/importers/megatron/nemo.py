@@ -73,7 +73,8 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
         settings.add_defaults(option_table("nemo", "recipe_defaults"))
     elif "num_layers" not in settings.keys:
         settings.assumed.append(
-            "what the file leaves out is as Megatron-LM has it; a recipe in Python may differ"
+            "settings that are not in the file have Megatron-LM's defaults; a recipe in Python "
+            "may differ"
         )
     nodes, devices = settings.whole("trainer.num_nodes"), settings.whole("trainer.devices")
     gpus = given.gpus or (nodes * devices if nodes and devices else None)

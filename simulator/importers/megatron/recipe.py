@@ -57,7 +57,7 @@ def read_python_recipe(origin: str) -> tuple[dict[str, Any], list[str]]:
         raise InputError.single("", "has several recipes", file=file, hint=hint)
     written, notes = read_python_config(Path(file), function or _USUAL)
     if re.search(r"_recipe$|_config$", str(written.get(TARGET, ""))):
-        rule = f"starts from {written[TARGET]}, which is not beside it"
+        rule = f"starts from {written[TARGET]}, which is not in its folder"
         raise InputError.single("", rule, file=file, hint="give the file of that recipe")
     values = dict(_with_moved_sections(flat(_with_overlaps(written), origin)))
     return {key: value for key, value in values.items() if not _is_name(key)}, notes

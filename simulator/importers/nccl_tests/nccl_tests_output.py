@@ -73,7 +73,7 @@ def read_text(
         line = _LABEL.sub("", _COLOUR.sub("", raw), count=1)
         reader.read(line, count)
     if not reader.runs:
-        rule = "is no output of nccl-tests or rccl-tests: no line '# nThread ... nGpus ...'"
+        rule = "is not output of nccl-tests or rccl-tests: no line '# nThread ... nGpus ...'"
         hint = "give all that they print, from '#       size' on at the least, or their JSON"
         raise InputError.single("", rule, hint=hint, file=file)
     for run in reader.runs:
@@ -143,7 +143,7 @@ class _Reader:
         rank, group, process, host, gpu = device.groups()
         known = self.runs[-1].devices
         if known and int(rank) <= known[-1].rank:
-            rule = f"names rank {rank} after rank {known[-1].rank}: every process ran alone"
+            rule = f"names rank {rank} after rank {known[-1].rank}: each process ran by itself"
             hint = "build nccl-tests with MPI=1, so that the processes form one group"
             raise InputError.single(f"line {count}", rule, hint=hint, file=self.file)
         known.append(Device(int(rank), int(group or 0), host, f"{host} {process}", gpu))
@@ -169,7 +169,7 @@ class _Reader:
             return
         algorithm = ALGORITHM_OF_NAME.get(named[2].lower(), "")
         if not algorithm:
-            sentence = f"line {count}: NCCL_ALGO is set to what is no one algorithm of ours: any"
+            sentence = f"line {count}: NCCL_ALGO is not a single known algorithm: any is assumed"
             self.assumed.append(sentence)
         elif self.runs and named[1] != "=":
             self.runs[-1].algorithm = algorithm
@@ -185,7 +185,7 @@ class _Reader:
             return
         if not self._columns:
             if _TYPES.match(cells[2]):
-                rule = "is a row of a table without its heading"
+                rule = "is a table row without a heading"
                 hint = "keep the line '#       size ...' above the table: it names the columns"
                 raise InputError.single(f"line {count}", rule, hint=hint, file=self.file)
             return
@@ -213,7 +213,8 @@ class _Reader:
         stamps = 1 if columns[-1] == "timestamp" else 0  # a date and a time below one heading
         if len(cells) != len(columns) + stamps:
             reason = (
-                f"has {len(cells)} of {len(columns) + stamps} columns: cut, or broken by output"
+                f"has {len(cells)} of {len(columns) + stamps} columns: cut off, or interrupted by "
+                "other output"
             )
             run.excluded.append(Excluded(place, reason))
             return
@@ -244,7 +245,7 @@ def _check_complete(reader: _Reader, file: str) -> None:
         else:
             reached = "before its first size"
         rule = f"{what} of {run.place} was cut off {reached}: there is no line '# {_END}'"
-        hint = "let the test run to its end, or take what is there with --partial"
+        hint = "let the test run to its end, or use the rows so far with --partial"
         raise InputError.single(f"line {last}", rule, hint=hint, file=file)
 
 
@@ -272,12 +273,12 @@ def read_json(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[s
     document = _document(text, file)
     missing = [key for key in ("config", "results") if key not in document]
     if missing:
-        rule = f"is no JSON of nccl-tests: it lacks {' and '.join(missing)}"
+        rule = f"is not JSON of nccl-tests: it lacks {' and '.join(missing)}"
         raise InputError.single("", rule, hint="write it with -J FILE", file=file)
     if _LAST_KEY not in document and not partial:
         count = len(_list(document, "results", file))
         rule = f"the run was cut off after {count} sizes: there is no {_LAST_KEY}"
-        hint = "let the test run to its end, or take what is there with --partial"
+        hint = "let the test run to its end, or use the rows so far with --partial"
         raise InputError.single(_LAST_KEY, rule, hint=hint, file=file)
     config = _mapping(document, "config", file)
     version = document.get("nccl_version")
@@ -293,7 +294,7 @@ def read_json(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[s
         entry, is_cpu_time = _entry(result, index, file)
         run.entries.append(entry)
         run.cpu_time = run.cpu_time or is_cpu_time
-    assumed = ["any algorithm was allowed: the environment, NCCL_ALGO with it, is not read"]
+    assumed = ["any algorithm is assumed: the environment, and so NCCL_ALGO, is not read"]
     return [run], assumed, str(document.get("start_time") or "")[:10]
 
 
@@ -302,14 +303,14 @@ def _document(text: str, file: str) -> Mapping[str, Any]:
         document = strict_json(text)
     except json.JSONDecodeError as error:
         rule = f"is cut off or no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        hint = "nccl-tests writes it to its end only if the run ends; run it again"
+        hint = "nccl-tests completes the file only if the run finishes; run it again"
         raise InputError.single("", rule, hint=hint, file=file) from error
     except ValueError as error:  # a number with thousands of digits, a key that appears twice
-        raise InputError.single("", f"is no JSON ({error})", file=file) from error
+        raise InputError.single("", f"is not JSON ({error})", file=file) from error
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=file) from error
     if not isinstance(document, dict):
-        raise InputError.single("", "is no JSON object of nccl-tests", file=file)
+        raise InputError.single("", "is not a JSON object of nccl-tests", file=file)
     return {key: value for key, value in document.items() if key not in _SECRET}
 
 
@@ -325,7 +326,7 @@ def _devices(config: Mapping[str, Any], per_process: int, file: str) -> list[Dev
     for index, given in enumerate(_list(config, "devices", file)):
         path = f"config.devices[{index}]"
         if not isinstance(given, dict) or type(given.get("rank")) is not int:
-            raise InputError.single(path, "is no device with a rank", file=file)
+            raise InputError.single(path, "is not a device with a rank", file=file)
         host = str(given.get("hostname"))
         devices += [
             Device(
@@ -343,7 +344,7 @@ def _devices(config: Mapping[str, Any], per_process: int, file: str) -> list[Dev
 def _entry(result: object, index: int, file: str) -> tuple[Entry, bool]:
     path = f"results[{index}]"
     if not isinstance(result, dict) or type(result.get("size")) is not int:
-        raise InputError.single(path, "is no result with a size", file=file)
+        raise InputError.single(path, "is not a result with a size", file=file)
     body = result.get("out_of_place") or {}
     if not isinstance(body, dict):
         raise InputError.single(f"{path}.out_of_place", "must be an object", body, file=file)
@@ -382,7 +383,7 @@ def _count(config: Mapping[str, Any], key: str, file: str) -> int:
 
 MAX_OUTPUT_BYTES = 32 * 1024**2
 """Larger files are refused; a run prints some thousand bytes."""
-_WANTED = "give what nccl-tests or rccl-tests print, or the JSON that they write"
+_WANTED = "give the output of nccl-tests or rccl-tests, or the JSON that they write"
 
 
 def read_nccl_tests(

@@ -224,13 +224,13 @@ def number(text: object) -> float | None:
 def _check(run: Run, file: str) -> None:
     ranks = sorted({device.rank for device in run.devices})
     if not ranks:
-        rule = "names no GPUs, so that neither ranks nor nodes are known"
+        rule = "names no GPUs, so ranks and nodes are unknown"
         hint = f"keep the lines '# Rank 0 ... on HOST device 0 ...' above the table, or {SAY}"
         raise InputError.single(run.place, rule, hint=hint, file=file)
     missing = next((number for number, rank in enumerate(ranks) if rank > number), None)
     if missing is not None:
         rule = f"names {len(ranks)} ranks up to {ranks[-1]}, but not rank {missing}"
-        hint = "keep the whole list of ranks: it tells how many nodes there were"
+        hint = "keep the whole list of ranks, from which the number of nodes follows"
         raise InputError.single(run.place, rule, hint=hint, file=file)
     if not run.program:
         rule = "does not say which collective was measured"
@@ -256,7 +256,7 @@ def _check_bus_bandwidth(run: Run, file: str) -> None:
         rule = (
             f"has busbw / algbw = {found:.3f}, but {run.program} of {ranks} ranks has {wanted:.3f}"
         )
-        hint = "the table belongs to another collective or to other ranks than those named above it"
+        hint = "the table is of another collective or of other ranks than those named above it"
         raise InputError.single(run.place, rule, hint=hint, file=file)
 
 
@@ -268,25 +268,25 @@ def _reasons_against(run: Run) -> Iterator[str]:
     if run.cpu_time:
         yield "times of the CPU, not of the collective (-C)"
     if run.operations > 1:
-        yield f"{run.operations} operations share one launch (-m), so that none is alone"
+        yield f"{run.operations} operations share one launch (-m), so none can be timed alone"
     if groups > 1:
         yield f"{groups} groups ran at the same time and shared their links (NCCL_TESTS_SPLIT)"
     if len(run.devices) == 1:
-        yield "one rank has nobody to talk to"
+        yield "a single rank does not communicate"
     if len(models) > 1:
         yield f"GPUs of different kinds took part: {', '.join(models)}"
     if len(set(hosts.values())) > 1:
         counts = ", ".join(str(count) for count in sorted(hosts.values(), reverse=True))
         yield f"the ranks are spread unevenly over the hosts: {counts}"
     if run.unlocated_errors:
-        yield f"{run.unlocated_errors} results were wrong, and the rows do not say which"
+        yield f"{run.unlocated_errors} results were wrong, and the rows do not state which"
 
 
 def _reason_against_entry(entry: Entry) -> str:
     if entry.num_bytes == 0:
         return "a message of zero bytes"
     if entry.time_us is None:
-        return "no time out of place"
+        return "no out-of-place time"
     if entry.time_us <= 0:
         return f"a time of {entry.time_us:g} us"
     if entry.wrong:
@@ -306,11 +306,14 @@ def _assumed_of(run: Run, hosts: int) -> list[str]:
     used = [entry for entry in run.entries if not _reason_against_entry(entry)]
     unchecked = sum(entry.wrong is None for entry in used)
     if unchecked:
-        sentences.append(f"{run.place}: right results, which {unchecked} rows did not check (N/A)")
+        sentences.append(
+            f"{run.place}: results assumed correct in {unchecked} rows, which did "
+            "not check them (N/A)"
+        )
     processes = len({device.process for device in run.devices})
     if 1 < hosts == processes < len(run.devices) and run.threads == 1:
         sentences.append(
-            f"{run.place}: no launch delay, though each process launches on "
+            f"{run.place}: launch delays ignored, although each process launches on "
             f"{len(run.devices) // processes} GPUs in turn"
         )
     return sentences

@@ -179,7 +179,7 @@ def _attention(settings: Settings) -> str:
     given = settings.get("attention_config")
     kinds = set(re.findall(r"[a-z_]+", str(given or ""))) - {"all", "None"}
     if kinds - {*_FLASH, "global"}:
-        rule = "is attention of a kind that is not modelled; known: global, flash"
+        rule = "is a kind of attention that is not modelled; known: global, flash"
         settings.fault("attention_config", rule, given, leave_out("attention_config"))
     is_fused = settings.switch("scaled_upper_triang_masked_softmax_fusion")
     if kinds & set(_FLASH):

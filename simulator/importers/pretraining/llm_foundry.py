@@ -98,7 +98,7 @@ def _micro_batch(settings: Settings, given: Given) -> int | None:
     key = "device_train_microbatch_size"
     if settings.get(key) in (None, "auto"):
         if given.micro_batch is None:
-            rule = "is found by the trainer as it runs"
+            rule = "is determined by the trainer at run time"
             settings.fault(key, rule, "auto", "give --micro-batch N")
         return None
     return settings.whole(key)

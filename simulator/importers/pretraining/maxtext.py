@@ -93,7 +93,7 @@ def _dimensions(settings: Settings, name: str) -> ModelDocument | None:
         return None
     decoder = settings.get("decoder_block")
     if decoder not in (None, *option_table("maxtext", "decoders")):
-        rule = "is a layer that is not read in place"
+        rule = "is a layer that cannot be read here"
         settings.fault("decoder_block", rule, decoder, ASK_FOR_MODEL)
         return None
     settings.add_defaults(option_table("maxtext", "defaults"))
@@ -155,7 +155,7 @@ def _plan(settings: Settings) -> dict[str, Any]:
     policy = settings.get(key)
     recompute = settings.choice(key, meanings=option_table("maxtext", "policies"), default="full")
     if policy in option_table("maxtext", "partial_policies"):
-        rule = "keeps some products, which is not modelled"
+        rule = "keeps some matrix products, which is not modelled"
         settings.fault(key, rule, policy, leave_out(key))
     form = settings.choice("dtype", meanings=option_table("maxtext", "formats"), default="bf16")
     quantised = settings.choice(

@@ -95,7 +95,7 @@ def _model(settings: Settings, name: str) -> dict[str, Any] | None:
         return None
     family = "qwen2" if inner["attention_bias"] else "llama"
     if settings.get(f"{_MODEL}.is_starcoder2_config"):
-        rule = "is a network that is not read"
+        rule = "is a network that cannot be read"
         hint = "give --model NAME, or a path to its config.json"
         settings.fault(f"{_MODEL}.is_starcoder2_config", rule, value=True, hint=hint)
         return None

@@ -2,7 +2,7 @@
 
 Assignments, arithmetic, constructors and calls of functions that are beside it are followed; a call
 of anything else is the nested mapping of its keywords. What is none of these stays as it is written
-(:class:`Written`), and a condition on it is taken to be false.
+(:class:`Written`), and a condition on it is assumed to be false.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Reader:
         try:
             return read()
         except (RecursionError, MemoryError, OverflowError, ValueError) as error:
-            raise InputError.single("", f"is no Python ({error})", file=self._file) from error
+            raise InputError.single("", f"is not Python ({error})", file=self._file) from error
 
     def names(self, module: Module) -> dict[str, Any]:
         """What a module assigns."""
@@ -176,7 +176,7 @@ class _Reader:
                 self._do(inner, local, module, name)
 
     def _does_more(self, statement: ast.stmt, name: str) -> InputError:
-        rule = f"does more in {name} than to write a configuration down"
+        rule = f"does more in {name} than define a configuration"
         hint = "give the configuration that it resolves to"
         where, text = f"line {statement.lineno}", ast.unparse(statement)[:60]
         return InputError.single(where, rule, text, hint, self._file)
@@ -189,7 +189,7 @@ class _Reader:
     def _is_true(self, test: ast.expr, local: dict[str, Any], module: Module) -> bool:
         found = self._value(test, local, module)
         if isinstance(found, Written):
-            note = f"the condition ({str(found)[:60]}) is taken to be false"
+            note = f"the condition ({str(found)[:60]}) is assumed to be false"
             self.notes += [note] if note not in self.notes else []
             return False
         return bool(found)
@@ -225,7 +225,7 @@ class _Reader:
             holder[str(key)] = value
         elif not isinstance(holder, list | Written):
             path = ast.unparse(target)[:LONGEST_TEXT]
-            raise InputError.single(path, "is no field of a configuration", file=self._file)
+            raise InputError.single(path, "is not a field of a configuration", file=self._file)
 
     def _effect(self, call: ast.Call, local: dict[str, Any], module: Module) -> None:
         """A call for its effect: of a function beside, or a change of a list or mapping."""

@@ -103,7 +103,7 @@ def _parsed(text: str, file: Path) -> Module:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError.single("", f"is no Python ({error})", file=str(file)) from error
+        raise InputError.single("", f"is not Python ({error})", file=str(file)) from error
     module = Module(file, tree.body)
     for node in tree.body:
         match node:

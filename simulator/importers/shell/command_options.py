@@ -1,6 +1,6 @@
 """Which options does a command give, and on how many GPUs does its launcher start it?
 
-Launchers say it themselves (torchrun, srun, mpirun, deepspeed), and so do headers of Slurm, PBS and
+Launchers set it themselves (torchrun, srun, mpirun, deepspeed), and so do headers of Slurm, PBS and
 LSF, and variables that programs take for it.
 
 Source: torchrun's, Slurm's (sbatch), PBS Pro's (qsub -l select) and LSF's (bsub) manuals, as facts.

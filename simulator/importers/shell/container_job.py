@@ -40,7 +40,7 @@ def read_launch_file(path: str | Path, definitions: Mapping[str, str], wanted: s
     if Path(path).suffix in (".yaml", ".yml"):
         job = parse_yaml(text, origin)
         if not isinstance(job, dict) or job.get("kind") not in _KINDS:
-            rule = f"is no script, and no job of Kubernetes ({', '.join(_KINDS)})"
+            rule = f"is neither a script nor a Kubernetes job ({', '.join(_KINDS)})"
             raise InputError.single("", rule, file=origin, hint=wanted)
         script = read_script("\n".join(_commands(job)), definitions, origin)
         script.gpus = _gpus(job)

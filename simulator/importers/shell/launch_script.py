@@ -230,7 +230,7 @@ class _Reader:
         words = [word for word in words if word not in ("[", "]", "[[", "]]", "test", "then")]
         outcome = self._outcome(words)
         if outcome is None and words:
-            self._note(f"the condition ({' '.join(words)[:60]}) is taken to be false")
+            self._note(f"the condition ({' '.join(words)[:60]}) is assumed to be false")
         return bool(outcome)
 
     def _outcome(self, words: list[str]) -> bool | None:

@@ -179,7 +179,7 @@ class _Scanner:
 
     def _open(self, start: int, what: str) -> InputError:
         line = self._text.count("\n", 0, start) + 1
-        rule = f"is no complete shell script: the {what} of line {line} is never closed"
+        rule = f"is not a complete shell script: the {what} of line {line} is never closed"
         return InputError.single("", rule, file=self._origin)
 
 

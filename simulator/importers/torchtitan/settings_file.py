@@ -125,7 +125,9 @@ def torchtitan_draft(
     elif not _is_compiled(settings, "loss"):
         draft.facts |= (EAGER_LOSS,)
     if settings.get("training.disable_cuda_graphs") is False:
-        settings.assumed.append("kernels are launched one by one; torchtitan may replay graphs")
+        settings.assumed.append(
+            "kernels are launched one by one, although torchtitan may replay CUDA graphs"
+        )
     draft.seq_len = settings.whole("training.seq_len", default=2048, least=1)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
     return draft
@@ -187,7 +189,7 @@ def _model(settings: Settings, given: Given) -> ModelDocument | None:
         return {"base": WITHOUT_EXTRAS[key], "multi_token_layers": 0}
     if key in MODELS:
         return MODELS[key]
-    rule = f"is a model whose dimensions stand in torchtitan's code: {name} {flavor}"
+    rule = f"is a model whose dimensions are in torchtitan's code: {name} {flavor}"
     settings.fault("model.flavor", rule, flavor, "give --model NAME, or a path to a config.json")
     return None
 
@@ -216,7 +218,8 @@ def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[s
         return {"zero": 0}
     if shard > 0 and width and shard * replicate * degrees["cp"] != width:
         rule = (
-            f"times {replicate} replicas must be the {width} GPUs of data and context parallelism"
+            f"times {replicate} replicas must equal the {width} GPUs of data and context "
+            "parallelism"
         )
         gpus = shard * replicate * math.prod(degrees[name] for name in ("tp", "pp", "cp"))
         hint = f"give --gpus {gpus}" if gpus > 0 else "give other --gpus"
@@ -260,8 +263,8 @@ def _recomputation(settings: Settings) -> str:
     option = str(settings.get("activation_checkpoint.selective_ac_option") or default)
     if option not in ("op", "1"):
         key = "activation_checkpoint.selective_ac_option"
-        rule = "recomputes one layer in so many, which is not modelled"
-        settings.fault(key, rule, option, "take op, or --set plan.recompute=... with --ignore "
+        rule = "recomputes one layer in every N, which is not modelled"
+        settings.fault(key, rule, option, "use op, or --set plan.recompute=... with --ignore "
                        "activation_checkpoint.selective_ac_option")  # fmt: skip
     return "full" if option == "1" else "selective"
 
@@ -282,7 +285,7 @@ def _precision(settings: Settings) -> str:
     converters = option_table("torchtitan", "converters")
     formats = {converters.get(str(name)) for name in names if "grouped_mm" not in str(name)}
     if None in formats or len(formats) > 1:
-        settings.fault("model.converters", "is not modelled", converters, "take one of float8, mx")
+        settings.fault("model.converters", "is not modelled", converters, "use one of float8, mx")
     if settings.switch("training.enable_float8_linear", "float8.enable_float8_linear"):
         formats.add("fp8")
     wide = settings.choice(
@@ -349,11 +352,11 @@ def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> d
     for end, less in (("first", first), ("last", last)):
         if less > 1:
             key = f"parallelism.pipeline_parallel_{end}_stage_less_layers"
-            rule = "counts embedding or head as several layers, which is not modelled"
-            settings.fault(key, rule, less, "take 0 or 1")
+            rule = "counts the embedding or head as several layers, which is not modelled"
+            settings.fault(key, rule, less, "use 0 or 1")
     stages = -(-(layers + first + last) // per_stage) if per_stage else 0
     if stages % pp:
-        rule = f"makes {stages} stages, which {pp} ranks do not share evenly"
+        rule = f"makes {stages} stages, which cannot be divided evenly over {pp} ranks"
         settings.fault(_LAYERS_PER_STAGE, rule, per_stage)
     vpp = stages // pp if stages else 1 if schedule in ONE_CHUNK else 2
     order: dict[str, Any] | str | None

@@ -66,7 +66,7 @@ def capacity(
     """What a job's campaign takes.
 
     Raises:
-        InputError: The plan cannot run, or the campaign lacks what is needed.
+        InputError: The plan cannot run, or the campaign lacks a field.
     """
     refuse_pools(job, "what a training run takes")
     step = run_step(job)
@@ -103,9 +103,9 @@ def compare_clusters(
         job: Its campaign, and what each cluster's plan starts from.
         systems: Names of hardware profiles.
         sizes: Numbers of GPUs.
-        members: Campaigns with failures to simulate.
-        seed: Of their failures.
-        risk: Probability of running out of memory that a plan has at most.
+        members: Number of campaigns with failures to simulate.
+        seed: Random seed of the failures.
+        risk: Largest accepted probability of running out of memory.
         keep_plan: Whether the job's own plan runs on every cluster, data parallelism growing and
             shrinking with the GPUs; otherwise each has the fastest plan that fits.
         workers: Processes that search for plans.
@@ -147,7 +147,7 @@ def _on_cluster(
     except InputError as error:
         return _refusal(system, gpus, error)
     probability = found.step.fits_probability
-    reason = f"fits into memory with a probability of {probability:.0%} only"
+    reason = f"fits into memory with a probability of only {probability:.0%}"
     return found if probability >= 1 - risk else Refusal(system, gpus, reason)
 
 
@@ -165,7 +165,7 @@ def fastest_within_budget(found: Sequence[Capacity], budget_usd: float) -> Capac
     """
     if found and all(each.money.cheapest is None for each in found):
         name = found[0].job.cluster.profile.name
-        rule = "is missing, so a budget cannot be met"
+        rule = "is missing, so no cost can be compared with the budget"
         hint = f'for example --set campaign.systems.{name}.on_demand="… USD/h"'
         raise InputError.single(f"campaign.systems.{name}", rule, hint=hint)
     within = [

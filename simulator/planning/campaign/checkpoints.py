@@ -2,7 +2,7 @@
 
 - **synchronous**: training stands until storage has everything.
 - **asynchronous**: training stands while each GPU copies its share to its host; the host
-  writes it while training goes on.
+  writes it while training continues.
 - **in-memory**: each GPU copies its share to its host, which sends it to another node over the
   node's network cards; a restart reads it back from there. Ignored is that both nodes may
   fail together. Source: Gemini, SOSP 2023, section 4.
@@ -71,8 +71,8 @@ def checkpoint_cost(job: Job, checkpoint: Checkpoint) -> CheckpointCost:
         fabrics = [each.network.fabric for each in profiles]
         node_bytes_per_s = min(f.nics_per_node * f.nic_bytes_per_s * f.efficiency for f in fabrics)
         if cluster.gpus <= gpus or not node_bytes_per_s:
-            rule = "in-memory needs a second node to copy to"
-            raise InputError.single("campaign.checkpoint.mode", rule, hint="take asynchronous")
+            rule = "an in-memory checkpoint needs a second node to copy to"
+            raise InputError.single("campaign.checkpoint.mode", rule, hint="use asynchronous")
         send_s = size / cluster.gpus * gpus / node_bytes_per_s
         return CheckpointCost(size, to_host_s, send_s, send_s, checkpoint.interference)
     write_s = size / checkpoint.storage_bytes_per_s
@@ -86,10 +86,11 @@ def _check_host_memory(needed_bytes: float, memory_bytes: float) -> None:
     if needed_bytes > memory_bytes:
         raise InputError.single(
             "campaign.checkpoint.mode",
-            f"in-memory keeps {needed_bytes / 1e9:.0f} GB on each node, its own share and "
+            f"an in-memory checkpoint keeps {needed_bytes / 1e9:.0f} GB on each node, its own "
+            "share and "
             f"another's, of {memory_bytes / 1e9:.0f} GB",
             "in-memory",
-            "take asynchronous, or more nodes",
+            "use asynchronous, or more nodes",
         )
 
 

@@ -85,12 +85,12 @@ def _money(found: Capacity) -> Iterator[Factor]:
     origin = _set(f"{name}.on_demand", "USD/h")
     if price is not None:
         origin = f"GPU-hours x {format_quantity(price, 'usd_per_s')}"
-    yield Factor("money, on demand", spent.on_demand_usd, "USD", origin)
+    yield Factor("cost, on demand", spent.on_demand_usd, "USD", origin)
     if system.reserved is not None:
         term = format_seconds(system.reserved.term_s)
         rate = format_quantity(system.reserved.gpu_usd_per_s, "usd_per_s")
         origin = f"whole terms of {term} x GPUs x {rate}; idle {spent.reserved_idle_share:.0%}"
-        yield Factor("money, reserved", spent.reserved_usd, "USD", origin)
+        yield Factor("cost, reserved", spent.reserved_usd, "USD", origin)
     if system.owned is not None:
         owned = system.owned
         origin = (
@@ -98,13 +98,13 @@ def _money(found: Capacity) -> Iterator[Factor]:
             f"{format_seconds(owned.lifetime_s)}, interest {owned.interest:.1%}, upkeep "
             f"{owned.upkeep:.1%} a year, in use {owned.use:.0%}"
         )
-        yield Factor("money, owned: depreciation", spent.depreciation_usd, "USD", origin)
+        yield Factor("cost, owned: depreciation", spent.depreciation_usd, "USD", origin)
         tariff = found.job.campaign.site.electricity_usd_per_j
         origin = "energy x " + ("price" if tariff is None else format_quantity(tariff, "usd_per_j"))
         if spent.electricity_usd is None:
-            origin = _set("site.electricity", "USD/kWh") if tariff is None else "energy is open"
-        yield Factor("money, owned: electricity", spent.electricity_usd, "USD", origin)
-        yield Factor("money, owned", spent.owned_usd, "USD", "depreciation + electricity")
+            origin = _set("site.electricity", "USD/kWh") if tariff is None else "energy is unknown"
+        yield Factor("cost, owned: electricity", spent.electricity_usd, "USD", origin)
+        yield Factor("cost, owned", spent.owned_usd, "USD", "depreciation + electricity")
 
 
 def _energy(found: Capacity) -> Iterator[Factor]:
@@ -115,7 +115,7 @@ def _energy(found: Capacity) -> Iterator[Factor]:
     is_given = power.gpu_busy_w is not None
     busy_w = power.gpu_busy_w if is_given else found.job.cluster.profile.device.power_w
     origin_of_power = (
-        f"campaign.{name}.gpu_busy" if is_given else "device power of the profile, the most"
+        f"campaign.{name}.gpu_busy" if is_given else "device power of the profile, an upper bound"
     )
     rows = (
         ("energy, GPUs busy", drawn.gpu_busy_j, busy_w, origin_of_power, "gpu_busy"),
@@ -136,8 +136,8 @@ def _energy(found: Capacity) -> Iterator[Factor]:
         yield Factor(label, _kwh(joule), "kWh", origin)
     origin = _set("site.pue") if site.pue is None else f"PUE {site.pue:g}"
     if drawn.building_j is None and site.pue is not None:
-        origin += "; a power above is open"
-    yield Factor("energy, building", _kwh(drawn.building_j), "kWh", origin)
+        origin += "; a power above is unknown"
+    yield Factor("energy, cooling and building", _kwh(drawn.building_j), "kWh", origin)
     yield Factor("energy", _kwh(drawn.total_j), "kWh", "sum of the five above")
     grid = site.grid_kg_per_j
     origin = _set("site.grid", "g/kWh")
@@ -161,7 +161,7 @@ def factor_text(factor: Factor) -> str:
     """The amount as people read it."""
     amount = factor.amount
     if amount is None:
-        return "open"
+        return "unknown"
     if factor.unit == "":
         return f"{100 * amount:.1f} %"
     if factor.unit == "s":

@@ -30,7 +30,7 @@ class Hazard:
 
     Attributes:
         rate_per_s: Failures of all such parts together [1/s].
-        away_ns: How long a node is away after it.
+        away_ns: Duration a node is away after it.
         notice_ns: Warning before it.
     """
 
@@ -174,7 +174,7 @@ class _Run:
         self._book({Spent.CHECKPOINT: cycle.stall_ns + cycle.write_ns})
 
     def _restart(self, *, detected: bool) -> None:
-        """Until training goes on; a failure during it makes it start again."""
+        """Until training continues; a failure during it makes it start again."""
         while True:
             for spent, span_ns in self._phases(detected=detected):
                 if self._failure_ns < self._now_ns + span_ns:

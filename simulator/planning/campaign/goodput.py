@@ -113,7 +113,7 @@ def goodput(
     failures, checkpoint = campaign.failures, campaign.checkpoint
     if failures is None or checkpoint is None:
         missing = "failures" if failures is None else "checkpoint"
-        rule = "is missing, and goodput cannot be simulated without it"
+        rule = "is missing, but is needed to simulate goodput"
         raise InputError.single(f"campaign.{missing}", rule, hint="add it, or give goodput")
     cost = checkpoint_cost(job, checkpoint)
     ensemble = _Ensemble(job, failures, cost, work_s, seed, on_member)
@@ -172,11 +172,16 @@ def _never_ends(run: SimulatedRun, failures: Failures, mtbf_s: float) -> InputEr
     often = f"something fails every {mtbf_s:.0f} s"
     waiting = run.spent_ns.get(Spent.WAITING, 0) / run.wall_ns
     if waiting > _MOSTLY:
-        rule = f"never lets it end: {often}, and {waiting:.0%} of the time it waits for repairs"
-        hint = f"give more than {failures.spare_nodes} spare_nodes, repair faster, or be elastic"
+        rule = (
+            f"prevents the campaign from ending: {often}, and {waiting:.0%} of the time it "
+            "waits for repairs"
+        )
+        hint = (
+            f"give more than {failures.spare_nodes} spare_nodes, a shorter repair, or elastic: true"
+        )
     else:
-        rule = f"never lets it end: {often}, before work is saved"
-        hint = "restart or save faster, or take fewer nodes"
+        rule = f"prevents the campaign from ending: {often}, before work is saved"
+        hint = "restart or save faster, or use fewer nodes"
     return InputError.single("campaign.failures", rule, hint=hint)
 
 
@@ -256,7 +261,7 @@ def hazards(job: Job, failures: Failures) -> tuple[Hazard, ...]:
         away_ns, notice_ns = round(taken.away_s * NS), round(taken.notice_s * NS)
         found.append(Hazard("preemption", nodes / taken.mtbf_s, away_ns, notice_ns))
     if not found:
-        rule = "fails never: the system has no network cards"
+        rule = "never fails: the system has no network cards"
         raise InputError.single("campaign.failures.link", rule, hint="give node or gpu")
     return tuple(found)
 

@@ -105,7 +105,7 @@ def campaign_time(
     """
     campaign = job.campaign
     if campaign.tokens is None:
-        hint = "add it, or take the option --tokens 15T"
+        hint = "add it, or give --tokens 15T"
         raise InputError.single("campaign.tokens", "is missing", hint=hint)
     steps = -(-campaign.tokens // job.batch.tokens)
     ensemble = None

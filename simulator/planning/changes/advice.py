@@ -78,7 +78,7 @@ def _host_needs(host: HostMemory) -> Iterator[str]:
             owners = sorted(held.items(), key=lambda item: (-item[1], item[0]))[:_TOP_OWNERS]
             named = (f"{o.value.replace('_', ' ')} {format_bytes(size)}" for o, size in owners)
             yield (
-                f"Does not fit: a node holds {format_bytes(need)} {place} that left its GPUs, "
+                f"Does not fit: a node needs {format_bytes(need)} {place} for offloading, "
                 f"{format_bytes(need - capacity)} more than its {format_bytes(capacity)}: "
                 f"{', '.join(named)}."
             )
@@ -110,18 +110,18 @@ def way_out(search: FitSearch) -> Iterator[str]:
     nearest, tried = search.nearest, search.tried
     if nearest is None:
         yield (
-            f"No change that was tried makes it fit ({tried} simulated); clustersim plan searches "
-            "all plans and says what would fit on more GPUs."
+            f"None of the simulated changes makes it fit ({tried} simulated); clustersim plan "
+            "searches all plans and shows what would fit on more GPUs."
         )
         return
     if search.ladder is not None:
         yield from ladder_lines(search.ladder)
     yield f"Nearest change that fits ({tried} simulated): {options_text(nearest.changes)}"
-    yield f"With it {_outcome(nearest)}."
+    yield f"With it, {_outcome(nearest)}."
     if search.faster is not None:
         which = "two" if search.ladder is None else "other"
         yield f"Faster, with {which} changes: {options_text(search.faster.changes)}"
-        yield f"With them {_outcome(search.faster)}."
+        yield f"With them, {_outcome(search.faster)}."
 
 
 def ladder_lines(found: Ladder) -> Iterator[str]:

@@ -100,8 +100,8 @@ def balance(job: Job, *, is_quick: bool = False) -> Balance:
     """
     refuse_pools(job, "the best layout")
     if job.plan.pp == 1:
-        rule = "must be 2 or more to balance stages: one stage holds every layer"
-        raise InputError.single("plan.pp", rule, job.plan.pp, "take for example plan.pp: 2")
+        rule = "must be 2 or more: a single stage holds every layer"
+        raise InputError.single("plan.pp", rule, job.plan.pp, "set for example plan.pp: 2")
     search = _Search(job.replace({"plan.layout": None}))
     search.start()
     if not is_quick:
@@ -222,7 +222,7 @@ def better_layout(job: Job) -> tuple[str, Mapping[str, object]] | None:
     if found.layout == (found.even_layout if own is None else tuple(own)):
         return None
     stages = "stages" if job.plan.vpp == 1 else "virtual stages"
-    words = f"dealing {layout_text(found.layout)} layers to the {stages}"
+    words = f"giving {layout_text(found.layout)} layers to the {stages}"
     return words, found.changes or {"plan.layout": None}
 
 

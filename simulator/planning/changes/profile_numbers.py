@@ -57,11 +57,11 @@ def sensitivities(
     """What every number of the job's profile does to its step, the largest effect first.
 
     Args:
-        job: With its plan.
-        share: By how much each number is lowered and raised.
-        engine: How steps are simulated.
+        job: The job to analyse.
+        share: Relative change of each number, down and up.
+        engine: Engine that simulates the steps.
         fields: Dotted paths of the only numbers to move; all if None.
-        on_trial: Called with how many numbers are done, and how many there are.
+        on_trial: Called with the count of finished numbers and their total.
 
     Raises:
         InputError: The job cannot run.

@@ -67,7 +67,7 @@ class Change:
     """One decision of a job, taken otherwise.
 
     Attributes:
-        words: What is changed, such as ``raising tp from 2 to 4``.
+        words: The change in words, such as ``raising tp from 2 to 4``.
         fields: New values by dotted path, ready for :meth:`Job.replace`.
         answers: Questions that it is a candidate for.
     """

@@ -135,7 +135,7 @@ def _rungs(job: Job) -> Iterator[Rung]:
         words = "one sequence at a time, with as many more microbatches"
         yield Rung("accumulation", Change(words, {"batch.micro": 1}))
     if job.dp > 1 and plan.zero < 3:
-        yield Rung("shards", Change("sharding over the cards (FSDP)", {"plan.zero": 3}))
+        yield Rung("shards", Change("sharding over the GPUs (FSDP)", {"plan.zero": 3}))
     if plan.optimizer == "adam":
         yield Rung("8-bit states", Change("8-bit Adam", {"plan.optimizer": "adam-8bit"}))
     if plan.lora is None:

@@ -1,4 +1,4 @@
-"""How long do steps take, and how much do they hold, where not all are alike?
+"""Duration do steps take, and how much do they hold, where not all are alike?
 
 ``variation`` and ``batch.lengths`` of a job say what differs. A thousand steps or more are drawn
 and replayed at once (:mod:`simulator.engine.sampled_replay`): operations of a step keep their order
@@ -38,13 +38,13 @@ MOST_SAMPLES = 1_000_000
 
 @dataclass(frozen=True)
 class StragglerScale:
-    """What steps take of a part of the job's pipelines, each with its own share of the batch.
+    """Step time with some of the job's pipelines, each with its own share of the batch.
 
     Attributes:
-        pipelines: How many wait for each other.
-        gpus: Theirs.
-        mean_step_s: Mean step [s]; exchanges between pipelines cost what they cost in the job.
-        amplification: That, over the step in which nothing varies.
+        pipelines: Number of pipelines that wait for each other.
+        gpus: Number of their GPUs.
+        mean_step_s: Mean step [s]; communication between pipelines takes as long as in the job.
+        amplification: Mean step over the step without variation.
     """
 
     pipelines: int
@@ -55,21 +55,22 @@ class StragglerScale:
 
 @dataclass(frozen=True)
 class StepDistribution:
-    """Steps that were drawn.
+    """Sampled steps of a job.
 
     Attributes:
-        title: Of the job.
-        samples, seed: How many steps were drawn, and from which seed.
-        step_time_s: How long they take [s].
-        steps_s: Each of them, shape (samples,) [s].
-        typical_step_s: The step as it is simulated, in which nothing varies; where lengths do,
-            all microbatches are as long as the mean one [s].
-        amplification: Mean step over that one.
-        stragglers: How that grows with the pipelines that wait for each other.
-        peak_device_bytes: What the fullest GPU holds in them [B].
-        out_of_memory_probability: That a step needs more than there is; counts what varies, and
-            how far predictions of memory are off.
-        control: What the full simulation says of some of them.
+        title: One line that describes the job.
+        samples, seed: Number of sampled steps, and the random seed.
+        step_time_s: Mean and percentiles of their times [s].
+        steps_s: Time of each step, shape (samples,) [s].
+        typical_step_s: The simulated step without variation; if lengths vary,
+            all microbatches have the mean length [s].
+        amplification: Mean step time over the typical one.
+        stragglers: Growth of the amplification with the number of pipelines that wait for each
+            other.
+        peak_device_bytes: Device memory of the fullest GPU in these steps [B].
+        out_of_memory_probability: Probability that a step runs out of memory; counts the variation
+            and the error of memory predictions.
+        control: Full simulations of some of these steps.
     """
 
     title: str
@@ -108,11 +109,11 @@ def step_distribution(
 
     Args:
         job: With ``variation``, ``batch.lengths`` or both.
-        samples: How many steps to draw.
-        seed: Of the draws; by default the job's.
+        samples: Number of steps to sample.
+        seed: Random seed; by default the job's.
 
     Raises:
-        InputError: Nothing of the job varies, or not in a way that is modelled.
+        InputError: Nothing in the job varies, or not in a way that is modelled.
     """
     _check(job, samples)
     seed = job.variation.seed if seed is None else seed
@@ -157,29 +158,31 @@ def _powers_of_two_below(limit: int) -> Iterator[int]:
 def _check(job: Job, samples: int) -> None:
     variation, path = job.variation, "variation"
     if not 1 <= samples <= MOST_SAMPLES:
-        hint = f"percentiles need a few thousand; take {DEFAULT_SAMPLES:,}"
+        hint = f"percentiles need a few thousand; use {DEFAULT_SAMPLES:,}"
         raise InputError.single("samples", f"must be 1 to {MOST_SAMPLES:,}", samples, hint)
     if not variation.is_any and job.batch.lengths is None:
         hint = "for example {compute: {sigma: 0.02}, slow: {rate: 0.001, slowdown: 0.2}}"
-        raise InputError.single(path, "says nothing that varies", hint=hint)
+        raise InputError.single(path, "contains nothing that varies", hint=hint)
     refuse_pools(job, "a distribution of steps")
     if job.perturbations:
-        hint = "say variation.slow, or ask clustersim run"
+        hint = "use variation.slow, or clustersim run"
         raise UnsupportedError.single(
-            "perturbations", "are not drawn: they are the same in all steps", hint=hint
+            "perturbations", "are not sampled: they are the same in all steps", hint=hint
         )
     if job.choices.data_parallelism.is_one_process or steps_around(job).total > 1:
         raise UnsupportedError.single(
             path,
-            "is modelled for steps that begin and end together, with a process per GPU",
-            hint="take plan.data_parallel: ddp and a schedule with a flush, as 1f1b",
+            "is modelled only for steps that begin and end together, with one process per GPU",
+            hint="use plan.data_parallel: ddp and a schedule with a flush, such as 1f1b",
         )
     if variation.experts is None:
         return
     if job.model.experts is None:
-        hint = "leave it out"
+        hint = "remove it"
         raise InputError.single("variation.experts", "needs a model with experts", hint=hint)
     if job.batch.lengths is not None:
         raise UnsupportedError.single(
-            "variation.experts", "is not modelled beside batch.lengths", hint="leave one out"
+            "variation.experts",
+            "is not modelled together with batch.lengths",
+            hint="remove one of them",
         )

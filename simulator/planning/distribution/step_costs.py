@@ -1,4 +1,4 @@
-"""How long does each operation of a step take by itself, and how far does what varies reach?
+"""Duration does each operation of a step take by itself, and how far does what varies reach?
 
 The step is simulated once in full, so the durations hold what operations take from each other on
 shared links and multiprocessors. Where microbatches differ, by length or by the load of experts, a
@@ -43,9 +43,8 @@ class StepCosts:
             if len(other.operations) != len(program.operations):
                 raise UnsupportedError.single(
                     "plan.schedule",
-                    "decides its order from what passes cost, so that steps of other lengths "
-                    "run in other orders",
-                    hint="take a schedule with a fixed order, as 1f1b",
+                    "depends on the times of passes, so steps with other times run in other orders",
+                    hint="use a schedule with a fixed order, such as 1f1b",
                 )
         self.order = replay_order(program)
         timeline = simulate_program(program)

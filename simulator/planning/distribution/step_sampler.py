@@ -60,12 +60,12 @@ _TRIAL_SAMPLES = 64
 
 @dataclass(frozen=True)
 class Control:
-    """Drawn steps that were simulated in full.
+    """Sampled steps that were simulated in full.
 
     Attributes:
         steps: How many.
-        mean_ratio: Their simulated time over their replayed one, in the mean.
-        largest_difference: Of that ratio from 1.
+        mean_ratio: Mean of simulated time over sampled time.
+        largest_difference: Largest difference of that ratio from 1.
     """
 
     steps: int
@@ -157,7 +157,7 @@ class StepSampler:
         return PeakMemory(self.job, costs.points, costs.programs or [costs.program])
 
     def typical_step_s(self) -> float:
-        """The step in which nothing varies [s]."""
+        """The step in which no variation [s]."""
         costs, mean = self.costs, self._mean_tokens
         if mean is None:
             return costs.step_time_s

@@ -98,7 +98,7 @@ def _sentences(
         if offer != best.offer:
             yield _other_offer([row for row in rows if row.offer == offer], best, late_risk)
     if best.goodput is None:
-        yield "Nothing was said of failures, so none are in the days."
+        yield "No failures were given, so the days contain none."
     missing = [
         words
         for words, amount in (
@@ -108,12 +108,12 @@ def _sentences(
         if amount is None
     ]
     if missing:
-        yield f"Not given, so left open: {' and '.join(missing)}."
+        yield f"Not given, so unknown: {' and '.join(missing)}."
     if any(" + " in row.system for row in rows):
         yield (
-            "No run on GPUs of several kinds is published: the interval of such an offer is that "
-            "of its kind with the larger error, and its plan is the fastest of those that are "
-            "fastest on each kind alone."
+            "No run on GPUs of several kinds is published. The interval of such an offer is that "
+            "of its kind with the larger error. Its plan is the fastest of those that are fastest "
+            "on each kind alone."
         )
 
 
@@ -130,7 +130,7 @@ def days_text(seconds: float) -> str:
 
 def _what_it_gives(row: OfferResult) -> str:
     low, high = (days_text(each).removesuffix(" days") for each in row.done_interval_s)
-    text = f"{name_of(row)} is done after {days_text(row.done_s)} (80 % interval {low} to {high})"
+    text = f"{name_of(row)} finishes after {days_text(row.done_s)} (80 % interval {low} to {high})"
     if row.deadline_s is not None:
         text += (
             f", and misses the deadline of {days_text(row.deadline_s)} with a probability of "
@@ -151,7 +151,7 @@ def _other_size(row: OfferResult, best: OfferResult, late_risk: float) -> str:
         return f"{start} cannot run: {row.reason}."
     if _late(row) > late_risk:
         return f"{start} misses the deadline with a probability of {_chance(_late(row))}."
-    takes = f"{start} would be done after {days_text(row.done_s)}"
+    takes = f"{start} would finish after {days_text(row.done_s)}"
     if row.usd is None or best.usd is None:
         return takes + "."
     return f"{takes} and cost {_more_or_less(row.usd / best.usd - 1)}."
@@ -164,7 +164,7 @@ def _other_offer(rows: Sequence[OfferResult], best: OfferResult, late_risk: floa
     in_time = [row for row in running if _late(row) <= late_risk]
     if not in_time:
         nearest = min(running, key=_late)
-        when = f" (done after {days_text(nearest.done_s)}"
+        when = f" (finishes after {days_text(nearest.done_s)}"
         start = (
             f", of which {days_text(nearest.start_s)} until it starts" if nearest.start_s else ""
         )
@@ -174,7 +174,7 @@ def _other_offer(rows: Sequence[OfferResult], best: OfferResult, late_risk: floa
         )
     row = min(in_time, key=lambda each: (_usd(each), each.gpus))
     if row.usd is None or best.usd is None:
-        return f"{name_of(row)} is done after {days_text(row.done_s)}; {_speed_text(row, best)}."
+        return f"{name_of(row)} finishes after {days_text(row.done_s)}; {_speed_text(row, best)}."
     cost = _more_or_less(row.usd / best.usd - 1)
     return f"{name_of(row)} costs {cost}: {_price_text(row, best)}{_speed_text(row, best)}."
 
@@ -233,8 +233,9 @@ def _nothing_suits(rows: Sequence[OfferResult], late_risk: float) -> str:
         return f"No offer can run it. {name_of(rows[0])}: {rows[0].reason}."
     nearest = min(running, key=_late)
     return (
-        f"No offer meets the deadline with a probability of {1 - late_risk:.0%}. Nearest is "
-        f"{name_of(nearest)}, done after {days_text(nearest.done_s)}; it misses the deadline with "
+        f"No offer meets the deadline with a probability of {1 - late_risk:.0%}. The nearest is "
+        f"{name_of(nearest)}, which finishes after {days_text(nearest.done_s)}; it misses the "
+        "deadline with "
         f"a probability of {_chance(_late(nearest))}."
     )
 

@@ -94,9 +94,9 @@ def evaluate(
     Args:
         asked: Offers and workloads.
         file: Where they were read.
-        risk: Probability of running out of memory that a plan has at most.
-        members: Campaigns with failures to simulate.
-        seed: Of their failures.
+        risk: Largest accepted probability of running out of memory.
+        members: Number of campaigns with failures to simulate.
+        seed: Random seed of the failures.
         workers: Processes that search for plans.
         table: Where the caller will write the table; finished rows are kept in a journal beside it.
         on_row: Called with each row as it becomes known, and how many there will be.

@@ -32,7 +32,7 @@ from simulator.described.load import job_file, job_from_document
 from simulator.errors import Fault, InputError
 from simulator.planning.search.space import searchable_job
 
-_FILE = "give a file of offers and workloads as YAML"
+_FILE = "give a YAML file of offers and workloads"
 _RANGE = ("from", "to")
 _MOST_COUNTS = 64
 
@@ -48,10 +48,10 @@ def _gpu_counts(given: Any) -> Any:
         if not is_range or first < 1:
             raise ValueError("must be a number, a list of numbers, or {from: 64, to: 512}")
         if first > last:
-            raise ValueError("must begin with the smaller number")
+            raise ValueError("must start with the smaller number")
         return tuple(first << n for n in range(_MOST_COUNTS) if first << n <= last)
     if isinstance(given, list | tuple) and any(each in given[:n] for n, each in enumerate(given)):
-        raise ValueError("must not name a number twice")
+        raise ValueError("must not contain a number twice")
     return given
 
 

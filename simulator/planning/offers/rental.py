@@ -31,7 +31,7 @@ class Rental:
     Attributes:
         rows: Every workload on every offer with every number of GPUs.
         choices: What to rent, by workload.
-        late_risk: Probability of missing a deadline that is accepted.
+        late_risk: Accepted probability of missing a deadline.
     """
 
     rows: tuple[OfferResult, ...]
@@ -88,7 +88,7 @@ class Rental:
                     row.done_s / DAY_S,
                     row.done_interval_s[0] / DAY_S,
                     row.done_interval_s[1] / DAY_S,
-                    "price open" if row.usd is None else f"{row.usd:,.0f} USD",
+                    "price unknown" if row.usd is None else f"{row.usd:,.0f} USD",
                     row is choice.best,
                 )
                 for row in rows
@@ -146,17 +146,17 @@ def rent(
     table: str | Path | None = None,
     on_row: Callable[[OfferResult, int], None] | None = None,
 ) -> Rental:
-    """Which of several offers to rent, each workload under each offer's own fastest plan.
+    """Compare offers of GPUs; each workload runs with its fastest plan on each offer.
 
     Args:
-        offers: A file of offers and workloads, or what such a file says.
-        risk: Probability of running out of memory that a plan has at most.
-        late_risk: Probability of missing a deadline that is accepted.
-        members: Campaigns with failures to simulate.
-        seed: Of their failures.
-        workers: Processes of this machine that search for plans.
-        table: Where the caller will write the table. Finished rows are kept in a journal beside
-            it, and the same comparison started again goes on from there.
+        offers: A file of offers and workloads, or its content as a dictionary.
+        risk: Largest accepted probability of running out of memory.
+        late_risk: Accepted probability of missing a deadline.
+        members: Number of campaigns with failures to simulate.
+        seed: Random seed of the failures.
+        workers: Number of processes of this machine that search for plans.
+        table: File that the caller will write the table to. Finished rows are kept in a journal
+            beside it, from which the same comparison continues.
         on_row: Called with each new row, and how many rows there will be.
 
     Raises:

@@ -32,9 +32,9 @@ def cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:
         "done after": f"{row.done_s / DAY_S:.1f} d",
         "80 % interval": f"{low:.1f} to {high:.1f} d",
         "late": "" if row.late_probability is None else f"{100 * row.late_probability:.1f} %",
-        "USD": "open" if row.usd is None else f"{row.usd:,.0f}",
-        "MWh": "open" if row.energy_kwh is None else f"{row.energy_kwh / KWH_PER_MWH:,.1f}",
-        "t CO2e": "open" if row.co2_kg is None else f"{row.co2_kg / KG_PER_T:,.1f}",
+        "USD": "unknown" if row.usd is None else f"{row.usd:,.0f}",
+        "MWh": "unknown" if row.energy_kwh is None else f"{row.energy_kwh / KWH_PER_MWH:,.1f}",
+        "t CO2e": "unknown" if row.co2_kg is None else f"{row.co2_kg / KG_PER_T:,.1f}",
     }
     return [row.offer, *(known[name] for name in numbers), row.plan]
 

@@ -50,7 +50,7 @@ def replanned(
 
     Args:
         jobs: What to plan; their own plans say only what is not searched.
-        risk: Probability of running out of memory that a plan has at most.
+        risk: Largest accepted probability of running out of memory.
         workers: Processes of this machine that search; with 1 everything happens in this one.
     """
     alike: dict[str, list[int]] = {}

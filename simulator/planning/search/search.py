@@ -64,7 +64,7 @@ class PlanChoice:
     Attributes:
         changes: What gives the job this plan, ready for :meth:`Job.replace`.
         step_time_s: Its step under the full simulation [s].
-        peak_device_bytes: What its fullest GPU holds [B].
+        peak_device_bytes: Device memory of its fullest GPU [B].
         fits_probability: How likely that is within its memory, 0 to 1.
         breakdown_s: Where the step of the mean rank goes [s].
     """
@@ -150,7 +150,7 @@ def search_plans(
         job: Model, cluster, batch, and the fields of the plan that are not varied.
         vary: Values by field; see :func:`~simulator.planning.search.space.plan_space`.
         top: How many of the fastest plans to find.
-        risk: Probability of running out of memory that a plan has at most.
+        risk: Largest accepted probability of running out of memory.
         executor: Where plans are simulated; in this process if None. The answer does not
             depend on it.
         at_a_time: Plans that are handed to the executor together.

@@ -206,7 +206,7 @@ def _checked(job: Job, path: str, values: Sequence[Any]) -> list[Any]:
     is_plan = block == "plan" and field in Plan.model_fields
     if not (is_plan or path == _MICRO):
         rule = "cannot be varied: only cluster.gpus, batch.micro and the fields of plan can"
-        raise InputError.single(path, rule, hint="take for example plan.schedule")
+        raise InputError.single(path, rule, hint="for example plan.schedule")
     checked_values(path, values)
     if is_plan:
         return [getattr(validated(Plan, {field: value}, "plan"), field) for value in values]
@@ -239,7 +239,7 @@ def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart
     if faults:
         return faults[0]
     if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
-        return Fault("plan.zero", "has nothing to shard over")
+        return Fault("plan.zero", "has no ranks to shard over")
     if not can_shard(changed):
         return Fault("plan.zero", "is not run by the stack under a pipeline")
     unruled = (fault for part in parts for fault in part.unruled(changed.model, changed.plan))
@@ -260,7 +260,7 @@ def _cheap_faults(job: Job, changes: Mapping[str, Any]) -> Iterator[Fault]:
         if degrees["pp"] == 1:
             yield Fault("plan.vpp", "needs a pipeline")
         if plan_units(job) % (degrees["pp"] * degrees["vpp"]):
-            yield Fault("plan.vpp", "leaves virtual stages that differ in their layers")
+            yield Fault("plan.vpp", "gives virtual stages different numbers of layers")
 
 
 def _with_plan(job: Job, changes: Mapping[str, Any]) -> Job:

@@ -168,13 +168,14 @@ def _legend(state: Contents) -> list[style.Handle]:
     frame = Patch(facecolor="white", edgecolor=style.INK, label="received in this step")
     if state.wanted == 1:
         return [
-            Patch(facecolor="white", edgecolor="#BBBBBB", label="not there yet"),
+            Patch(facecolor="white", edgecolor="#BBBBBB", label="not yet received"),
             complete,
             frame,
         ]
     own = Patch(facecolor=_face(1, state.wanted), label="own contribution only")
     partial = Patch(
-        facecolor=_face(max(2, state.wanted - 1), state.wanted), label="sum of as many ranks"
+        facecolor=_face(max(2, state.wanted - 1), state.wanted),
+        label="sum over that number of ranks",
     )
     return [own, partial, complete, frame]
 

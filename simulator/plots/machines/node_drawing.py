@@ -80,7 +80,7 @@ def _title(network: Network) -> str:
 
 
 def _rate_text(network: Network) -> str:
-    return f"{format_rate(network.scale_up.bandwidth_bytes_per_s)} per GPU, each way"
+    return f"{format_rate(network.scale_up.bandwidth_bytes_per_s)} per GPU, each direction"
 
 
 def _draw_switched(axes: Axes, profile: HardwareProfile, area: Box) -> None:
@@ -89,7 +89,7 @@ def _draw_switched(axes: Axes, profile: HardwareProfile, area: Box) -> None:
     gpus = row_of_boxes(
         Box(area.left, bar.bottom + 0.75, area.width, _GPU_IN), network.scale_up.gpus, 0.08
     )
-    reduces = ", add in flight" if network.scale_up.in_switch_reduction else ""
+    reduces = ", reduce in the switch" if network.scale_up.in_switch_reduction else ""
     draw_box(axes, bar, f"scale-up switches{reduces}", face=SWITCH)
     draw_lines(axes, [((g.upper[0], bar.bottom), g.upper) for g in gpus], SCALE_UP_LINE, 2.4)
     label_link(axes, (area.centre[0], bar.bottom + 0.375), _rate_text(network))
@@ -124,7 +124,7 @@ def _draw_pcie_links(
 
 def _draw_trays(axes: Axes, network: Network, area: Box, hosts: int) -> None:
     bar = Box(area.left, area.top + 0.1, area.width, _BAR_IN)
-    reduces = ", add in flight" if network.scale_up.in_switch_reduction else ""
+    reduces = ", reduce in the switch" if network.scale_up.in_switch_reduction else ""
     draw_box(axes, bar, f"scale-up switches of the rack{reduces}", face=SWITCH)
     top = bar.bottom + 0.5
     columns = row_of_boxes(Box(area.left, top, area.width, area.bottom - top - 0.2), hosts, 0.05)
@@ -150,7 +150,7 @@ def _draw_mesh(axes: Axes, profile: HardwareProfile, area: Box) -> None:
     else:
         places = _circle_places(mesh, up.gpus)
         draw_lines(axes, list(combinations(places, 2)), SCALE_UP_LINE, 1.3)
-        text = f"{format_rate(up.bandwidth_bytes_per_s / (up.gpus - 1))} per pair, each way"
+        text = f"{format_rate(up.bandwidth_bytes_per_s / (up.gpus - 1))} per pair, each direction"
     for index, (x, y) in enumerate(places):
         draw_box(axes, Box(x - 0.3, y - 0.17, 0.6, 0.34), f"GPU {index}", face=GPU)
     x, (begin, end) = mesh.centre[0], (mesh.bottom + 0.02, area.bottom)
@@ -194,7 +194,7 @@ def _draw_cube_links(axes: Axes, places: Sequence[Point], link_bytes_per_s: floa
             )
         )  # fmt: skip
     one, two = format_rate(link_bytes_per_s), format_rate(2 * link_bytes_per_s)
-    return f"thin {one}, thick {two}, each way"
+    return f"thin {one}, thick {two}, each direction"
 
 
 def _draw_nics(axes: Axes, network: Network, host: Box, hosts: int) -> None:
@@ -202,7 +202,7 @@ def _draw_nics(axes: Axes, network: Network, host: Box, hosts: int) -> None:
     count = fabric.nics_per_node if hosts == 1 else hosts
     top = host.bottom + 0.22
     if not fabric.nics_per_node:
-        style.write(axes, host.left, top + 0.1, "no NICs: GPUs of other nodes are out of reach")
+        style.write(axes, host.left, top + 0.1, "no NICs: GPUs of other nodes cannot be reached")
         return
     width = min(host.width, 0.62 * count + 0.08 * (count - 1))
     left = host.centre[0] - width / 2

@@ -321,7 +321,7 @@ def build_placement_figure(placement: Placement) -> Figure:
 
 
 def _draw_strip(axes: Axes, placement: Placement) -> None:
-    heads = ("group", "", "groups x ranks", "that of rank 0", "hops cross")
+    heads = ("group", "", "groups x ranks", "group of rank 0", "hops cross")
     for left_in, head in zip(_COLUMNS_IN, heads, strict=True):
         style.write(axes, left_in, _HEAD_IN, head, bold=True)
     style.write(axes, _RATE_IN, _HEAD_IN, "rate per rank", align="right", bold=True)
@@ -341,7 +341,7 @@ def _draw_strip(axes: Axes, placement: Placement) -> None:
         style.write(axes, _RATE_IN, y, format_rate(groups.bytes_per_s), align="right")
         _draw_hops(axes, groups, y)
     if not placement.groups:
-        style.write(axes, LEFT_IN, _HEAD_IN + _LINE_IN, "none: every rank works alone")
+        style.write(axes, LEFT_IN, _HEAD_IN + _LINE_IN, "none: there is one rank")
 
 
 def _ranks_text(groups: PlacedGroups) -> str:

@@ -51,7 +51,7 @@ def draw_fabric(axes: Axes, network: Network, area: Box) -> None:
     draw_frame(axes, area, f"between {domains}s: {FABRIC_NAMES[network.fabric.kind]}")
     inside = Box(area.left + 0.15, area.top + 0.38, area.width - 0.3, area.height - 0.5)
     if not network.fabric.nics_per_node:
-        style.write(axes, inside.left, inside.top + 0.2, "none: there are no NICs")
+        style.write(axes, inside.left, inside.top + 0.2, "none: no NICs")
     elif network.fabric.leaf.gpus:
         _draw_tiers(axes, network, inside)
     else:
@@ -60,7 +60,7 @@ def draw_fabric(axes: Axes, network: Network, area: Box) -> None:
 
 def _draw_unknown_shape(axes: Axes, network: Network, area: Box) -> None:
     cloud = Box(area.left, area.top + 0.25, area.width, 0.75)
-    draw_box(axes, cloud, "switches\n(shape not described: non-blocking)", face=_LEAF)
+    draw_box(axes, cloud, "switches\n(topology not given: non-blocking)", face=_LEAF)
     nodes = row_of_boxes(Box(area.left, area.bottom - _NODE_IN - 0.5, area.width, _NODE_IN), 4, 0.1)
     draw_lines(axes, [((n.upper[0], cloud.bottom), n.upper) for n in nodes], FABRIC_LINE, 1.8)
     middle = (area.centre[0], (cloud.bottom + nodes[0].top) / 2)
@@ -81,7 +81,7 @@ def _nic_text(network: Network) -> str:
     share = fabric.nics_per_node * fabric.nic_bytes_per_s / network.gpus_per_node
     busy = f"\n{100 * fabric.background_load:.0f} % taken" if fabric.background_load else ""
     count = fabric.nics_per_node
-    return f"{count} x {gbit:g} Gbit/s per host\n{format_rate(share)} per GPU, each way{busy}"
+    return f"{count} x {gbit:g} Gbit/s per host\n{format_rate(share)} per GPU, each direction{busy}"
 
 
 def _draw_tiers(axes: Axes, network: Network, area: Box) -> None:
@@ -186,8 +186,8 @@ def _write_facts(axes: Axes, profile: HardwareProfile, top: float) -> None:
     )
     left = [
         ("GPU memory", memory),
-        ("large rings in the node", f"{format_rate(network.scale_up_bytes_per_s)} per GPU"),
-        ("a hop, small and large messages", _hops(up.latency_s, up.bulk_latency_s)),
+        ("large rings in a node", f"{format_rate(network.scale_up_bytes_per_s)} per GPU"),
+        ("per hop, small and large messages", _hops(up.latency_s, up.bulk_latency_s)),
     ]
     right = [("fabric", FABRIC_NAMES[fabric.kind])]
     if fabric.nics_per_node:
@@ -196,7 +196,7 @@ def _write_facts(axes: Axes, profile: HardwareProfile, top: float) -> None:
                 f"large rings between {domain_name(network)}s",
                 f"{format_rate(network.fabric_bytes_per_s)} per GPU",
             ),
-            ("a hop, small and large messages", _hops(fabric.latency_s, fabric.bulk_latency_s)),
+            ("per hop, small and large messages", _hops(fabric.latency_s, fabric.bulk_latency_s)),
         ]
     for x, facts in ((_LEFT_IN, left), (_LEFT_IN + _NODE_WIDTH_IN + _BETWEEN_IN, right)):
         for line, (name, value) in enumerate(facts):

@@ -155,7 +155,7 @@ def _all_groups(job: Job) -> list[PlacedGroups]:
         _placed(job, name, purpose, words, experts=experts)
         for name, purpose, words, experts in kinds
     ]
-    stages = _placed(job, "pp", "pass microbatches on", ("pp",), experts=False)
+    stages = _placed(job, "pp", "pass microbatches to the next stage", ("pp",), experts=False)
     return [groups for groups in (*placed, stages) if groups.members.shape[1] > 1]
 
 

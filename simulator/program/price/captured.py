@@ -1,7 +1,7 @@
 """What does the host replay as CUDA graphs, and what is left for it to launch kernel by kernel?
 
 A graph holds kernels of shapes that do not change. What routed experts compute changes from step to
-step unless they have a capacity, so that graphs of layers leave it out.
+step unless they have a capacity, so that graphs of layers remove it.
 
 Source: Megatron-Core, user guide of CUDA graphs (``cuda_graph_impl`` and ``cuda_graph_modules``).
 """

@@ -78,7 +78,7 @@ _TOKEN_ID_BYTES = 8.0
 
 _DOES = {
     "GPU 0": "holds the model, computes the loss of all GPUs and updates",
-    "replicas": "is given the weights for every microbatch",
+    "replicas": "receives the weights for every microbatch",
 }
 """What each role is there for."""
 

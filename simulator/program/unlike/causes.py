@@ -71,11 +71,11 @@ class Causes:
         """The perturbed ranks that a rank meets, by how closely they work together."""
         own_pass, own_copies = int(self._pass[place]), int(self._copies[place])
         yield self._same_pass[stage].get(own_pass), "waits in every pass for {}"
-        yield self._same_pipeline.get(own_pass), "is in one pipeline with {}"
-        yield self._same_copies[stage].get(own_copies), "adds up gradients with {}"
+        yield self._same_pipeline.get(own_pass), "is in the same pipeline as {}"
+        yield self._same_copies[stage].get(own_copies), "reduces gradients with {}"
         yield (
             self._next_pipeline.get(own_copies),
-            "adds up gradients with ranks that wait for {}",
+            "reduces gradients with ranks that wait for {}",
         )
 
     def _near(self, stage: int, labels: Labels) -> _Near:

@@ -126,9 +126,9 @@ def unfold(job: Job, folded_program: FoldedProgram, *, each_rank: bool) -> Progr
     if unfolding.num_operations > _MOST_OPERATIONS:
         raise UnsupportedError.single(
             "unfolded" if each_rank else "perturbations" if is_perturbed else "plan.expert_load",
-            f"leaves {len(unfolding.places) * len(folded.classes):,} kinds of ranks with "
+            f"needs {len(unfolding.places) * len(folded.classes):,} classes of ranks with "
             f"{unfolding.num_operations:,} operations; at most {_MOST_OPERATIONS:,} are simulated",
-            hint="take fewer GPUs" if each_rank else "perturb fewer GPUs, or take fewer",
+            hint="use fewer GPUs" if each_rank else "perturb fewer GPUs, or use fewer",
         )
     only_roles_differ = not (each_rank or is_perturbed) and len(unfolding.places) == 2
     return unfolding.program(named_by_rank=not only_roles_differ)

@@ -82,8 +82,8 @@ NAIVE = ScheduleInfo(
     waits=True,
     offloads=True,
     note=Note(
-        text="One microbatch goes down all ranks and back before the next one starts, so that "
-        "one rank works and the others wait. Nothing holds less memory, and nothing is slower.",
+        text="One microbatch passes through all ranks and back before the next one starts, so one "
+        "rank works and the others wait. No schedule needs less memory, and none is slower.",
         bubble="m * (p - 1) * (tF + tB)",
         activations="1",
     ),
@@ -102,8 +102,8 @@ GPIPE = ScheduleInfo(
     torch_name="GPipe",
     note=Note(
         text="All forwards, then all backwards. Ranks wait only while the pipeline fills and "
-        "drains, so more microbatches make the bubble matter less; but a rank holds the "
-        "activations of every one of them, which is why it is run with recomputation.",
+        "drains, so more microbatches make the bubble smaller; but a rank holds the activations "
+        "of all of them, so it is usually combined with recomputation.",
         bubble=ONE_F_ONE_B_BUBBLE,
         activations="m",
     ),
@@ -113,14 +113,14 @@ GPIPE = ScheduleInfo(
 LOOPED_BFS = ScheduleInfo(
     name="looped-bfs",
     order=looped_bfs,
-    summary="breadth first over the chunks; fewest reductions under ZeRO-2",
+    summary="breadth-first over the chunks; fewest reductions with ZeRO-2",
     source="Breadth-First Pipeline Parallelism, arXiv 2211.05953",
     in_flight=all_in_flight,
     buffers=looped_bfs_messages,
     chunks=(1, None),
     torch_name="LoopedBFS",
     note=Note(
-        text="Interleaved chunks, breadth first: a chunk takes all microbatches before the "
+        text="Interleaved chunks, breadth-first: a chunk processes all microbatches before the "
         "next chunk starts. Sharded weights of a chunk are gathered once per pass and their "
         "gradients reduced early, but as in GPipe all microbatches are held.",
         bubble="(p - 1) * (tF + tB) / v",

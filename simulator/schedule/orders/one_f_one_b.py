@@ -114,14 +114,14 @@ def whole_rounds(stages: int, _chunks: int, microbatches: int) -> tuple[str, str
     if microbatches % rounds == 0:
         return None
     rule = f"microbatches must be a multiple of microbatches // pp = {rounds}"
-    return rule, f"take {microbatches // stages * stages} microbatches"
+    return rule, f"use {microbatches // stages * stages} microbatches"
 
 
 def fills_pipeline(stages: int, _chunks: int, microbatches: int) -> tuple[str, str] | None:
     """No more than one update lies between a forward and its backward (arXiv 2006.09503, 3.1)."""
     if microbatches >= stages:
         return None
-    return "needs at least pp microbatches per update", f"take {stages} microbatches"
+    return "needs at least pp microbatches per update", f"use {stages} microbatches"
 
 
 def stashed_versions(rank: int, stages: int) -> int:
@@ -168,8 +168,9 @@ ONE_F_ONE_B = ScheduleInfo(
     in_megatron=True,
     torch_name="1F1B",
     note=Note(
-        text="PipeDream's order with a flush before each weight update. The bubble is GPipe's; "
-        "but rank r has only p - r microbatches in flight, however many a step has.",
+        text="PipeDream's order with a flush before each weight update. The bubble is that of "
+        "GPipe, but rank r has only p - r microbatches in flight, however many there are in a "
+        "step.",
         bubble=ONE_F_ONE_B_BUBBLE,
         activations="min(m, p)",
     ),
@@ -186,8 +187,8 @@ DAPPLE = ScheduleInfo(
     offloads=True,
     torch_name="1F1B",
     note=Note(
-        text="The early-backward schedule of DAPPLE. Under its policy A a rank lets p - r "
-        "microbatches in, which is the order of 1f1b.",
+        text="The early-backward schedule of DAPPLE. With its policy A, a rank admits p - r "
+        "microbatches, which is the order of 1f1b.",
         bubble=ONE_F_ONE_B_BUBBLE,
         activations="min(m, p)",
     ),
@@ -205,11 +206,11 @@ PIPEDREAM = ScheduleInfo(
     weight_versions=stashed_versions,
     staleness=microbatches_ahead,
     note=Note(
-        text="One forward and one backward in turn, and never a flush: weights change after "
-        "every microbatch. A microbatch must meet the same weights in its backward as in its "
-        "forward, so a rank keeps a version of its weights for each microbatch in flight, p "
-        "on the first rank and one on the last. Gradients of old weights change what is "
-        "learnt: this is not the synchronous training that the other schedules do.",
+        text="One forward and one backward in turn, without a flush: weights change after every "
+        "microbatch. A microbatch must see the same weights in its backward as in its forward. So "
+        "a rank keeps one version of its weights for each microbatch in flight: p versions on the "
+        "first rank, one on the last. Gradients of old weights change the result of "
+        "training: it is not synchronous, unlike the other schedules.",
         bubble="0",
         activations="p",
     ),
@@ -227,9 +228,8 @@ PIPEDREAM_2BW = ScheduleInfo(
     staleness=one_update,
     rule=fills_pipeline,
     note=Note(
-        text="PipeDream with gradients summed over at least p microbatches before weights "
-        "change, so that two versions are enough on every rank. The gradient applied is one "
-        "update old.",
+        text="PipeDream with gradients summed over at least p microbatches before the weights "
+        "change, so two versions are enough on every rank. The applied gradient is one update old.",
         bubble="0",
         activations="p",
     ),
@@ -239,7 +239,7 @@ PIPEDREAM_2BW = ScheduleInfo(
 INTERLEAVED_1F1B = ScheduleInfo(
     name="interleaved-1f1b",
     order=interleaved_one_f_one_b,
-    summary="1F1B over several chunks per rank; the bubble shrinks by their number",
+    summary="1F1B over several chunks per rank, which divides the bubble by their number",
     source="Megatron-LM, arXiv 2104.04473; torch ScheduleInterleaved1F1B",
     in_flight=interleaved_in_flight,
     buffers=interleaved_messages,
@@ -251,9 +251,10 @@ INTERLEAVED_1F1B = ScheduleInfo(
     torch_name="Interleaved1F1B",
     paired_order=paired_interleaved,
     note=Note(
-        text="Every rank holds v chunks that lie p stages apart. A microbatch comes past v "
-        "times, filling takes chunks instead of whole ranks, and the bubble shrinks by v. It "
-        "costs v times the messages between ranks, and activations of a round more.",
+        text="Every rank holds v chunks that are p stages apart. A microbatch passes each rank v "
+        "times, so filling takes chunks instead of whole ranks, and the bubble is v times "
+        "smaller. The price is v times the messages between ranks, and the activations of one "
+        "more round.",
         bubble="(p - 1) * (tF + tB) / v",
         activations="min(m, (p * (v + 1) - 1) / v)",
     ),

@@ -134,5 +134,5 @@ def list_schedule(
                     taker = placement.rank(fed, len(ranks))
                     heappush(moments, arrives_at(product_of(slot), taker))
     if any(any(rank.queues) for rank in ranks):
-        raise RuntimeError("list scheduling is stuck: the queues block each other")
+        raise RuntimeError("list scheduling found a deadlock: the queues block each other")
     return [rank.ran for rank in ranks]

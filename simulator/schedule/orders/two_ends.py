@@ -125,9 +125,9 @@ def chimera(stages: int, _chunks: int, microbatches: int) -> Order:
 def even_directions(stages: int, _chunks: int, microbatches: int) -> tuple[str, str] | None:
     """Both directions have the same ranks and microbatches to themselves."""
     if stages % 2:
-        return "plan.pp must be even", f"take plan.pp = {stages + 1}"
+        return "plan.pp must be even", f"use plan.pp = {stages + 1}"
     if microbatches % 2:
-        return "the number of microbatches must be even", f"take {microbatches + 1} microbatches"
+        return "the number of microbatches must be even", f"use {microbatches + 1} microbatches"
     return None
 
 
@@ -135,7 +135,7 @@ def two_per_rank(stages: int, _chunks: int, microbatches: int) -> tuple[str, str
     """The pipeline fills before it drains."""
     if microbatches >= 2 * stages:
         return None
-    return "needs at least 2 pp microbatches", f"take {2 * stages} microbatches, or a smaller pp"
+    return "needs at least 2 pp microbatches", f"use {2 * stages} microbatches, or a smaller pp"
 
 
 def dualpipe_sizes(stages: int, chunks: int, microbatches: int) -> tuple[str, str] | None:
@@ -158,7 +158,7 @@ def chimera_in_flight(rank: int, stages: int, _chunks: int, microbatches: int) -
 DUALPIPE = ScheduleInfo(
     name="dualpipe",
     order=dualpipe,
-    summary="two copies of the model in opposite directions; forward and backward joined",
+    summary="two copies of the model in opposite directions; forward and backward overlap",
     source="DeepSeek-V3, arXiv 2412.19437",
     in_flight=dualpipe_in_flight,
     buffers=one_message,
@@ -168,9 +168,9 @@ DUALPIPE = ScheduleInfo(
     joins_passes=True,
     note=Note(
         text="Two copies of the model, fed from both ends. Where the two directions meet, the "
-        "forward of one and the backward of the other run together (framed), so that the "
-        "expert-parallel all-to-all of each hides behind the other's computation. That gain "
-        "is not in this picture, where a joint slot takes the sum of its halves.",
+        "forward of one and the backward of the other run together (framed), so the "
+        "expert-parallel all-to-all of each overlaps with the other's computation. The picture "
+        "does not show that gain: a joint slot takes the sum of its halves.",
         bubble="(p / 2 - 1) * (tF + 2 * tB - 3 * tW)",
         bubble_when="tF = tI",
         activations="min(m, p + 1)",
@@ -181,7 +181,7 @@ DUALPIPE = ScheduleInfo(
 DUALPIPEV = ScheduleInfo(
     name="dualpipev",
     order=dualpipe_v,
-    summary="DualPipe cut in half: one copy of the model, two chunks as a V",
+    summary="half of DualPipe: one copy of the model, two chunks per rank as a V",
     source="DeepSeek DualPipe; torch ScheduleDualPipeV",
     in_flight=dualpipe_in_flight,
     buffers=one_message,
@@ -192,8 +192,8 @@ DUALPIPEV = ScheduleInfo(
     torch_name="DualPipeV",
     joins_passes=True,
     note=Note(
-        text="DualPipe cut in half and folded: the second half of a rank's pair becomes a "
-        "second chunk, laid out as a V. The same joint slots with one copy of the weights.",
+        text="Half of DualPipe: the second model copy of a rank becomes a second chunk, placed as "
+        "a V. It has the same joint slots with one copy of the weights.",
         bubble="(p - 1) * (tF + 2 * tB - 3 * tW) / 2",
         bubble_when="tF = tI",
         activations="min(m, p + 1 / 2)",
@@ -210,10 +210,10 @@ CHIMERA = ScheduleInfo(
     placement=Placement.BIDIRECTIONAL,
     rule=even_directions,
     note=Note(
-        text="Two copies of the model, half of the microbatches down and half of them up, each "
-        "direction as in 1F1B and each in the other's bubbles. Units of p microbatches follow "
-        "each other; where backwards take longer than forwards they do not quite interlock, "
-        "which the picture shows.",
+        text="Two copies of the model. Half of the microbatches go down and half go up, each "
+        "direction as in 1F1B and in the bubbles of the other. Units of p microbatches follow "
+        "each other; if backwards take longer than forwards, they do not interlock exactly, as "
+        "the picture shows.",
         bubble="(p - 2) / 2 * (tF + tB)",
         bubble_when="tB = tF",
         activations="min(m, p)",

@@ -173,10 +173,10 @@ ZB_V = ScheduleInfo(
     splits_backward=True,
     torch_name="ZBVZeroBubble",
     note=Note(
-        text="Two chunks per rank, down the ranks and up again, so that the last part of the "
-        "model sits on the first rank. Backwards reach every rank early, activations are "
-        "even, and no rank waits between its start and its end, with no more memory than the "
-        "first rank of 1F1B.",
+        text="Two chunks per rank, placed down the ranks and up again, so the last part of the "
+        "model is on the first rank. Backwards reach every rank early, activations are balanced, "
+        "and no rank waits between its start and its end, with no more memory than the first rank "
+        "of 1F1B.",
         bubble="0",
         bubble_when=EQUAL_TIMES,
         bubble_is_between=True,
@@ -196,9 +196,9 @@ V_HALF = ScheduleInfo(
     chunks=(2, 2),
     splits_backward=True,
     note=Note(
-        text="The V again, as one block that every microbatch repeats: two ticks per rank on "
-        "the way down, one on the way up. Activations tend to half of 1F1B's as the pipeline "
-        "grows, for at most half of its bubble.",
+        text="A V, as one block that every microbatch repeats: two ticks per rank on the way "
+        "down, one on the way up. In long pipelines, activations approach half of those of 1F1B, "
+        "with at most half of its bubble.",
         bubble="(p - 1) * (tF + tB) / 2",
         bubble_when=EQUAL_TIMES,
         bubble_is_bound=True,
@@ -217,8 +217,8 @@ V_MIN = ScheduleInfo(
     chunks=(2, 2),
     splits_backward=True,
     note=Note(
-        text="The V with one tick per rank on every way, so that activations live as short as "
-        "they can. They tend to a third of 1F1B's as the pipeline grows, for at most two "
+        text="A V with one tick per rank in each direction, so activations are kept as briefly as "
+        "possible. In long pipelines they approach a third of those of 1F1B, with at most two "
         "thirds of its bubble.",
         bubble="(p - 1) * (tF + tB) * 2 / 3",
         bubble_when=EQUAL_TIMES,

@@ -73,17 +73,16 @@ VARUNA = ScheduleInfo(
     name="varuna",
     order=varuna,
     costed_order=varuna_of,
-    summary="backward whenever one is ready, else forward; for full recomputation",
+    summary="a backward whenever one is ready, else a forward; for full recomputation",
     source="Varuna, arXiv 2111.04007, and the generator in its repository",
     in_flight=varuna_in_flight,
     buffers=varuna_messages,
     note=Note(
-        text="A rank runs a backward whenever its gradient has come, else the next forward. "
-        "Made for slow networks and full recomputation, where only the inputs of a rank are "
-        "held and running ahead is cheap. The order drawn plans with backwards that recompute; "
-        "the picture, with the costs of the others, leaves recomputation out. At other costs, "
-        "and in a job with its own passes, links and perturbations, ranks follow the rule as "
-        "results come, and may hold more or less.",
+        text="A rank runs a backward whenever its gradient has arrived, else the next forward. It "
+        "is made for slow networks and full recomputation, where a rank keeps only its inputs and "
+        "running ahead is cheap. The order is planned for backwards that recompute; the picture "
+        "uses the times of the other schedules, without recomputation. In a job, ranks follow the "
+        "rule as results arrive, and may hold more or fewer activations.",
         bubble="",
         activations="min(m, 3 * (p - 1))",
     ),

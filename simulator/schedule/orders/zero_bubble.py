@@ -149,10 +149,10 @@ ZB_H1 = ScheduleInfo(
     in_flight=zb_h1_in_flight,
     splits_backward=True,
     note=Note(
-        text="The backward in two: input gradients, which the rank before waits for, at once; "
-        "weight gradients, which nobody waits for, where the rank would idle. With the "
-        "activations of 1F1B's first rank on every rank, a third of its bubble is left where "
-        "all phases take equal time.",
+        text="The backward is split in two: input gradients, which the previous rank needs, run "
+        "at once; weight gradients, which no rank waits for, run when the rank would idle. With "
+        "the activations of 1F1B's first rank on every rank, a third of its bubble is left if all "
+        "phases take equal time.",
         bubble="(p - 1) * (tF + tI - tW)",
         bubble_when="tW <= tI",
         activations="min(m, p)",
@@ -169,9 +169,9 @@ ZB_H2 = ScheduleInfo(
     buffers=one_message,
     splits_backward=True,
     note=Note(
-        text="As zb-h1, with almost twice as many forwards ahead. Ranks start and end one "
-        "forward apart and never wait in between; the bubble is gone if the optimizer step "
-        "does not bring them together again. Twice the activations pay for it.",
+        text="Like zb-h1, with almost twice as many forwards ahead. Ranks start and end one "
+        "forward apart and never wait in between; there is no bubble if the optimizer step does "
+        "not synchronise them. The price is twice the activations.",
         bubble="(p - 1) * (tF + tI - 2 * tW)",
         bubble_when="tW <= tI",
         bubble_is_between=True,
@@ -192,7 +192,7 @@ ZB_1P = ScheduleInfo(
     splits_backward=True,
     torch_name="InterleavedZeroBubble",
     note=Note(
-        text="zb-h1 over several chunks per rank, which divides what is left of the bubble by "
+        text="Like zb-h1 over several chunks per rank, which divides the remaining bubble by "
         "their number.",
         bubble="(p - 1) * (tF + tI - tW) / v",
         bubble_when=EQUAL_TIMES,
@@ -211,10 +211,10 @@ ZB_2P = ScheduleInfo(
     buffers=one_message,
     splits_backward=True,
     note=Note(
-        text="Searched for: as many forwards ahead as 2p microbatches' activations leave room "
-        "for, then one forward and one input gradient in turn, and weight gradients wherever "
-        "they fill a wait or must make room. A job is searched with the times and memory of "
-        "its own passes; the picture has equal ones.",
+        text="Found by a search: as many forwards ahead as the activations of 2p microbatches "
+        "allow, then one forward and one input gradient in turn. Weight gradients run where they "
+        "fill a wait or must free memory. In a job, the search uses the times and memory of its "
+        "own passes; in the picture, all are equal.",
         bubble="0",
         bubble_when=EQUAL_TIMES,
         bubble_is_between=True,

@@ -80,7 +80,7 @@ class _Reader:
 
     def step(self, number: int | None) -> TracedStep:
         if len(self.rows.devices) > 1:
-            self._refuse("has kernels of several GPUs", "record every rank in a file of its own")
+            self._refuse("has kernels of several GPUs", "record each rank to a separate file")
         steps = self._steps()
         if self.is_gpu:
             steps = self._with_kernels(steps, number)
@@ -90,7 +90,7 @@ class _Reader:
         window, host = windows[chosen], hosts[chosen]
         clock = self._phases(host)
         if not clock.start_us.size:
-            self.notes.append("nothing in the trace tells backward from forward")
+            self.notes.append("nothing in the trace separates backward from forward")
         if self.is_gpu:
             earlier = self._phases(hosts[chosen - 1]) if chosen else clock
             spans = self._gpu_spans(window, host, clock, earlier)
@@ -119,7 +119,7 @@ class _Reader:
         found = dict(sorted(self._numbers(), key=lambda numbered: numbered[1].start_us))
         if found:
             return found
-        self.notes.append("the trace names no steps (ProfilerStep#N); all of it is taken as one")
+        self.notes.append("the trace names no steps (ProfilerStep#N); all of it counts as one step")
         tables = [table for table in (self.operators, self.launches) if table.key.size]
         named = self.rows.ranges
         starts = [*(each.start_us for each in named), *(t.start_us.min() for t in tables)]
@@ -136,7 +136,7 @@ class _Reader:
         launches = self.launches
         if not launches.key.size:
             hint = "record with ProfilerActivity.CPU as well as ProfilerActivity.CUDA"
-            self._refuse("has kernels, but not who launched them", hint)
+            self._refuse("has kernels, but not the operators that launched them", hint)
         order = np.argsort(launches.key, kind="stable")
         keys = launches.key[order]
         place = np.minimum(np.searchsorted(keys, self.kernels.key), keys.size - 1)
@@ -144,7 +144,7 @@ class _Reader:
         unknown = int((~is_known).sum())
         if unknown:
             share = f"{unknown / is_known.size:.1%} of the kernels"
-            self.notes.append(f"{share} are left out: nothing tells their launch")
+            self.notes.append(f"{share} are ignored: their launch is not in the trace")
         return np.where(is_known, launches.start_us[order][place], np.nan)
 
     def _launched_in(self, host: Range) -> NDArray[np.bool_]:

@@ -218,7 +218,7 @@ def compare_trace(
 def _rank(traced: TracedStep, job: Job, rank: int | None) -> int:
     gpus = job.cluster.gpus
     if traced.ranks is not None and traced.ranks != gpus:
-        rule = f"is not the number of ranks that the trace is of, {traced.ranks}"
+        rule = f"is not the number of ranks of the trace, {traced.ranks}"
         hint = f"compare with the job that ran, or set cluster.gpus={traced.ranks}"
         raise InputError.single("cluster.gpus", rule, gpus, hint)
     if rank is not None and traced.rank is not None and rank != traced.rank:

@@ -78,7 +78,7 @@ class TraceFile:
 
     def _fields(self) -> Iterator[Event]:
         if self._next() != "{":
-            self._refuse("is no trace: it must be a JSON object with a list traceEvents")
+            self._refuse("is not a trace: it must be a JSON object with a list traceEvents")
         has_events, separator = False, "{"
         while separator != "}":
             self._place += 1
@@ -86,7 +86,7 @@ class TraceFile:
                 break
             key = self._value()
             if self._next() != ":" or not isinstance(key, str):
-                self._refuse("is no JSON")
+                self._refuse("is not JSON")
             self._place += 1
             if key == "traceEvents":
                 if has_events or self._next() != "[":
@@ -99,9 +99,9 @@ class TraceFile:
                     self.header[key] = value
             separator = self._next()
             if separator not in {",", "}"}:
-                self._refuse("is no JSON")
+                self._refuse("is not JSON")
         if not has_events:
-            self._refuse("is no trace: it has no list traceEvents")
+            self._refuse("is not a trace: it has no list traceEvents")
 
     def _list(self) -> Iterator[Event]:
         separator = "["
@@ -111,11 +111,11 @@ class TraceFile:
                 break
             event = self._value()
             if not isinstance(event, dict):
-                self._refuse("is no trace: events must be objects")
+                self._refuse("is not a trace: events must be objects")
             yield event
             separator = self._next()
             if separator not in {",", "]"}:
-                self._refuse("is no JSON")
+                self._refuse("is not JSON")
         self._place += 1
 
     def _next(self) -> str:
@@ -137,9 +137,9 @@ class TraceFile:
                 value, end = self._json.raw_decode(self._text, self._place)
             except (ValueError, RecursionError) as error:
                 if len(self._text) - self._place > MAX_VALUE_CHARS:
-                    self._refuse(f"is no JSON: a value is malformed or too long ({error})")
+                    self._refuse(f"is not JSON: a value is malformed or too long ({error})")
                 if not self._more():
-                    self._refuse("is cut off, or is no JSON")
+                    self._refuse("is cut off or is not JSON")
                 continue
             # A number may go on behind the window, which may end after its point, too.
             is_whole = end < len(self._text) and self._text[end] not in ".eE"

@@ -36,7 +36,10 @@ def model_document(row: Row) -> dict[str, Any]:
         InputError: The network is none that is modelled, or a cell lacks what only it can say.
     """
     if _OTHER_NETWORKS.search(cells.word(row, "model")):
-        rule = f"{row['model']} is not a stack of like transformer layers, which are modelled"
+        rule = (
+            f"{row['model']} is not a stack of equal transformer layers, the only kind that is "
+            "modelled"
+        )
         raise InputError.single("model", rule)
     known = known_model(cells.text(row, "model"))
     if known is None:

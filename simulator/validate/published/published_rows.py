@@ -38,8 +38,8 @@ _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
 """Phrase in the notes of runs that copy activations of their first layers to the host."""
 
 _NOT_MODELLED = (
-    (r"(?i)forward (pass )?only\b|inference only", "no training step is measured"),
-    (r"(?i)one MoE layer only|not a full step", "not a whole step is measured"),
+    (r"(?i)forward (pass )?only\b|inference only", "no training step was measured"),
+    (r"(?i)one MoE layer only|not a full step", "only a part of a step was measured"),
     (r"\boptimizer SOAP\b", "SOAP's preconditioners and their eigenvectors are not simulated"),
 )
 """Phrase in the notes of runs that are no training steps of whole models, or whose optimizer is not

@@ -84,7 +84,7 @@ def with_known_facts(rows: Sequence[Row], table: Path, *, residuals: bool = True
     for number, group in enumerate(groups):
         if not any(map(group.is_about, rows)):
             where = f"groups.{number}.where"
-            rule, hint = "fits no row of the table", "correct it, or take the group out"
+            rule, hint = "fits no row of the table", "correct it, or remove the group"
             raise InputError.single(where, rule, dict(group.where), hint, str(path))
     taken = [group for group in groups if residuals or group.source != "residuals"]
     return [_with_facts(row, [group for group in taken if group.is_about(row)]) for row in rows]

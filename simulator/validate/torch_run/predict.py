@@ -91,7 +91,7 @@ def predict(job: Job, *, alone: int | None = None, layer_sleep_s: float | None =
         layer_sleep_s: How long each layer sleeps in forward [s], instead of computing where it
             exchanges nothing.
     """
-    refuse_pools(job, "a real run beside its prediction")
+    refuse_pools(job, "a comparison with a real run")
     offloads_alone = alone is not None and job.plan.offload.is_used
     if offloads_alone:
         job = alone_on_its_node(job)

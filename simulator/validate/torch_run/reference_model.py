@@ -159,7 +159,7 @@ def check_has_reference(model: Model) -> None:
     for field, is_there in _missing_parts(model):
         if is_there:
             raise UnsupportedError.single(
-                f"model.{field}", "has no reference implementation", hint="leave it out"
+                f"model.{field}", "has no reference implementation", hint="remove it"
             )
 
 

@@ -112,8 +112,8 @@ def as_torch_runs_it(job: Job, world: World) -> AsRun:
     facts = _facts_of_run(job, world)
     given = job.plan.stack
     notes = [
-        f"plan.stack.{name}: predicted as {value}, which is how torch runs it here "
-        f"(the job says {getattr(given, name)})"
+        f"plan.stack.{name}: predicted as {value}, as torch runs it here (the job says "
+        f"{getattr(given, name)})"
         for name, value in facts.items()
         if name != "description" and getattr(given, name) != value
     ]
@@ -132,7 +132,7 @@ def as_torch_runs_it(job: Job, world: World) -> AsRun:
             "(OMP_NUM_THREADS, which torchrun sets to 1); predicted with all cores of the profile"
         )
     if job.perturbations:
-        notes.append("perturbations are predicted, but nothing slows the real run")
+        notes.append("perturbations are in the prediction, but not in the real run")
     return AsRun(job.replace(changes), notes)
 
 
@@ -161,13 +161,13 @@ def check_can_sleep(job: Job) -> None:
         UnsupportedError: Layers are computed again, or have gradients of inputs and weights
             apart.
     """
-    plan, rule = job.plan, "has no meaning for layers that sleep"
+    plan, rule = job.plan, "does not apply to layers that sleep"
     faults = []
     if plan.recompute != "none":
         faults.append(Fault("plan.recompute", rule, plan.recompute, "take none"))
     if plan.pp > 1 and SCHEDULES[job.choices.schedule.name] in _SPLIT_BACKWARD:
         whole = [ours for ours, theirs in SCHEDULES.items() if theirs not in _SPLIT_BACKWARD]
-        faults.append(Fault("plan.schedule", rule, plan.schedule, f"take {', '.join(whole)}"))
+        faults.append(Fault("plan.schedule", rule, plan.schedule, f"use {', '.join(whole)}"))
     if faults:
         raise UnsupportedError(faults)
 
@@ -175,7 +175,7 @@ def check_can_sleep(job: Job) -> None:
 def _schedule_is_torchs(job: Job, _: World) -> Iterator[Fault]:
     name = job.plan.schedule
     if job.plan.pp > 1 and name is not None and name not in SCHEDULES:
-        hint = f"take one of {', '.join(SCHEDULES)}"
+        hint = f"use one of {', '.join(SCHEDULES)}"
         yield Fault("plan.schedule", "torch.distributed.pipelining does not have it", name, hint)
 
 
@@ -183,9 +183,9 @@ def _embedding_is_not_shared_between_ranks(job: Job, _: World) -> Iterator[Fault
     plan = job.plan
     if not job.model.tied_embeddings:
         return
-    hint = "take model.tied_embeddings: false"
+    hint = "use model.tied_embeddings: false"
     if plan.pp > 1:
-        rule = "torch.distributed.pipelining keeps no weight in step between stages"
+        rule = "torch.distributed.pipelining does not synchronise weights that stages share"
         yield Fault("model.tied_embeddings", rule, value=True, hint=f"{hint}, or plan.pp: 1")
     if plan.tp > 1:
         rule = "parallelize_module gives each module weights of its own"
@@ -199,27 +199,27 @@ def _sharding_is_torchs(job: Job, _: World) -> Iterator[Fault]:
     if plan.zero == 1 and not plan.stack.shards_whole_parameters:
         yield Fault(
             "plan.zero",
-            "torch's ZeRO 1 (ZeroRedundancyOptimizer) deals out whole parameters, this dialect "
-            "shards each",
+            "torch's ZeRO 1 (ZeroRedundancyOptimizer) assigns whole parameters to ranks, but this "
+            "stack shards each of them",
             plan.zero,
-            "take plan.stack: {base: torch, shards_whole_parameters: true}, or plan.zero: 0 or 3",
+            "use plan.stack: {base: torch, shards_whole_parameters: true}, or plan.zero: 0 or 3",
         )
     if plan.zero == 1 and (plan.tp > 1 or plan.pp > 1 or plan.ep > 1):
         rule = "torch's ZeroRedundancyOptimizer runs with data parallelism alone"
-        yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 3")
+        yield Fault("plan.zero", rule, plan.zero, "use plan.zero: 3")
     if plan.zero_group and plan.cp > 1:
         rule = "torch shards over data- and context-parallel ranks together"
-        yield Fault("plan.zero_group", rule, plan.zero_group, "leave it out, or take plan.cp: 1")
+        yield Fault("plan.zero_group", rule, plan.zero_group, "remove it, or use plan.cp: 1")
     if plan.zero == 2:
         yield Fault(
             "plan.zero",
             "torch has no ZeRO 2 of its own",
             plan.zero,
-            "take plan.zero: 3 with plan.reshard_after_forward: false, which is FSDP2's",
+            "use plan.zero: 3 with plan.reshard_after_forward: false, which is FSDP2's",
         )
     if plan.zero < 3 and plan.tp > 1:
         rule = "DDP does not take the DTensors of tensor parallelism"
-        yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 3, which is FSDP2")
+        yield Fault("plan.zero", rule, plan.zero, "use plan.zero: 3, which is FSDP2")
 
 
 def _overlaps_are_torchs(job: Job, world: World) -> Iterator[Fault]:
@@ -230,17 +230,17 @@ def _overlaps_are_torchs(job: Job, world: World) -> Iterator[Fault]:
         applies = name == "overlap_grad_reduce" or plan.zero == 3
         if off and applies and always and job.dp * plan.cp > 1:
             rule = "torch's DDP and FSDP2 always overlap"
-            yield Fault(f"plan.{name}", rule, value=False, hint="leave it out")
+            yield Fault(f"plan.{name}", rule, value=False, hint="remove it")
     for name in ("overlap_tp", "overlap_ep"):
         if getattr(plan, name):
             rule = "torch's eager modules wait for the collective"
-            yield Fault(f"plan.{name}", rule, value=True, hint="leave it out")
+            yield Fault(f"plan.{name}", rule, value=True, hint="remove it")
 
 
 def _layers_have_attention(job: Job, _: World) -> Iterator[Fault]:
     if job.model.ssm is not None:
         rule = "the reference model has no Mamba-2 layers"
-        yield Fault("model.ssm", rule, hint="take a model with attention in all layers")
+        yield Fault("model.ssm", rule, hint="use a model with attention in all layers")
 
 
 def _experts_are_spread_as_here(job: Job, _: World) -> Iterator[Fault]:
@@ -248,47 +248,47 @@ def _experts_are_spread_as_here(job: Job, _: World) -> Iterator[Fault]:
     if job.model.experts is None:
         return
     if plan.tp > 1 or plan.expert_tp > 1:
-        rule = "experts are spread here by all_to_all alone, without tensor parallelism"
-        yield Fault("plan.tp", rule, plan.tp, "take plan.tp: 1 and leave out plan.etp")
+        rule = "experts are distributed here by all_to_all only, without tensor parallelism"
+        yield Fault("plan.tp", rule, plan.tp, "use plan.tp: 1 and leave out plan.etp")
     if plan.cp > 1 and plan.ep > 1:
-        rule = "experts are spread here over data-parallel ranks"
-        yield Fault("plan.ep", rule, plan.ep, "take plan.cp: 1, or plan.ep: 1")
+        rule = "experts are distributed here over data-parallel ranks"
+        yield Fault("plan.ep", rule, plan.ep, "use plan.cp: 1, or plan.ep: 1")
     elif plan.ep > 1 and plan.ep != job.dp:
-        rule = f"experts are spread here over all {job.dp} data-parallel ranks, without copies"
-        yield Fault("plan.ep", rule, plan.ep, f"take plan.ep: {job.dp}, or plan.ep: 1")
+        rule = f"experts are distributed here over all {job.dp} data-parallel ranks, without copies"
+        yield Fault("plan.ep", rule, plan.ep, f"use plan.ep: {job.dp}, or plan.ep: 1")
     if plan.ep > 1 and plan.zero_group:
-        rule = "is not combined with expert parallelism here"
-        yield Fault("plan.zero_group", rule, plan.zero_group, "leave it out")
+        rule = "cannot be combined with expert parallelism here"
+        yield Fault("plan.zero_group", rule, plan.zero_group, "remove it")
     if plan.expert_load is not None:
-        rule = "the real router decides how many tokens each expert gets"
-        yield Fault("plan.expert_load", rule, hint="leave it out")
+        rule = "the real router decides how many tokens each expert receives"
+        yield Fault("plan.expert_load", rule, hint="remove it")
 
 
 def _sequences_are_shared_as_torch_does(job: Job, world: World) -> Iterator[Fault]:
     plan = job.plan
     if plan.cp > 1 and plan.cp_method != "ring":
-        rule = "torch's context_parallel passes keys and values round a ring"
-        yield Fault("plan.cp_method", rule, plan.cp_method, "take plan.cp_method: ring")
+        rule = "torch's context_parallel passes keys and values around a ring"
+        yield Fault("plan.cp_method", rule, plan.cp_method, "use plan.cp_method: ring")
     if plan.cp > 1 and not world.is_gpu:
         rule = "torch's context_parallel has attention kernels for GPUs only"
-        yield Fault("plan.cp", rule, plan.cp, "take plan.cp: 1, or run where there is a GPU")
+        yield Fault("plan.cp", rule, plan.cp, "use plan.cp: 1, or run where there is a GPU")
     if plan.cuts_sequence and job.model.positions == "learned":
-        rule = "learned positions are added before the sequence is cut"
-        hint = "take plan.sequence_parallel: false"
+        rule = "learned positions are added before the sequence is divided"
+        hint = "use plan.sequence_parallel: false"
         yield Fault("plan.sequence_parallel", rule, value=True, hint=hint)
 
 
 def _format_is_torchs(job: Job, world: World) -> Iterator[Fault]:
     precision = job.plan.precision
     if precision not in DTYPES:
-        rule = "steps are run here in fp32, tf32, fp16, bf16 or fp8"
-        yield Fault("plan.precision", rule, precision, "take plan.precision: bf16")
+        rule = "steps run here in fp32, tf32, fp16, bf16 or fp8"
+        yield Fault("plan.precision", rule, precision, "use plan.precision: bf16")
     elif precision in ("tf32", "fp16") and not world.is_gpu:
         rule = "torch's CPU kernels have no such format"
-        yield Fault("plan.precision", rule, precision, "take plan.precision: fp32 or bf16")
+        yield Fault("plan.precision", rule, precision, "use plan.precision: fp32 or bf16")
     elif precision == "bf16" and world.is_gpu and not torch.cuda.is_bf16_supported():
         name = torch.cuda.get_device_name(world.device)
-        yield Fault("plan.precision", f"{name} has no bf16", precision, "take fp16 or fp32")
+        yield Fault("plan.precision", f"{name} has no bf16", precision, "use fp16 or fp32")
     elif precision == "fp8":
         yield from float8_faults(job, world)
 
@@ -296,11 +296,11 @@ def _format_is_torchs(job: Job, world: World) -> Iterator[Fault]:
 def _kernels_are_torchs(job: Job, _: World) -> Iterator[Fault]:
     plan = job.plan
     if plan.attention_kernel == "fused-softmax":
-        hint = "take plan.attention: flash or unfused"
+        hint = "use plan.attention: flash or unfused"
         yield Fault("plan.attention", "torch has no such kernel", plan.attention_kernel, hint)
     if plan.recompute == "selective" and plan.stack.selective_policy != "core-attention":
         rule = "the reference model repeats core attention or whole layers"
-        hint = "take plan.stack: {base: torch}"
+        hint = "use plan.stack: {base: torch}"
         yield Fault("plan.recompute", rule, plan.recompute, hint)
 
 
@@ -309,35 +309,35 @@ def _rest_is_plain(job: Job, _: World) -> Iterator[Fault]:
     for name in _PLAIN_FIELDS:
         value = getattr(plan, name)
         if value != Plan.model_fields[name].default:
-            yield Fault(f"plan.{name}", "is not run here", value, "leave it out")
+            yield Fault(f"plan.{name}", "is not supported here", value, "remove it")
     for name in ("document_len", "lengths"):
         if (value := getattr(job.batch, name)) is not None:
-            yield Fault(f"batch.{name}", "is not run here", value, "leave it out")
+            yield Fault(f"batch.{name}", "is not supported here", value, "remove it")
     if plan.optimizer not in _OPTIMIZERS:
-        hint = f"take one of {', '.join(_OPTIMIZERS)}"
-        yield Fault("plan.optimizer", "is not run here", plan.optimizer, hint)
+        hint = f"use one of {', '.join(_OPTIMIZERS)}"
+        yield Fault("plan.optimizer", "is not supported here", plan.optimizer, hint)
 
 
 def _offload_is_fsdps(job: Job, world: World) -> Iterator[Fault]:
     """Torch's ``CPUOffloadPolicy`` moves all that FSDP2 shards to the host, and nothing else."""
-    plan, path, away = job.plan, "plan.offload", "leave it out"
+    plan, path, away = job.plan, "plan.offload", "remove it"
     if not plan.offload.is_used:
         return
     for name in Offload.model_fields:
         value = getattr(plan.offload, name)
         if value != getattr(FSDP_OFFLOAD, name):
             rule = "FSDP2 keeps parameters, gradients and optimizer states together on the CPU"
-            hint = "take plan.offload: {optimizer: cpu, parameters: cpu}, or leave it out"
+            hint = "use plan.offload: {optimizer: cpu, parameters: cpu}, or remove it"
             yield Fault(f"{path}.{name}", rule, value, hint)
     given = plan.offload.model_dump(exclude_defaults=True)
     if job.dp * plan.cp == 1:
         rule = "FSDP2 offloads shards, but there is one data-parallel rank"
-        yield Fault(path, rule, given, f"take more cluster.gpus, or {away}")
+        yield Fault(path, rule, given, f"use more cluster.gpus, or {away}")
     if plan.ep > 1:
-        rule = "experts that are spread here are no part of FSDP2, and stay on the GPU"
-        yield Fault(path, rule, given, f"take plan.ep: 1, or {away}")
+        rule = "distributed experts are not part of FSDP2 here, and stay on the GPU"
+        yield Fault(path, rule, given, f"use plan.ep: 1, or {away}")
     if not world.is_gpu:
-        rule = "there is no device to offload from: a CPU computes in its host's memory"
+        rule = "there is nothing to offload: a CPU computes in host memory"
         yield Fault(path, rule, given, f"run where there is a GPU, or {away}")
 
 
@@ -359,15 +359,15 @@ _RULES: Sequence[Rule] = (
 def float8_faults(job: Job, world: World) -> Iterator[Fault]:
     """What the device, the plan or the sizes have against 8-bit products, and the way out."""
     yield from _of_device(world)
-    plan, rule = job.plan, "has no 8-bit products here"
-    hint = "take plan.precision: bf16"
+    plan, rule = job.plan, "has no 8-bit matrix products here"
+    hint = "use plan.precision: bf16"
     if plan.tp > 1:
-        yield Fault("plan.tp", rule, plan.tp, f"take plan.tp: 1, or {hint}")
+        yield Fault("plan.tp", rule, plan.tp, f"use plan.tp: 1, or {hint}")
     if job.model.experts is not None:
         yield Fault("model.experts", rule, hint=hint)
     if plan.pp > 1 and job.choices.schedule.splits_backward:
         rule = "8-bit products give both gradients at once here"
-        yield Fault("plan.schedule", rule, plan.schedule, "take plan.schedule: 1f1b")
+        yield Fault("plan.schedule", rule, plan.schedule, "use plan.schedule: 1f1b")
     yield from _of_sizes(job)
 
 
@@ -378,7 +378,7 @@ def _of_device(world: World) -> Iterator[Fault]:
     if capability < FP8_CAPABILITY:
         name, needed = torch.cuda.get_device_name(world.device), _dotted(FP8_CAPABILITY)
         rule = f"{name} has compute capability {_dotted(capability)}, 8-bit products need {needed}"
-        yield Fault("plan.precision", rule, "fp8", "take plan.precision: bf16 or fp16, or a GPU "
+        yield Fault("plan.precision", rule, "fp8", "use plan.precision: bf16 or fp16, or a GPU "
                     "from Ada or Hopper on")  # fmt: skip
 
 
@@ -391,10 +391,10 @@ def _of_sizes(job: Job) -> Iterator[Fault]:
         "model.ffn_hidden": model.ffn_hidden,
         "batch.seq_len": job.batch.micro_batch * job.batch.seq_len // job.plan.cp,
     }
-    rule = f"makes an 8-bit product of which a side is no multiple of {_MULTIPLE}"
+    rule = f"makes an 8-bit matrix product with a dimension that is not a multiple of {_MULTIPLE}"
     for path, size in sizes.items():
         if size % _MULTIPLE:
-            yield Fault(path, rule, size, "change it, or take plan.precision: bf16")
+            yield Fault(path, rule, size, "change it, or use plan.precision: bf16")
 
 
 def _dotted(capability: tuple[int, int]) -> str:

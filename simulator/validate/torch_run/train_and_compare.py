@@ -90,13 +90,13 @@ def validate_torch(
     notes = list(as_run.notes)
     cores = os.cpu_count() or 1
     if chosen == "gloo" and gpus > cores and launched is None:
-        notes.append(f"{gpus} ranks share {cores} cores, so that they wait for each other")
+        notes.append(f"{gpus} ranks share {cores} cores, so they wait for each other")
     as_routed = as_run.job
     if measured.expert_loads:
         loads = list(measured.expert_loads)
         as_routed = as_run.job.replace({"plan.expert_load": {"loads": loads}})
         most = max(loads) / statistics.fmean(loads)
-        notes.append(f"the busiest expert got {most:.2f} times the mean, as is predicted")
+        notes.append(f"the busiest expert received {most:.2f} times the mean, as predicted")
     predicted = predict(as_routed, alone=alone, layer_sleep_s=layer_sleep_s)
     return TorchReport(as_routed, measured, predicted, notes)
 
@@ -130,12 +130,12 @@ def measure_rank(
 def _on_links(backend: AskedBackend, job: Job, link_bytes_per_s: float) -> tuple[AskedBackend, Job]:
     """Shaped links carry gloo between processes that are started here."""
     if backend not in {"auto", "gloo"}:
-        rule = "carries no bytes over shaped links"
-        raise InputError.single("--backend", rule, backend, "take --backend gloo")
+        rule = "sends nothing over shaped links"
+        raise InputError.single("--backend", rule, backend, "use --backend gloo")
     if launched_ranks() is not None:
-        rule = "starts the ranks itself, each in a network namespace of its own"
-        raise InputError.single("--shaped", rule, hint="call it without torchrun")
+        rule = "starts the ranks itself, each in its own network namespace"
+        raise InputError.single("--shaped", rule, hint="run it without torchrun")
     if job.cluster.gpus == 1:
-        rule = "needs ranks that talk to each other"
+        rule = "needs ranks that communicate"
         raise InputError.single("--shaped", rule, hint="set cluster.gpus=2 or more")
     return "gloo", on_shaped_links(job, link_bytes_per_s)

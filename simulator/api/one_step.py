@@ -33,15 +33,15 @@ __all__ = ["Engine", "Job", "Result", "load_job", "rent", "sample", "simulate", 
 def load_job(
     source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
 ) -> Job:
-    """A job from a YAML file, a shipped one by name, or one in place, with some fields changed.
+    """Load a job from a YAML file, a shipped name or a dictionary, and change fields of it.
 
     Args:
-        source: The job file, a shipped name, or what such a file says as a dictionary. Relative
+        source: The job file, a shipped name, or the content of a file as a dictionary. Relative
             paths inside a file are relative to its folder.
         changes: New values by dotted path, for example ``{"plan.tp": 4}``.
 
     Raises:
-        InputError: With every fault of the job.
+        InputError: The job is wrong; the error lists every fault.
     """
     job = load.load_job(source, changes)
     check_layers(job)

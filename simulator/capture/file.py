@@ -112,7 +112,7 @@ def read_capture(path: str | Path) -> Capture:
         with zipfile.ZipFile(path) as archive:
             return _read(archive, str(path))
     except _SAID_OF_DAMAGE as error:
-        raise _damaged(path, f"is no capture, or a damaged one ({error})") from error
+        raise _damaged(path, f"is not a capture, or a damaged one ({error})") from error
 
 
 def _damaged(path: str | Path, rule: str) -> InputError:

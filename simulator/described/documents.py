@@ -227,7 +227,7 @@ def with_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     for path, value in changes.items():
         keys = path.split(".")
         if not all(keys):
-            raise InputError.single(path, "is no field path", value, "write for example plan.tp")
+            raise InputError.single(path, "is not a field path", value, "for example plan.tp")
         if len(keys) > _MAX_DEPTH:
             raise InputError.single(path[:60], "is nested too deeply", value)
         result = _with_change(result, keys, value, path)

@@ -117,7 +117,7 @@ def _mooncake(path: Path) -> Iterator[Request]:
         try:
             entry = strict_json(stated)
         except (ValueError, RecursionError) as error:
-            raise InputError.single(place, f"is no JSON ({error})", file=str(path)) from error
+            raise InputError.single(place, f"is not JSON ({error})", file=str(path)) from error
         line = validated(_Line, entry, place, file=str(path))
         yield _request(line, line.timestamp / 1e3)
 

@@ -89,7 +89,7 @@ def read_raw_lines(path: Path) -> list[dict[str, Any]]:
         try:
             record = strict_json(line)
         except (ValueError, RecursionError) as error:
-            raise InputError.single(f"line {number}", "is no JSON", file=str(path)) from error
+            raise InputError.single(f"line {number}", "is not JSON", file=str(path)) from error
         if not isinstance(record, dict) or "kind" not in record:
             raise InputError.single(f"line {number}", "is not a measurement", file=str(path))
         found.append(record)
@@ -105,8 +105,8 @@ def read_raw_file(path: Path) -> RawFile:
     lines = read_raw_lines(path)
     device = next((line for line in lines if line["kind"] == "device"), None)
     if device is None:
-        hint = "is it a file that gpu_bundle.pyz wrote?"
-        raise InputError.single("--from", "does not say which device it is of", str(path), hint)
+        hint = "check that gpu_bundle.pyz wrote the file"
+        raise InputError.single("--from", "does not state its device", str(path), hint)
     said = validated(_Device, device, "device", file=str(path))
     software = f"torch {said.torch}"
     software += f", CUDA {said.cuda}, cuDNN {said.cudnn}" if said.cuda else ""

@@ -173,7 +173,7 @@ def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
             f"no framework runs ZeRO {plan.zero} under {schedule.name}: its two copies of the "
             "model add their whole gradients up at the end of the step"
         )
-        way_out = "take plan.zero: 1, or a schedule with one copy of the model, as dualpipev"
+        way_out = "use plan.zero: 1, or a schedule with one copy of the model, as dualpipev"
         yield Fault("plan.zero", rule, plan.zero, way_out)
 
 

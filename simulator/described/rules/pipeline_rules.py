@@ -66,16 +66,16 @@ def _stages_update_together(job: Job) -> Iterator[Fault]:
         rule = (
             f"must be 0 with {schedule.name}: no sharded form of its stashed weights is published"
         )
-        yield Fault("plan.zero", rule, plan.zero, "take plan.zero: 0, or plan.schedule: 1f1b")
+        yield Fault("plan.zero", rule, plan.zero, "use plan.zero: 0, or plan.schedule: 1f1b")
     if job.choices.copies_embedding:
         rule = (
             "updates every stage on its own, but the first and the last stage share the embedding"
         )
-        hint = "take model.tied_embeddings: false (and no multi-token prediction), or 1f1b"
+        hint = "use model.tied_embeddings: false (and no multi-token prediction), or 1f1b"
         yield Fault("plan.schedule", rule, schedule.name, hint)
     if plan.post_validation:
-        rule = f"has no meaning with {schedule.name}, whose stages never wait for each other's norm"
-        yield Fault("plan.post_validation", rule, plan.post_validation, "leave it out")
+        rule = f"does not apply with {schedule.name}, whose stages never wait for each other's norm"
+        yield Fault("plan.post_validation", rule, plan.post_validation, "remove it")
 
 
 def _post_validation_needs_a_pipeline(job: Job) -> Iterator[Fault]:

@@ -241,7 +241,7 @@ def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart
     if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
         return Fault("plan.zero", "has no ranks to shard over")
     if not can_shard(changed):
-        return Fault("plan.zero", "is not run by the stack under a pipeline")
+        return Fault("plan.zero", "is not supported by the stack in a pipeline")
     unruled = (fault for part in parts for fault in part.unruled(changed.model, changed.plan))
     return next(unruled, None)
 

@@ -134,7 +134,7 @@ def training_faults(model: Model, plan: Plan) -> Iterator[Fault]:
     yield from misnamed
     if not misnamed and all(tensor.is_frozen for tensor in held.values()):
         rule = "leaves nothing to train"
-        yield Fault("plan.frozen", rule, list(plan.frozen_patterns), "name fewer")
+        yield Fault("plan.frozen", rule, list(plan.frozen_patterns), "freeze fewer")
 
 
 def _lora_faults(lora: Lora, held: Mapping[str, ParameterTensor]) -> Iterator[Fault]:
@@ -143,15 +143,15 @@ def _lora_faults(lora: Lora, held: Mapping[str, ParameterTensor]) -> Iterator[Fa
     known = {name for name in known if not name.startswith("adapter_")}
     for target in lora.targets:
         if target not in {ALL_MATRICES, *known}:
-            hint = f"the model's layers have {', '.join(sorted(known))}, and all is all of them"
+            hint = f"the model's layers have {', '.join(sorted(known))}, or all for all of them"
             yield Fault("plan.lora.targets", "no matrix has this name", target, hint)
     is_trained = any(
         adaptable(each) and not each.is_frozen and ".adapter_" not in name
         for name, each in matrices.items()
     )
     if lora.is_quantised and is_trained:
-        rule = "is of frozen matrices only, but plan.frozen leaves some to be trained"
-        hint = "add layers.* to plan.frozen, or leave it out"
+        rule = "applies to frozen matrices only, but plan.frozen leaves some trainable"
+        hint = "add layers.* to plan.frozen, or remove it"
         yield Fault("plan.lora.base_precision", rule, lora.base_precision, hint)
 
 

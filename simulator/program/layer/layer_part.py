@@ -71,16 +71,16 @@ class LayerPart:
         """The fields of a plan whose strategies have no rule for this part."""
         rule = f"has no rule for {self.title} layers"
         if plan.tp > 1 and self.tensor_sizes is None:
-            yield Fault("plan.tp", rule, plan.tp, "take plan.tp: 1")
+            yield Fault("plan.tp", rule, plan.tp, "use plan.tp: 1")
         if plan.tensor_grid is not None and not self.on_grid:
-            yield Fault("plan.tp_method", rule, plan.tp_method, "take 1d")
+            yield Fault("plan.tp_method", rule, plan.tp_method, "use 1d")
         if plan.cp > 1 and plan.cp_method not in self.context:
             hint = " or ".join([*self.context, "plan.cp: 1"])
             why = f": {self.no_context}" if self.no_context else ""
-            yield Fault("plan.cp_method", rule + why, plan.cp_method, f"take {hint}")
+            yield Fault("plan.cp_method", rule + why, plan.cp_method, f"use {hint}")
         if plan.recompute not in {"none", *self.recompute}:
             hint = " or ".join(["none", *sorted(self.recompute)])
-            yield Fault("plan.recompute", rule, plan.recompute, f"take {hint}")
+            yield Fault("plan.recompute", rule, plan.recompute, f"use {hint}")
         if plan.tensor_grid is not None or self.tensor_sizes is None:
             return
         for name, size in self.tensor_sizes(model).items():

@@ -164,7 +164,7 @@ def check_can_sleep(job: Job) -> None:
     plan, rule = job.plan, "does not apply to layers that sleep"
     faults = []
     if plan.recompute != "none":
-        faults.append(Fault("plan.recompute", rule, plan.recompute, "take none"))
+        faults.append(Fault("plan.recompute", rule, plan.recompute, "use none"))
     if plan.pp > 1 and SCHEDULES[job.choices.schedule.name] in _SPLIT_BACKWARD:
         whole = [ours for ours, theirs in SCHEDULES.items() if theirs not in _SPLIT_BACKWARD]
         faults.append(Fault("plan.schedule", rule, plan.schedule, f"use {', '.join(whole)}"))

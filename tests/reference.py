@@ -21,6 +21,7 @@ import simulator
 from simulator import api, errors
 from simulator.described.json_schemas import job_schema
 from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
+from simulator.facts import shipped_facts
 from simulator.planning.distribution.sampled_steps import StepDistribution, StragglerScale
 from simulator.planning.distribution.step_sampler import Control
 from simulator.planning.offers.offers_schema import offers_schema
@@ -168,6 +169,7 @@ def stacks_page() -> str:
     lines += [f"| [`{name}`](#{name}) | {stack.description} |" for name, stack in STACKS.items()]
     lines += ["\n## What a stack does unless it says otherwise\n", "| fact | value |\n|---|---|"]
     lines += [f"| `{f}` | {v} |" for f, v in _facts(blank).items() if f != "description"]
+    lines += _release_lines()
     for name, stack in STACKS.items():
         lines += [f"\n## {name}\n", f"{stack.description}.\n"]
         lines.append("| fact | value | evidence |\n|---|---|---|")
@@ -176,6 +178,26 @@ def stacks_page() -> str:
             why = f"*{source}*{': ' if reference else ''}{reference}".replace("|", "&#124;")
             lines.append(f"| `{fact}` | {facts[fact]} | {why} |")
     return "\n".join(lines) + "\n"
+
+
+def _release_lines() -> Iterator[str]:
+    """Which releases are known, and which facts differ between them."""
+    yield "\n## Releases\n"
+    yield (
+        '`plan: {stack: megatron-core@0.14, libraries: {torch: "2.8"}}` names releases; where it '
+        "names none they are the newest, or those of a framework's time.\n"
+    )
+    yield "| framework or library | known releases |\n|---|---|"
+    for library, known in shipped_facts("releases").items():
+        yield f"| {library} | {', '.join(known['releases'])} |"
+    yield "\n| stack | facts | hold | evidence |\n|---|---|---|---|"
+    for name in STACKS:
+        for group in shipped_facts(f"stacks/{name}")["facts"]:
+            bounds = [f"{key} {group[key]}" for key in ("since", "before") if key in group]
+            if bounds:
+                values = json.dumps(group["values"])
+                when = f"{bounds[0]} of {group.get('library', name)}"
+                yield f"| `{name}` | `{values}` | {when} | {group['reference']} |"
 
 
 def _facts(stack: Stack) -> dict[str, str]:

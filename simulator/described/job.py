@@ -141,7 +141,8 @@ class Job(Spec):
     def stack_name(self) -> str:
         """Name of the stack that the plan uses or starts from."""
         given = self.document.get("plan", {}).get("stack", _DEFAULT_STACK)
-        return given if isinstance(given, str) else str(given.get("base", _DEFAULT_STACK))
+        named = given if isinstance(given, str) else str(given.get("base", _DEFAULT_STACK))
+        return named.partition("@")[0]
 
     @property
     def microbatches(self) -> int:

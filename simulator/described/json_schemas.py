@@ -89,7 +89,10 @@ _FILLED_IN_ELSEWHERE = ("KernelModel", "GemmModel", "AttentionModel", "Common")
 holds on every system."""
 _MODEL = "A shipped model, or a path to a .yaml file or to a Hugging Face config.json."
 _BASE = "A shipped model, or a path; the other fields change it."
-_STACK = f"A framework: {', '.join(STACKS)}; in a block, the other fields change it."
+_STACK = (
+    f"A framework: {', '.join(STACKS)}, with @ and a release if not the newest; "
+    "in a block, the other fields change it."
+)
 _PROFILE = "A shipped hardware profile, or a path to a .yaml file. Other fields override it."
 
 

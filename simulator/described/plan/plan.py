@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     PlainValidator,
     TypeAdapter,
+    ValidationInfo,
     WithJsonSchema,
 )
 
@@ -32,9 +33,9 @@ from simulator.described.plan.plan_blocks import (
     WrittenSchedule,
     tensor_grid,
 )
+from simulator.described.plan.releases import Libraries
 from simulator.described.plan.stack import (
     DEFAULT_STACK,
-    STACKS,
     CrossEntropy,
     Stack,
     named_stack,
@@ -109,6 +110,11 @@ _Schedule = Annotated[
         }
     ),
 ]
+
+
+def _stack_of_releases(given: object, info: ValidationInfo) -> object:
+    """The stack of a name or block, in the releases that the plan names before it."""
+    return named_stack(given, info.data.get("libraries", {}))
 
 
 _WEIGHTS_SHARDED = 3
@@ -236,10 +242,14 @@ class Plan(Spec):
     them updates."""
     offload: Offload = Offload()
     """What lives in host memory or on NVMe instead of on the GPU."""
-    stack: Annotated[Stack, BeforeValidator(named_stack)] = Field(
-        default_factory=lambda: STACKS[DEFAULT_STACK]
+    libraries: Libraries = Field(default_factory=dict)
+    """Releases of what the framework is built on, where they are not the newest, such as
+    ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8"}``."""
+    stack: Annotated[Stack, BeforeValidator(_stack_of_releases)] = Field(
+        default=DEFAULT_STACK, validate_default=True
     )
-    """Framework whose defaults and kernels apply: a name, or a block with a ``base``."""
+    """Framework whose defaults and kernels apply: a name, with ``@`` and a release if not the
+    newest, or a block with such a ``base``."""
     overlap_grad_reduce: Flag | None = None
     """Whether gradients are reduced beside the last backward; by default as the stack does it."""
     overlap_param_gather: Flag | None = None

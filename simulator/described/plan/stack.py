@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from simulator.described.base import Bytes, Flag, Seconds, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, FlashKernel
+from simulator.described.plan.releases import groups_in_effect, split_release
 from simulator.facts import fact_files, shipped_facts
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
@@ -384,17 +386,22 @@ def evidence_of_stack(name: str) -> Mapping[str, Evidence]:
 
 
 @cache
-def _shipped_stack(name: str) -> Stack:
-    values = [item for group in _groups_of_facts(name) for item in group["values"].items()]
+def _shipped_stack(name: str, releases: tuple[tuple[str, str], ...] = ()) -> Stack:
+    groups = _groups_of_facts(name, dict(releases))
+    values = [item for group in groups for item in group["values"].items()]
     description = shipped_facts(f"stacks/{name}")["description"]
     return Stack.model_validate({"description": description, **dict(values)})
 
 
-def _groups_of_facts(name: str) -> list[Mapping[str, Any]]:
-    """The groups of a stack, behind those of the one that it is built on, if any."""
+def _groups_of_facts(
+    name: str, releases: Mapping[str, str] = MappingProxyType({})
+) -> list[Mapping[str, Any]]:
+    """The groups of a stack that hold, behind those of the one that it is built on, if any."""
     content = shipped_facts(f"stacks/{name}")
-    of_base = _groups_of_facts(content["base"]) if "base" in content else []
-    return [*of_base, *content["facts"]]
+    at = {**content.get("libraries", {}), **releases}
+    of_base = _groups_of_facts(content["base"], at) if "base" in content else []
+    own = [{"library": name, **group} for group in content["facts"]]
+    return [*of_base, *groups_in_effect(own, at)]
 
 
 class _Stacks(Mapping[str, Stack]):
@@ -419,18 +426,25 @@ DEFAULT_STACK = "megatron-core"
 """The stack of a plan that names none."""
 
 
-def named_stack(value: object) -> object:
+def named_stack(value: object, libraries: Mapping[str, str] = MappingProxyType({})) -> object:
     """The stack of a name, or of a block that changes facts of a ``base``.
 
+    Args:
+        value: The name, with ``@`` and a release if not the newest, or the block.
+        libraries: Releases of what it is built on.
+
     Raises:
-        ValueError: No stack has the name.
+        ValueError: No stack has the name, or it has no such release.
     """
     if isinstance(value, str):
-        if value not in STACKS:
+        name = value.partition("@")[0]
+        if name not in STACKS:
             raise ValueError(f"no such stack; known: {', '.join(STACKS)}")
-        return STACKS[value]
+        _, release = split_release(value)
+        own = {} if release is None else {name: release}
+        return _shipped_stack(name, tuple(sorted({**libraries, **own}.items())))
     if isinstance(value, Mapping):
-        base = named_stack(value.get("base", DEFAULT_STACK))
+        base = named_stack(value.get("base", DEFAULT_STACK), libraries)
         changes = {key: item for key, item in value.items() if key != "base"}
         return {**base.model_dump(by_alias=True), **changes} if isinstance(base, Stack) else base
     return value

@@ -1,0 +1,98 @@
+"""Facts of a framework in the releases that a plan names."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.described.load import job_from_document
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.releases import known_releases
+from simulator.described.plan.stack import STACKS
+from simulator.errors import InputError
+from simulator.facts import shipped_facts
+
+
+def job_of(**plan: object):
+    cluster, batch = {"profile": "h100-sxm-80gb", "gpus": 8}, {"global": 8, "seq_len": 1024}
+    return job_from_document(
+        {"model": "llama3-8b", "cluster": cluster, "batch": batch, "plan": plan}
+    )
+
+
+def stack(name: str = "megatron-core", **libraries: object):
+    return Plan.model_validate({"stack": name, "libraries": libraries}).stack
+
+
+@pytest.mark.parametrize(
+    ("release", "keeps"), [("2.2", False), ("2.3", True), ("2.11", True), ("2.3.1", True)]
+)
+def test_transformer_engine_keeps_placeholders_of_gradients_since_2_3(release, keeps):
+    assert stack(transformer_engine=release).keeps_placeholder_gradients is keeps
+
+
+def test_the_newest_release_is_the_default():
+    newest = {name: known_releases(name)[-1] for name in ("transformer_engine", "torch", "nccl")}
+    name = f"megatron-core@{known_releases('megatron-core')[-1]}"
+    assert stack(name, **newest) == stack() == STACKS["megatron-core"]
+
+
+@pytest.mark.parametrize(("release", "loss"), [("0.0", "eager"), ("0.1.0", "fused")])
+def test_torchtitan_compiles_its_loss_since_0_1(release, loss):
+    assert stack(f"torchtitan@{release}").cross_entropy == loss
+
+
+def test_a_framework_of_its_time_stays_on_the_torch_of_its_time():
+    """Megatron-LM of 2021 adds biases by kernels of their own, as F.linear of torch 1.11 did."""
+    assert not stack("megatron-lm-2021").fused_biases
+    assert stack("megatron-lm-2021", torch="1.13").fused_biases
+
+
+def test_a_framework_follows_libraries_of_what_it_is_built_on():
+    assert stack("torchtune", torch="1.13").frees_gradients is False
+    assert stack("torchtune", torch="2.0").frees_gradients is True
+
+
+def test_a_block_changes_facts_of_a_release():
+    plan = {"stack": {"base": "megatron-core@0.4", "dropout": True}, "libraries": {"torch": 2.8}}
+    found = Plan.model_validate(plan).stack
+    assert (found.fused_rotary, found.dropout) == (False, True)
+    assert stack().fused_rotary
+
+
+def test_a_job_keeps_the_releases_when_something_else_changes():
+    job = job_of(stack="megatron-core@0.4", libraries={"transformer_engine": "2.2"})
+    changed = job.replace(**{"plan.zero": 1})
+    assert changed.plan.stack == job.plan.stack != STACKS["megatron-core"]
+    assert changed.stack_name == "megatron-core"
+
+
+@pytest.mark.parametrize(
+    ("plan", "path", "said"),
+    [
+        ({"stack": "megatron-core@0.99"}, "plan.stack", "known: 0.4, 0.5"),
+        ({"stack": "nanotron@1"}, "plan.stack", "not told apart"),
+        ({"libraries": {"torch": "3.7"}}, "plan.libraries", "known: 1.8"),
+        ({"libraries": {"apex": "1"}}, "plan.libraries", "known: transformer_engine"),
+        ({"libraries": {"torch": 2.1}}, "plan.libraries", "quote it"),
+        ({"libraries": "2.1"}, "plan.libraries", "releases by library"),
+    ],
+)
+def test_a_release_nobody_knows_is_refused_with_those_that_are(plan, path, said):
+    with pytest.raises(InputError) as error:
+        job_of(**plan)
+    (fault,) = error.value.faults
+    assert fault.path == path
+    assert said in f"{fault.rule} {fault.hint}"
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_facts_follow_releases_that_are_known(name):
+    content = shipped_facts(f"stacks/{name}")
+    bounds = [
+        (group.get("library", name), group[key])
+        for group in content["facts"]
+        for key in ("since", "before")
+        if key in group
+    ]
+    bounds += content.get("libraries", {}).items()
+    assert [bound for bound in bounds if bound[1] not in known_releases(bound[0])] == []

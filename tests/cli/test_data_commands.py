@@ -112,7 +112,7 @@ def test_checking_a_broken_profile_lists_every_fault_and_ends_with_2(clustersim,
     assert outcome.out == f"{path}: not valid\nh100-sxm-80gb: ok\nnope: not valid\n"
     assert "host.memory = '2 TB': has no source" in outcome.err
     assert "device.peak.bf16" in outcome.err
-    assert "profile = 'nope': no such name" in outcome.err
+    assert "profile = 'nope': there is no such name" in outcome.err
 
 
 def test_what_is_strange_is_remarked_upon_without_failing(clustersim, write):

@@ -79,7 +79,7 @@ def test_asking_how_pictures_are_written_loads_nothing_that_draws():
         ),
         (
             "cluster.network.fabric.nic=400 GB/s",
-            "network.fabric.nic = '400 GB/s': is more than the fastest of today reaches",
+            "network.fabric.nic = '400 GB/s': is more than the fastest known today",
         ),
     ],
 )

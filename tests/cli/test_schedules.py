@@ -22,7 +22,7 @@ time    0           4           8
 rank 0  F0 F1 .  .  B0 -- .  B1 --
 rank 1  .  F0 B0 -- F1 B1 -- .  .
 
-F forward, B backward, -- goes on, . idle
+F forward, B backward, -- continues, . idle
 
 bubble 33.3 % of a step of 9
 training: synchronous
@@ -188,7 +188,7 @@ def test_the_schedule_of_a_job_is_drawn_at_its_real_passes(clustersim, job_file)
         ["F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3"],
     ]
     assert "~" in picture[0]
-    assert "F forward, B backward, -- goes on, . idle, ~ update or exchange" in lines
+    assert "F forward, B backward, -- continues, . idle, ~ update or exchange" in lines
 
 
 def test_passes_in_json_are_those_of_the_simulated_step(clustersim, job_file):

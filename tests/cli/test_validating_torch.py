@@ -64,4 +64,4 @@ def test_another_number_of_ranks_than_the_job_has_is_said(clustersim, write, mon
     monkeypatch.setenv("WORLD_SIZE", "2")
     outcome = clustersim("validate", "torch", write(JOB), "--backend", "gloo")
     assert outcome.code == 2
-    assert "must be the 2 ranks that torchrun started" in outcome.err
+    assert "must equal the 2 ranks that torchrun started" in outcome.err

@@ -108,7 +108,7 @@ def test_the_answers_are_the_least_of_what_they_are_named_for():
 def test_where_no_offer_is_in_time_the_nearest_is_named():
     (choice,) = choose([row("a", 8, 1.0, 0.9), row("b", 8, 1.0, 0.6)])
     assert choice.best is None
-    assert "Nearest is b with 8 GPUs" in choice.sentences[0]
+    assert "The nearest is b with 8 GPUs" in choice.sentences[0]
 
 
 def test_finished_rows_are_taken_from_the_journal(tmp_path):

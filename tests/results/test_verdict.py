@@ -58,7 +58,7 @@ def test_what_does_not_fit_binds_nothing_where_something_that_fits_is_as_fast():
 
 def test_no_gain_is_claimed_where_nothing_gained():
     said = verdict(spending(forward=1.0), [what_if("a", -0.2), what_if("b", 0.001)])
-    assert said.endswith("none of 2 single changes that were tried gains anything.")
+    assert said.endswith("none of the 2 simulated single changes is faster.")
     assert "gain" not in verdict(spending(forward=1.0))
 
 
@@ -67,7 +67,7 @@ def test_a_job_that_does_not_fit_is_told_so_first():
     memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in PIPELINE.memory)
     small = replace(PIPELINE, memory=memory)
     said = verdict(small, [what_if("a", 0.1)])
-    assert said.startswith("Does not fit: stage 0 needs 2.00 GiB more than there is")
+    assert said.startswith("Does not fit: stage 0 needs 2.00 GiB more than its capacity")
     assert "a gains" not in said
 
 
@@ -78,4 +78,4 @@ def test_one_stage_is_not_numbered():
     peak = max(memory.peak_device_bytes for memory in alone.memory)
     memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in alone.memory)
     said = verdict(replace(alone, memory=memory))
-    assert said.startswith("Does not fit: a GPU needs 2.00 GiB more than there is")
+    assert said.startswith("Does not fit: a GPU needs 2.00 GiB more than its capacity")

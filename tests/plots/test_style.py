@@ -17,6 +17,11 @@ from simulator.plots import style
 from simulator.program.ir import Category, Kind, Owner
 
 PALETTES = [(Kind, style.KIND_COLOR), (Category, style.CATEGORY_COLOR), (Owner, style.OWNER_COLOR)]
+DARK_PALETTES = [
+    (members, {member: style.on_dark(color) for member, color in palette.items()})
+    for members, palette in PALETTES
+]
+DARK_PALETTES[1][1][Category.BUBBLE] = style.BUBBLE_ON_DARK
 
 # Full dichromacy in linear RGB: Machado, Oliveira and Fernandes (2009), severity 1.0.
 VISION = {
@@ -59,7 +64,7 @@ def test_every_member_has_a_colour(members: type[StrEnum], palette: dict[StrEnum
 
 
 @pytest.mark.parametrize("vision", VISION)
-@pytest.mark.parametrize(("members", "palette"), PALETTES)
+@pytest.mark.parametrize(("members", "palette"), [*PALETTES, *DARK_PALETTES])
 def test_no_two_members_look_alike(
     members: type[StrEnum], palette: dict[StrEnum, str], vision: str
 ) -> None:
@@ -70,6 +75,15 @@ def test_no_two_members_look_alike(
         if np.linalg.norm(seen[a] - seen[b]) < LEAST_DISTANCE[vision]
     }
     assert not alike
+
+
+@pytest.mark.parametrize(("members", "palette"), DARK_PALETTES)
+def test_every_mark_on_a_dark_page_has_three_times_its_contrast(
+    members: type[StrEnum], palette: dict[StrEnum, str]
+) -> None:
+    page = style.luminance(style.DARK_PAGE)
+    contrasts = {m: (style.luminance(palette[m]) + 0.05) / (page + 0.05) for m in members}
+    assert {m.value: c for m, c in contrasts.items() if c < 3} == {}
 
 
 def test_an_exposed_collective_has_the_colour_of_its_category() -> None:

@@ -207,8 +207,7 @@ def _categories(result: StepResult) -> list[dict[str, Any]]:
 
 def _category_color(category: Category) -> tuple[str, str]:
     if category is Category.BUBBLE:
-        color = style.wait_hatch_color(category)
-        return color, style.mix(color, "#16181C", 0.3)
+        return style.wait_hatch_color(category), style.BUBBLE_ON_DARK
     return both(style.CATEGORY_COLOR[category])
 
 

@@ -81,7 +81,6 @@ def rests_on(operation: Operation, blocks: Sequence[str]) -> list[str]:
 WAITS = "waits"
 MOST_ROWS = 500_000
 """Beyond that whole rank classes are left out, evenly between the first and the last."""
-_DARK_PAGE = "#16181C"
 
 Color = tuple[str, str]
 """On a light page and on a dark one."""
@@ -241,8 +240,8 @@ class _Tables:
                 {
                     "name": "bubble" if is_bubble else f"waiting for {style.words(category)}",
                     "category": style.words(category),
-                    "bands": [((face, style.mix(hatch, _DARK_PAGE, 0.75)), 1.0)],
-                    "hatch": (hatch, style.mix(hatch, _DARK_PAGE, 0.4)),
+                    "bands": [((face, style.mix(hatch, style.DARK_PAGE, 0.75)), 1.0)],
+                    "hatch": (hatch, style.mix(hatch, style.DARK_PAGE, 0.4)),
                 }
             )
         return known

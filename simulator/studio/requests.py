@@ -57,6 +57,10 @@ def answered(name: str, asked: Asked) -> bytes:
         answer = {"faults": [fault_data(fault) for fault in error.faults]}
     except RecursionError:
         return too_deep()
+    except MemoryError:
+        hint = "take fewer microbatches or stages, or clustersim run on a larger machine"
+        fault = Fault("", "takes more memory than the studio has for one question", hint=hint)
+        answer = {"faults": [fault_data(fault)]}
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         answer = {"bug": f"{type(error).__name__}: {error}"}

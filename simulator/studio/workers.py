@@ -11,6 +11,7 @@ import asyncio
 import gc
 import json
 import multiprocessing
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +27,10 @@ GRACE_S = 1.0
 as a new process takes to start."""
 LONGEST_S = 60.0
 """Duration one question may take."""
+MOST_BYTES = 4 * 1024**3
+"""Memory of a process beyond what its code takes; a question that needs more is refused."""
+_KEPT_ANSWERS = 32
+"""Answers to the last questions about a step, of about a megabyte each: sliders go back, too."""
 _NEW_OBJECTS_PER_COLLECTION = 100_000
 """As for the command line: looking for garbage more often is a tenth of a short answer."""
 
@@ -76,11 +81,22 @@ class Worker:
 
 
 def _answer_all(pipe: Connection) -> None:
+    limit_memory(MOST_BYTES)
     gc.set_threshold(_NEW_OBJECTS_PER_COLLECTION)
     with suppress(EOFError, KeyboardInterrupt):  # whoever asks has gone
         warm_up()
         while True:
             pipe.send_bytes(answered(*pipe.recv()))
+
+
+def limit_memory(most_bytes: int) -> None:
+    """Let this process take no more data than that, where the system can hold it to it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most))
 
 
 class Workers:
@@ -101,6 +117,7 @@ class Workers:
             for worker in self._all[is_search::2]:
                 queue.put_nowait(worker)
         self._newest: dict[Ticket, _Request] = {}
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     async def answer(self, visitor: str, name: str, asked: dict[str, Any]) -> bytes:
         """The answer as JSON.
@@ -108,23 +125,41 @@ class Workers:
         Raises:
             StaleError: The visitor asked something newer meanwhile.
         """
+        try:
+            question = json.dumps([name, asked.get("state"), asked.get("timeline")], sort_keys=True)
+        except RecursionError:
+            return too_deep()
         ticket, request = (visitor, name), _Request()
         older = self._newest.get(ticket)
         if older is not None:
             older.drop()
         self._newest[ticket] = request
+        if question in self._kept:
+            del self._newest[ticket]
+            self._kept.move_to_end(question)
+            return self._kept[question]
         free = self._free[name in SEARCHES]
         try:
             worker = await free.get()
             try:
                 if request.is_stale:
                     raise StaleError
-                return await self._asked(worker, request, name, asked)
+                found = await self._asked(worker, request, name, asked)
+                if name == "step":
+                    self._keep(question, found)
+                return found
             finally:
                 free.put_nowait(worker)
         finally:
             if self._newest.get(ticket) is request:
                 del self._newest[ticket]
+
+    def _keep(self, question: str, answer: bytes) -> None:
+        """Keep the answer to a step; of the same state it is always the same."""
+        if answer.startswith(b'{"title"'):
+            self._kept[question] = answer
+            while len(self._kept) > _KEPT_ANSWERS:
+                self._kept.popitem(last=False)
 
     async def _asked(
         self, worker: Worker, request: _Request, name: str, asked: dict[str, Any]

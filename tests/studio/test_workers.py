@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,8 +20,8 @@ QUICK = {
         "batch.global": 8, "batch.seq_len": 2048,
     },
 }  # fmt: skip
-ENDLESS = {"state": {**QUICK["state"], "batch.global": 8 * 2**19, "plan.pp": 8}}
-"""Half a million microbatches."""
+ENDLESS = {"state": {**QUICK["state"], "batch.global": 2**15, "plan.pp": 8}}
+"""32,768 microbatches."""
 
 
 @contextmanager
@@ -84,3 +86,32 @@ def test_a_question_too_deep_to_be_sent_is_a_fault():
             assert answer["faults"][0]["rule"] == "is nested too deeply"
 
     asyncio.run(story())
+
+
+def test_a_question_that_was_answered_before_is_not_simulated_again(monkeypatch):
+    async def story() -> None:
+        with pool() as workers:
+            first = await workers.answer("ann", "step", QUICK)
+            for worker in workers._all:
+                monkeypatch.setattr(worker, "ask", lambda *_: pytest.fail("asked again"))
+            assert await workers.answer("ben", "step", QUICK) == first
+
+    asyncio.run(story())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to it")
+def test_a_question_that_needs_too_much_memory_is_a_fault_and_no_bug():
+    code = f"""
+import resource
+from simulator.studio.requests import answered, warm_up
+from simulator.studio.workers import limit_memory
+warm_up()
+taken = [line for line in open("/proc/self/status") if line.startswith("VmData")]
+limit_memory(1024 * int(taken[0].split()[1]) + 2**26)
+print(answered("step", {ENDLESS!r}).decode())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    (fault,) = json.loads(done.stdout)["faults"]
+    assert "more memory" in fault["rule"]

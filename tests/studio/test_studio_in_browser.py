@@ -215,3 +215,49 @@ def test_without_the_token_of_its_address_nothing_is_answered(browser):
         page.locator("#faults li").wait_for()
         assert re.search("token is wrong", page.locator("#faults").inner_text())
         page.close()
+
+
+CONTROLS = {
+    "button", "slider", "spinbutton", "textbox", "combobox", "radio", "link", "DisclosureTriangle",
+}  # fmt: skip
+"""Roles of what a person works with, as Chromium tells them to a screen reader."""
+
+
+def accessibility_tree(page: Any) -> list[dict[str, Any]]:
+    """What Chromium tells a screen reader: role, name and properties of every node."""
+    client = page.context.new_cdp_session(page)
+    return [
+        {
+            "role": node["role"]["value"],
+            "name": node.get("name", {}).get("value", ""),
+            **{each["name"]: each["value"].get("value") for each in node.get("properties", [])},
+        }
+        for node in client.send("Accessibility.getFullAXTree")["nodes"]
+        if not node.get("ignored") and "role" in node
+    ]
+
+
+def test_a_screen_reader_finds_every_control_by_its_name(studio):
+    nodes = accessibility_tree(studio.page)
+    controls = [node for node in nodes if node["role"] in CONTROLS]
+    assert [node for node in controls if not node["name"].strip()] == []
+    assert len(controls) > 40
+    reached = [node for node in nodes if node.get("focusable") and node["role"] != "RootWebArea"]
+    assert [node for node in reached if not node["name"].strip()] == []
+    names = [(node["role"], node["name"]) for node in controls if node["role"] != "radio"]
+    assert len(names) == len(set(names))
+    assert {"main", "form", "heading", "status", "radiogroup"} <= {node["role"] for node in nodes}
+
+
+def test_a_change_and_a_mistake_are_announced(studio):
+    studio.write("batch.seq_len", 4096)
+    said = next(node for node in accessibility_tree(studio.page) if node["role"] == "status")
+    assert said["live"] == "polite"
+    assert re.match(r"Step .* MFU .* fits", studio.page.locator("#said").text_content())
+    studio.write("plan.tp", 3)
+    nodes = accessibility_tree(studio.page)
+    assert any(node["role"] == "alert" and node["live"] == "assertive" for node in nodes)
+    wrong = [node for node in nodes if str(node.get("invalid")) == "true"]
+    assert wrong
+    described = studio.page.locator("[aria-invalid][aria-describedby]").first
+    assert studio.page.locator(f"#{described.get_attribute('aria-describedby')}").is_visible()

@@ -157,9 +157,10 @@ class Panel {
       item.fault.hidden = !found.length;
       item.fault.replaceChildren(...found.flatMap(faultWords));
       for (const input of item.inputs) {
-        input.toggleAttribute("aria-invalid", found.length > 0);
-        if (found.length) input.setAttribute("aria-describedby", item.fault.id);
-        else input.removeAttribute("aria-describedby");
+        if (found.length) {
+          input.setAttribute("aria-invalid", "true"); // empty, it would mean that all is well
+          input.setAttribute("aria-describedby", item.fault.id);
+        } else for (const name of ["aria-invalid", "aria-describedby"]) input.removeAttribute(name);
       }
     }
     return others;

@@ -145,7 +145,7 @@ class Journal:
         try:
             self._check(json.loads(lines[0]))
             self.rows = dict(_journal_entry(json.loads(line)) for line in lines[1:])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._refusal("is not a journal of a sweep") from error
         return len(whole)
 

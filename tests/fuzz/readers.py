@@ -151,13 +151,17 @@ def _read_job(path: Path) -> Job:
     return job
 
 
+def _is_large(job: Job) -> bool:
+    return max(job.microbatches * job.plan.pp * job.plan.vpp, job.model.layers) > MOST_PASSES
+
+
 def simulated(job: Job) -> object:
     """A small job's step, as a command prints it; others are only loaded.
 
     Raises:
         LateRefusalError: It is refused only now.
     """
-    if max(job.microbatches * job.plan.pp * job.plan.vpp, job.model.layers) > MOST_PASSES:
+    if _is_large(job):
         return None
     try:
         return sim.simulate(job, engine="replay").to_json()
@@ -324,6 +328,7 @@ def _published_rows(path: Path) -> object:
 
 def _question(path: Path) -> object:
     """What the page of the studio asks: the name of a question, and its object."""
+    from simulator.studio.controls import job_of
     from simulator.studio.requests import QUESTIONS, SEARCHES, answered
 
     try:
@@ -333,6 +338,10 @@ def _question(path: Path) -> object:
         return None  # refused by the server before it is a question
     if name not in QUESTIONS - SEARCHES or not isinstance(asked, dict):
         return None
+    if isinstance(state := asked.get("state"), dict):
+        with contextlib.suppress(Exception):  # what is wrong is for the answer to say
+            if _is_large(job_of(state)):
+                return None
     with contextlib.redirect_stderr(io.StringIO()) as said:
         answer = json.loads(answered(name, asked))
     if "bug" in answer:
@@ -390,11 +399,16 @@ def _replayed(path: Path) -> object:
 
 
 def _profiled() -> Iterator[Sample]:
+    from tests.validate.test_trace_recounts import CASES, nsight
+
     packed = ROOT / "tests" / "validate" / "ddp_2.trace.json.gz"
     document = json.loads(gzip.decompress(packed.read_bytes()))
     events = document["traceEvents"][:60]
     yield Sample("t.json", json.dumps({**document, "traceEvents": events}).encode())
     yield Sample("t.json.gz", gzip.compress(json.dumps({"traceEvents": events[:9]}).encode()))
+    with tempfile.TemporaryDirectory() as folder:
+        trace, _ = next(iter(CASES.values()))
+        yield Sample("t.sqlite", nsight(Path(folder) / "t.sqlite", trace).read_bytes())
 
 
 def _read_profiled(path: Path) -> object:

@@ -212,13 +212,12 @@ class _Reader:
         operators, messages = inside(self.operators), inside(self.messages)
         operators = operators.where(~self._is_kind(_is_wait)[operators.code])
         whole = self._is_kind(lambda kind: kind in _WHOLE)
-        parts = []
+        segments = []
         for thread in np.unique(operators.key):
             own = operators.where(operators.key == thread)
-            segments = list(innermost(own.start_us, own.end_us, own.code, whole[own.code]))
-            start_us, end_us, code = (np.asarray(column) for column in zip(*segments, strict=True))
-            parts.append(Table(start_us, end_us, np.zeros(code.size, np.int64), code))
-        covered = Table(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+            segments += innermost(own.start_us, own.end_us, own.code, whole[own.code])
+        start_us, end_us, code = np.array(segments, dtype=np.float64).reshape(-1, 3).T
+        covered = Table(start_us, end_us, np.zeros(code.size, np.int64), code.astype(np.int64))
         phases = clock.at(covered.start_us)
         spans = self._spans(messages, clock.at(messages.start_us), window)
         spans += self._spans(covered, phases, window)

@@ -160,7 +160,7 @@ class Rows:
         Raises:
             ValueError: Its times are no numbers.
         """
-        category, name = event.get("cat"), str(event.get("name", ""))
+        category, name = str(event.get("cat", "")), str(event.get("name", ""))
         if event.get("ph") != "X":
             return False
         start_us, length_us = _number(event.get("ts")), _number(event.get("dur", 0.0))
@@ -240,7 +240,8 @@ def _opened(path: Path) -> TraceFile | NsightExport:
         with path.open("rb") as file:
             is_database = file.read(len(SIGNATURE)) == SIGNATURE
     except OSError as error:
-        raise InputError.single("", why_unreadable(error), file=str(path)) from error
+        hint = "give a trace of torch.profiler; record it with export_chrome_trace"
+        raise InputError.single("", why_unreadable(error), hint=hint, file=str(path)) from error
     return NsightExport(path) if is_database else TraceFile(path)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.capture.table import Call
+from simulator.capture.table import Call, Tensor
 from simulator.cost.kernel_time import (
     attention_s,
     gemm_s,
@@ -21,7 +21,7 @@ from simulator.cost.kernel_time import (
     rows_are_aligned,
 )
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.described.cluster.kernel_parameters import Precision
+from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 
 _FORMATS: Mapping[str, Precision] = MappingProxyType(
     {"bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
@@ -37,6 +37,27 @@ _CAUSAL_AT: Mapping[str, int] = MappingProxyType(
     }
 )
 """Place of ``is_causal`` among the numbers that an operator is called with."""
+_KERNELS: Mapping[str, FlashKernel] = MappingProxyType(
+    {
+        "_scaled_dot_product_flash_attention": "flash-2",
+        "_scaled_dot_product_efficient_attention": "flash-1",
+    }
+)
+"""What torch ships under a name: FlashAttention-2 on all devices
+(``ATen/native/transformers/cuda/flash_attn``); CUTLASS's kernel is taken to be as fast as the
+first FlashAttention (assumption). cuDNN has the best of the device."""
+_PASSES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "_softmax": (3,), "_log_softmax": (3,),
+        "_softmax_backward_data": (2, 2), "_log_softmax_backward_data": (2, 1),
+    }
+)  # fmt: skip
+"""How often a softmax reads each operand where a block cannot keep a row: for the maximum, for the
+sum, and to write. Source: torch's ``SoftMax.cu``, ``cunn_SoftMaxForward`` and ``Backward``."""
+_ROW_KEPT_BYTES = 48 << 10
+"""Shared memory of a block where a kernel asks for no more, CUDA's ``sharedMemPerBlock``."""
+_SIZES = {"bfloat16": 2, "float16": 2, "float64": 8}
+"""Bytes of an element; 4 of all others that a softmax is taken of."""
 _OVER_ROWS = ("layer_norm", "rms_norm", "softmax")
 _REDUCES_ROWS = ("layer_norm_backward", "rms_norm_backward", "sum.dim_IntList")
 _SUPERLINEAR = (
@@ -85,6 +106,7 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         if found is not None:
             return found
     num_bytes = call.read_bytes + call.written_bytes - (1 - shrink) * call.sharded_bytes
+    num_bytes += _read_again_bytes(name, call)
     seconds = memory_bound_s(
         profile,
         num_bytes,
@@ -93,6 +115,21 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
     )
     known = namespace in _OWN and not any(word in name for word in _SUPERLINEAR)
     return Cost(seconds, 0.0, name, known)
+
+
+def _read_again_bytes(name: str, call: Call) -> float:
+    """What a softmax reads after the first time, where rows are too long to keep [B]."""
+    operands = call.inputs[: len(_PASSES.get(name, ()))]
+    if not operands or not operands[0].shape:
+        return 0.0
+    rows = [_bytes(operand) for operand in operands]
+    if rows[0] / max(1, math.prod(operands[0].shape[:-1])) <= _ROW_KEPT_BYTES:
+        return 0.0
+    return sum((passes - 1) * size for passes, size in zip(_PASSES[name], rows, strict=True))
+
+
+def _bytes(tensor: Tensor) -> float:
+    return float(math.prod(tensor.shape) * _SIZES.get(tensor.dtype, 4))
 
 
 def _precision(call: Call, place: int = -1) -> Precision:
@@ -176,7 +213,7 @@ def _attention(call: Call, profile: HardwareProfile) -> Cost | None:
     seconds = attention_s(
         profile, batch=batch, heads=heads, kv_heads=key.shape[1], seq_q=seq_q, seq_kv=seq_kv,
         head_dim=head_dim, v_head_dim=v_dim, causal=causal, backward=backward,
-        precision=precision,
+        precision=precision, kernel=_KERNELS.get(name.removesuffix("_backward"), "best"),
     )  # fmt: skip
     # As MFU counts attention (PaLM, appendix B): unmasked, and backward as twice forward.
     flop = 2.0 * batch * heads * seq_q * seq_kv * (head_dim + v_dim) * (2 if backward else 1)

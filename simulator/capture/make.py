@@ -57,7 +57,7 @@ def capture_script(
     with tempfile.TemporaryDirectory() as folder:
         tables = _Tables(Path(folder), script, arguments, world, answers)
         first = tables.rank(ranks[0] if ranks else 0)
-        others = list(ranks[1:]) if ranks else _pipeline_of(first)
+        others = list(ranks[1:]) if ranks else pipeline_of(first)
         parts = [first, *(tables.rank(rank) for rank in others)]
     return merged(parts, script.name, device)
 
@@ -138,7 +138,7 @@ def _as_error(fault: Mapping[str, str]) -> InputError:
     return InputError.single(fault["path"], fault["rule"], hint=fault["hint"])
 
 
-def _pipeline_of(first: Capture) -> list[int]:
+def pipeline_of(first: Capture) -> list[int]:
     """Other ranks of the first one's pipeline."""
     table = first.tables[0]
     members = {

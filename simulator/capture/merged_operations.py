@@ -2,8 +2,8 @@
 
 The default stream is the compute stream. Whatever runs beside it, on the code's own streams or
 on NCCL's, queues on one more in the order of issue, as collectives of one communicator do. A
-collective that the compute stream waits for before it does anything else runs on it. Kernels of
-one layer and phase that nothing comes between are one block.
+collective on NCCL's that the compute stream waits for before it does anything else runs on it.
+Kernels of one layer and phase that nothing comes between are one block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.capture.table import Exchange, RankTable
+from simulator.capture.table import FIRST_BESIDE, Exchange, RankTable
 from simulator.program.ir import Kind, Stream
 
 
@@ -109,10 +109,13 @@ def _lane_of_transfer(exchange: Exchange, stage: int, stages: dict[int, int]) ->
 
 
 def _waited_for_at_once(table: RankTable) -> set[int]:
-    """Exchanges that the compute stream waits for before it does anything else."""
+    """Exchanges of NCCL's streams between two neighbours on the compute stream.
+
+    On a stream of the code's own, one begins where that stream is, which may be far behind.
+    """
     first_wait: dict[int, int] = {}
     for operation, before in table.waits.tolist():
-        if table.stream[operation] == 0:
+        if table.stream[operation] == 0 and table.stream[before] >= FIRST_BESIDE:
             first_wait.setdefault(before, operation)
     compute = np.flatnonzero(table.stream == 0)
     places = np.searchsorted(compute, np.arange(len(table.call)), side="right")

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+FIRST_BESIDE = 1_000
+"""First number of the streams that exchanges run on beside the code's own."""
 
 
 class Phase(IntEnum):

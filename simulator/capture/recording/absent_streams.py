@@ -234,12 +234,31 @@ def cuda_answers(
     return answers | dict.fromkeys(silent, nothing)
 
 
+class HostGenerator(torch.Generator):
+    """A ``torch.Generator`` that names the device it is asked for, with its state on the host."""
+
+    def __new__(cls, device: Any = None) -> HostGenerator:
+        """Without the device, for which a build without CUDA has no generator."""
+        del device
+        return super().__new__(cls)
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self._named = torch.device(device)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """What the code asked for."""
+        return self._named
+
+
 @contextlib.contextmanager
 def answered(answers: Mapping[str, Any]) -> Iterator[None]:
     """Inside, ``torch.cuda`` gives these answers, wherever code has it from."""
     places = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams)
-    known = [(place, name) for place in places for name in answers if hasattr(place, name)]
-    with replaced({(place, name): answers[name] for place, name in known}):
+    known = {
+        (place, name): answers[name] for place in places for name in answers if hasattr(place, name)
+    }
+    with replaced({**known, (torch, "Generator"): HostGenerator}):
         yield
 
 

@@ -1,8 +1,9 @@
 """Which operators does a GPU run as one kernel, where other devices run several?
 
-Scaled dot-product attention picks among kernels by data type, shape and mask; RMS norm is one
-kernel on CUDA. Both choices are made before anything reaches the device, so they are made here
-as torch makes them on a GPU.
+Scaled dot-product attention picks among kernels by data type, shape and mask, before anything
+reaches the device, so the choice is made here as torch makes it on a GPU. Other operators, such
+as RMS norm, are one kernel where CUDA has one and otherwise fall apart into what they are made of;
+builds without CUDA are told that there is one.
 
 Source: torch's ``sdp_utils.cpp`` (conditions and order of the backends) and the documentation of
 ``torch.nn.attention.SDPBackend``.
@@ -11,7 +12,7 @@ Source: torch's ``sdp_utils.cpp`` (conditions and order of the backends) and the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,45 +23,43 @@ from simulator.capture.recording.absent_streams import replaced
 
 _WIDEST_FLASH_HEAD = 256
 _HALF = (torch.float16, torch.bfloat16)
+_ONE_KERNEL = (
+    "_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward", "mish_backward",
+    "native_channel_shuffle",
+)  # fmt: skip
+"""Operators with a CUDA kernel that are composed of others where there is none. Source: torch's
+``native_functions.yaml``, those with ``CompositeImplicitAutograd`` beside a kernel."""
 
 
 @contextlib.contextmanager
 def gpu_kernels(capability: tuple[int, int]) -> Iterator[None]:
     """Inside, fused operators are what they are on a GPU of a compute capability."""
     functional = torch.nn.functional
-    kernels = _Kernels(capability, functional.scaled_dot_product_attention, torch.rms_norm)
+    kernels = _Kernels(capability, functional.scaled_dot_product_attention)
     places: dict[tuple[Any, str], Any] = {
-        (functional, "scaled_dot_product_attention"): kernels.attention,
-        (functional, "rms_norm"): kernels.rms_norm,
-        (torch, "rms_norm"): kernels.rms_norm,
+        (functional, "scaled_dot_product_attention"): kernels.attention
     }
-    with replaced(places):
+    with _whole_operators(), replaced(places):
         yield
 
 
-class _FusedRmsNorm(torch.autograd.Function):
-    """One kernel each way; builds without a GPU know only what it is made of."""
+@contextlib.contextmanager
+def _whole_operators() -> Iterator[None]:
+    """Inside, autograd takes operators for whole that have a kernel on CUDA."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        for name in _ONE_KERNEL:
+            if not has_kernel(f"aten::{name}", "CUDA"):
+                library.impl(name, _kernel_of_a_gpu, "CUDA")
+        yield
+    finally:
+        library._destroy()
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None
-    ) -> Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            result, scale = torch.ops.aten._fused_rms_norm(x, shape, weight, eps)
-        ctx.shape = shape
-        ctx.save_for_backward(x, scale, weight)
-        normed: Tensor = result
-        return normed
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        x, scale, weight = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
-        with torch._C._AutoDispatchBelowAutograd():
-            of_input, of_weight = torch.ops.aten._fused_rms_norm_backward(
-                gradient, x, ctx.shape, scale, weight, wanted
-            )
-        return of_input if wanted[0] else None, None, of_weight if wanted[1] else None, None
+def _kernel_of_a_gpu(*_: Any) -> Any:
+    """Fake tensors never come here."""
+    raise AssertionError("a tensor without contents reached a kernel")
 
 
 class _Kernels:
@@ -68,17 +67,11 @@ class _Kernels:
 
     Args:
         capability: Compute capability of the device.
-        attention, rms_norm: What runs where no kernel is chosen.
+        attention: What runs where no kernel is chosen.
     """
 
-    def __init__(
-        self,
-        capability: tuple[int, int],
-        attention: Callable[..., Tensor],
-        rms_norm: Callable[..., Tensor],
-    ) -> None:
-        self._capability = capability
-        self._plain_attention, self._plain_rms_norm = attention, rms_norm
+    def __init__(self, capability: tuple[int, int], attention: Callable[..., Tensor]) -> None:
+        self._capability, self._plain_attention = capability, attention
 
     def attention(  # noqa: PLR0917 - the signature is torch's
         self,
@@ -139,21 +132,6 @@ class _Kernels:
         if efficient and fits:
             return SDPBackend.EFFICIENT_ATTENTION
         return SDPBackend.MATH
-
-    def rms_norm(
-        self,
-        input: Tensor,
-        normalized_shape: Sequence[int],
-        weight: Tensor | None = None,
-        eps: float | None = None,
-    ) -> Tensor:
-        """``torch.nn.functional.rms_norm``."""
-        is_mixed = weight is not None and weight.dtype != input.dtype
-        if not _is_plain(input) or is_mixed:
-            return self._plain_rms_norm(input, normalized_shape, weight, eps)
-        shape = list(normalized_shape)
-        found: Tensor = _FusedRmsNorm.apply(input, shape, weight, eps)  # type: ignore[no-untyped-call]
-        return found
 
 
 def _computed_in(tensor: Tensor) -> torch.dtype:

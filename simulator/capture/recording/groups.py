@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from simulator.capture.recording.absent_streams import replaced
 from simulator.capture.recording.record import Exchanged
 from simulator.capture.recording.recorder import Recorder
+from simulator.capture.table import FIRST_BESIDE
 
 _KINDS = {
     "_allgather_base_": "all_gather",
@@ -47,8 +48,6 @@ _KINDS = {
     "send": "send_recv",
     "recv_": "send_recv",
 }
-_BESIDE = 1_000
-"""First number of the streams that exchanges run on beside the code's own."""
 _AXES = ("dp_replicate", "dp_shard", "dp", "fsdp", "ddp", "tp", "pp", "ep", "cp", "etp", "edp")
 
 
@@ -118,7 +117,7 @@ class Groups:
         self.wait(self._results.pop(tensor.untyped_storage()._cdata, -1))
 
     def _beside(self, key: object) -> int:
-        return self._streams.setdefault(key, _BESIDE + len(self._streams))
+        return self._streams.setdefault(key, FIRST_BESIDE + len(self._streams))
 
     def _axis(self, group: Any, ranks: Sequence[int], kind: str) -> str:
         if kind in self.axes:

@@ -48,6 +48,7 @@ class Modules:
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._stack: list[str] = []
         self._depth_in_backward = 0
+        self._after_backward = False
         self._nodes: list[int] = [-1]
         self._owners: list[str] = [""]
         self._now = now
@@ -58,10 +59,12 @@ class Modules:
         if self.updates:
             return Phase.OPTIMIZER
         if in_backward():
+            self._after_backward = True
             is_again = torch.is_grad_enabled() or self._depth_in_backward > 0
             return Phase.RECOMPUTE if is_again else Phase.BACKWARD
-        # Between backward and the update, gradients are added up, scaled or clipped.
-        is_between = not self._stack and not torch.is_grad_enabled()
+        # Between backward, which operators were seen in, and the update, gradients are added up,
+        # scaled or clipped.
+        is_between = not self._stack and (self._after_backward or not torch.is_grad_enabled())
         return Phase.OPTIMIZER if is_between else Phase.FORWARD
 
     def path(self) -> str:
@@ -92,7 +95,7 @@ class Modules:
         if in_backward():
             self._depth_in_backward += 1
         else:
-            self._depth_in_backward = 0
+            self._depth_in_backward, self._after_backward = 0, False
             if self.has_updated and not self._stack:
                 self.has_updated = False
                 self._on_step()

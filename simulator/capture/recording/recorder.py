@@ -36,8 +36,14 @@ _SILENT = {
     "aten.is_same_size", "aten.sym_size", "aten._nested_tensor_from_mask_left_aligned",
 }  # fmt: skip
 """Launch nothing."""
-_LOOKUPS = {"aten.embedding", "aten.index_select", "aten.gather", "aten.index"}
+_LOOKUPS = {
+    "aten.embedding", "aten.index_select", "aten.gather", "aten.index", "aten.nll_loss_forward",
+}  # fmt: skip
 """Read as many elements of their table as they write."""
+_UNREAD = {"aten.nll_loss_backward": "self", "fsdp.all_gather_copy_in": "all_gather_output"}
+"""An argument of which they read next to nothing."""
+_PASTES = {"fsdp.all_gather_copy_in"}
+"""Write into that as much as they read of the others."""
 _OVERWRITES = {
     "aten.fill_", "aten.zero_", "aten.copy_", "aten._foreach_copy_", "aten._foreach_zero_",
     "aten.uniform_", "aten.normal_", "aten.random_", "aten.bernoulli_", "aten._foreach_fill_",
@@ -145,17 +151,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs: list[Tensor],
         outputs: list[Tensor],
     ) -> int:
-        written = {id(t) for t in _written(func, args, kwargs)}
+        written = {id(t) for t in _at(_written_places(func), args, kwargs)}
         known = {id(t) for t in inputs}
         fresh = [t for t in outputs if id(t) not in known]
-        whole = name not in _OVERWRITES
-        written_bytes = sum(map(_touched, fresh)) + sum(
-            _touched(t) for t in inputs if id(t) in written
-        )
-        reads = [t for t in inputs if whole or id(t) not in written]
+        unread = {id(t) for t in _at(_unread_places(func, name), args, kwargs)}
+        reads = [t for t in inputs if id(t) not in unread]
         if name in _LOOKUPS:
             reads = [*fresh, *inputs[1:]]
         read_bytes = sum(map(_touched, reads))
+        writes = [*fresh, *(t for t in inputs if id(t) in written)]
+        written_bytes = read_bytes if name in _PASTES else sum(map(_touched, writes))
         sharded = [t for t in (*reads, *fresh) if self._shards(t) > 1]
         call = Call(
             str(func),
@@ -310,8 +315,19 @@ def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
     return tuple((i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write)
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    for place, name in _written_places(func):
+@cache
+def _unread_places(func: Any, name: str) -> tuple[tuple[int, str], ...]:
+    """Arguments that are written over, and those of which next to nothing is read."""
+    written = _written_places(func)
+    if name not in _OVERWRITES:
+        written = tuple(place for place in written if place[1] == "out")
+    arguments = enumerate(func._schema.arguments)
+    return (*written, *((i, a.name) for i, a in arguments if a.name == _UNREAD.get(name)))
+
+
+def _at(places: Sequence[tuple[int, str]], args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """Tensors at places of an operator's signature."""
+    for place, name in places:
         given = args[place] if place < len(args) else kwargs.get(name)
         yield from (t for t in tree_leaves(given) if isinstance(t, Tensor))
 

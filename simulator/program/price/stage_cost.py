@@ -330,19 +330,22 @@ class StageCosts:
     def _sharding_copies(self, run: Slice, phase: Phase) -> Part | None:
         """What ZeRO 3 copies on the compute stream.
 
-        Weights out of the gathered buffer, and gradients into the one that is reduced.
+        Weights out of the gathered buffer, and gradients into the one that is reduced. Backward
+        gathers only what forward did not keep: never the ends of the model.
         """
         job, stack = self.job, self.job.plan.stack
         if not job.choices.shards_weights or shard_group(job).ranks == 1:
             return None
-        gathered, reduced = stack.gather_copy_bytes, stack.reduce_copy_bytes
-        if phase is Phase.BACKWARD_WEIGHT:
-            gathered = 0.0
-        if phase in (Phase.FORWARD, Phase.BACKWARD_INPUT):
-            reduced = 0.0
-        parameters = slice_parameters(job, run)
-        frozen_numel = parameters.total - parameters.trained
-        num_bytes = parameters.trained * (gathered + reduced) + frozen_numel * gathered
+        numel, gathered_numel = slice_parameters(job, run), 0.0
+        if phase is Phase.FORWARD:
+            gathered_numel = numel.total
+        elif phase is not Phase.BACKWARD_WEIGHT and job.plan.reshard_after_forward is not False:
+            layers = run._replace(has_embedding=False, has_head=False, has_loss=False)
+            gathered_numel = slice_parameters(job, layers).total
+        makes_gradients = phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+        reduced_numel = numel.trained if makes_gradients else 0.0
+        num_bytes = gathered_numel * stack.gather_copy_bytes
+        num_bytes += reduced_numel * stack.reduce_copy_bytes
         if not num_bytes:
             return None
         seconds = memory_bound_s(job.cluster.profile, num_bytes)

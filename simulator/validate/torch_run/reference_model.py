@@ -252,12 +252,12 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """What attention adds to the hidden state (b, s, h)."""
         query, key, value = (
-            product(hidden).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            product(hidden).unflatten(-1, (-1, self.head_dim))
             for product in (self.query, self.key, self.value)
         )
         if self.is_rotary:
             query, key = _rotated(query), _rotated(key)
-        context = self.core(query, key, value)
+        context = self.core(*(heads.transpose(1, 2) for heads in (query, key, value)))
         return cast(Tensor, self.output(context.transpose(1, 2).flatten(2)))
 
     def core(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -286,10 +286,16 @@ class Mlp(nn.Module):
 
 
 class RoutedExperts(nn.Module):
-    """Every token passes its ``top_k`` experts, weighted by the router, and shared ones."""
+    """Every token passes its ``top_k`` experts, weighted by the router, and shared ones.
+
+    Attributes:
+        is_even: Whether all experts get equally many rows, whichever the router prefers, so that
+            no shape depends on data.
+    """
 
     def __init__(self, model: Model, experts: Experts) -> None:
         super().__init__()
+        self.is_even = False
         self.top_k, self.activation = experts.top_k, ACTIVATIONS[model.activation]
         self.router = nn.Linear(model.hidden, experts.count, bias=False)
         shape = (experts.count, experts.ffn_hidden, model.hidden)
@@ -307,11 +313,19 @@ class RoutedExperts(nn.Module):
         rows = hidden.flatten(0, 1)
         weights, chosen = self.route(rows)
         result = torch.zeros_like(rows)
-        for expert in range(self.up.shape[0]):
-            row, rank = (chosen == expert).nonzero(as_tuple=True)
+        for expert, (row, rank) in enumerate(self._rows_of_experts(chosen)):
             output = self.expert(rows[row], expert) * weights[row, rank, None]
             result = result.index_add(0, row, output.to(result.dtype))
         return result.view_as(hidden) + self.shared_output(hidden)
+
+    def _rows_of_experts(self, chosen: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Rows of each expert, and which of their choices it is."""
+        if self.is_even:
+            for copies in chosen.flatten().argsort(stable=True).chunk(self.up.shape[0]):
+                yield copies // self.top_k, copies % self.top_k
+            return
+        for expert in range(self.up.shape[0]):
+            yield (chosen == expert).nonzero(as_tuple=True)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and numbers of the experts of each row, both (rows, top_k)."""
@@ -344,11 +358,11 @@ def norm_of(model: Model) -> nn.Module:
 
 
 def _rotated(heads: Tensor) -> Tensor:
-    """Rotary position embedding of (b, heads, s, d), in halves (arXiv 2104.09864)."""
-    length, half = heads.shape[2], heads.shape[3] // 2
+    """Rotary position embedding of (b, s, heads, d), in halves (arXiv 2104.09864)."""
+    length, half = heads.shape[1], heads.shape[3] // 2
     angle = torch.arange(length, device=heads.device)[:, None] * _ROTARY_BASE ** (
         -torch.arange(half, device=heads.device) / half
     )
-    cosine, sine = angle.cos().to(heads.dtype), angle.sin().to(heads.dtype)
+    cosine, sine = (each.to(heads.dtype)[:, None] for each in (angle.cos(), angle.sin()))
     first, second = heads.chunk(2, dim=-1)
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)

@@ -9,6 +9,7 @@ Source: GShard (arXiv 2006.16668, section 3).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 import torch
@@ -94,9 +95,12 @@ class SpreadExperts(nn.Module):
         weights, chosen = self.experts.route(rows)
         order = chosen.flatten().argsort(stable=True)
         copies = rows[order // self.experts.top_k]
-        own = self.experts.up.shape[0]
-        counts = chosen.flatten().bincount(minlength=own * dist.get_world_size(self.group))
-        self.routed = counts
+        own, count = self.experts.up.shape[0], self.routed.shape[0]
+        if self.experts.is_even:
+            counts = chosen.new_full((count,), copies.shape[0] // count)
+        else:
+            counts = chosen.flatten().bincount(minlength=count)
+            self.routed = counts
         returned = self._pass_experts(copies, counts.view(-1, own))
         weighted = returned * weights.flatten()[order, None]
         result = torch.zeros_like(rows).index_add(
@@ -108,18 +112,32 @@ class SpreadExperts(nn.Module):
         """Rows sorted by expert, after their experts; counts are (ranks, experts of each)."""
         arriving = torch.zeros_like(counts)
         dist.all_to_all_single(arriving, counts, group=self.group)
-        if self.arrivals_known:
-            arriving = _even_counts(counts)
-        sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
+        ranks, own = counts.shape
+        if self.experts.is_even:
+            sent = received = [copies.shape[0] // ranks] * ranks
+        else:
+            if self.arrivals_known:
+                arriving = _even_counts(counts)
+            sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
         rows = _traded(copies, sent, received, self.group)
-        expert = torch.arange(counts.shape[1], device=rows.device).repeat(counts.shape[0])
-        of_expert = expert.repeat_interleave(arriving.flatten())
         output = torch.zeros_like(rows)
-        for index in range(counts.shape[1]):
-            row = (of_expert == index).nonzero()[:, 0]
+        for index, row in enumerate(self._rows_of_experts(rows, arriving, own)):
             done = self.experts.expert(rows[row], index)
             output = output.index_add(0, row, done.to(output.dtype))
         return _traded(output, received, sent, self.group)
+
+
+    def _rows_of_experts(self, rows: Tensor, arriving: Tensor, own: int) -> Iterator[Tensor]:
+        """Numbers of the rows of each of the rank's experts, which came rank by rank."""
+        if self.experts.is_even:
+            places = torch.arange(rows.shape[0], device=rows.device)
+            places = places.view(arriving.shape[0], own, -1)
+            yield from (places[:, index].flatten() for index in range(own))
+            return
+        expert = torch.arange(own, device=rows.device).repeat(arriving.shape[0])
+        of_expert = expert.repeat_interleave(arriving.flatten())
+        for index in range(own):
+            yield (of_expert == index).nonzero()[:, 0]
 
 
 def _even_counts(counts: Tensor) -> Tensor:

@@ -1,0 +1,55 @@
+"""Which jobs are captured, and why do some differ from the simulator's own program?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.described.documents import read_yaml
+
+_FILE = Path(__file__).parents[2] / "data" / "captures.yaml"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job.
+
+    Attributes:
+        name: In the page.
+        document: The job, as a file would say it.
+        why: A sentence on what differs, found by looking at both timelines; empty where nothing
+            does.
+    """
+
+    name: str
+    document: Mapping[str, Any] = field(hash=False)
+    why: str = ""
+
+    def job(self, profile: str | None = None) -> Job:
+        """The job on its profile, or on another one."""
+        cluster = self.document["cluster"]
+        changed = {**cluster, "profile": profile or cluster["profile"]}
+        return job_from_document({**self.document, "cluster": changed})
+
+
+def all_cases(file: Path = _FILE) -> list[Case]:
+    """The cases of a file: models by name, and plans for them."""
+    document = read_yaml(file)
+    models, every = document["models"], document["every"]
+    return [
+        Case(
+            name,
+            {
+                "model": models[given["model"]],
+                "cluster": {**every["cluster"], "gpus": given["gpus"]},
+                "batch": {**every["batch"], **given.get("batch", {})},
+                "plan": {**every["plan"], **given["plan"]},
+            },
+            given.get("why", ""),
+        )
+        for name, given in document["cases"].items()
+    ]

@@ -1,0 +1,139 @@
+"""How far is a captured step from the simulator's own program of the same job?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from reports.make.captures.captured_case import CapturedCase
+from reports.make.captures.cases import Case
+from simulator.capture.result import CaptureResult, simulate_capture
+from simulator.program.ir import Owner
+from simulator.results.simulation import run_step
+from simulator.results.step import ClassMemory, StepResult
+from simulator.results.traffic import rank_collectives
+
+PROFILES = ("h100-sxm-80gb", "a100-sxm-80gb", "b200-sxm-180gb")
+
+_HELD_FOR: Mapping[Owner, str] = MappingProxyType(
+    {
+        Owner.WEIGHTS: "weights",
+        Owner.MASTER_WEIGHTS: "weights",
+        Owner.OPTIMIZER_STATES: "optimizer states",
+        Owner.GRADIENTS: "gradients",
+        Owner.PLACEHOLDER_GRADIENTS: "gradients",
+        Owner.GATHERED_WEIGHTS: "gathered weights",
+        Owner.COMMUNICATION: "communication",
+    }
+)
+"""What both sides tell apart; all others are activations and what is made of them."""
+_REST = "activations"
+
+Issued = tuple[str, int, float, tuple[tuple[str, int], ...]]
+"""Kind, ranks, message [B], and bytes through each port, which say where the group lies."""
+
+
+@dataclass(frozen=True)
+class StageComparison:
+    """One pipeline stage.
+
+    Attributes:
+        captured, own: Exchanges in order of issue.
+        tracked_bytes: Peak that torch's tracker counts [B].
+        memory: Memory of both, the captured first.
+    """
+
+    captured: Sequence[Issued]
+    own: Sequence[Issued]
+    tracked_bytes: int
+    memory: tuple[ClassMemory, ClassMemory]
+
+    @property
+    def exchanges_are_equal(self) -> bool:
+        """Operation for operation, in order."""
+        return self.captured == self.own
+
+    @property
+    def peak_difference(self) -> float:
+        """Captured peak over the own program's, less one."""
+        captured, own = (each.peak_allocated_bytes for each in self.memory)
+        return captured / own - 1
+
+    @property
+    def tracked_difference(self) -> float:
+        """Captured peak over the tracker's, less one."""
+        return self.memory[0].peak_allocated_bytes / self.tracked_bytes - 1
+
+    @property
+    def owner_difference(self) -> tuple[str, float]:
+        """The owner that differs most at the peak, and by how much of the own program's peak."""
+        captured, own = (_held(each) for each in self.memory)
+        peak_bytes = self.memory[1].peak_allocated_bytes
+        parts = {name: (captured[name] - own[name]) / peak_bytes for name in captured | own}
+        worst = max(parts, key=lambda name: abs(parts[name]))
+        return worst, parts[worst]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One case.
+
+    Attributes:
+        case: The job.
+        stages: In order of the pipeline, on the first profile.
+        steps: The captured step and the own program's, by profile.
+    """
+
+    case: Case
+    stages: tuple[StageComparison, ...]
+    steps: Mapping[str, tuple[CaptureResult, StepResult]]
+
+    def step_difference(self, profile: str) -> float:
+        """Captured step time over the own program's, less one."""
+        captured, own = self.steps[profile]
+        return captured.step_time_s / own.step_time_s - 1
+
+
+def compared(case: Case, found: CapturedCase, profiles: Sequence[str] = PROFILES) -> Comparison:
+    """Both sides of a case, on every profile."""
+    steps = {
+        name: (
+            simulate_capture(found.capture, name),
+            run_step(found.job.replace({"cluster.profile": name})),
+        )
+        for name in profiles
+    }
+    captured, own = steps[profiles[0]]
+    ranks = [table.rank for table in found.capture.tables]
+    stages = tuple(
+        StageComparison(
+            issued(captured, stage),
+            issued(own, stage),
+            found.tracked_bytes[rank],
+            (captured.memory[stage], own.memory[stage]),
+        )
+        for stage, rank in enumerate(ranks)
+    )
+    return Comparison(case, stages, steps)
+
+
+def issued(result: StepResult, stage: int) -> list[Issued]:
+    """What a stage's ranks issue, in order."""
+    return [
+        (
+            each.kind.value,
+            each.ranks,
+            each.num_bytes,
+            tuple((port, round(num_bytes)) for port, num_bytes in sorted(each.port_bytes.items())),
+        )
+        for each in rank_collectives(result.timeline.program, stage)
+    ]
+
+
+def _held(memory: ClassMemory) -> Counter[str]:
+    held: Counter[str] = Counter()
+    for owner, num_bytes in memory.by_owner.items():
+        held[_HELD_FOR.get(owner, _REST)] += round(num_bytes)
+    return held

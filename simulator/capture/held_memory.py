@@ -82,9 +82,8 @@ def _rank_memory(
 ) -> ClassMemory:
     table, device = capture.tables[stage], profile.device
     change = changes_bytes(table, scale.shrink)
-    owners = np.asarray(
-        [list(Owner).index(_OWNERS[BlockOwner(o)]) for o in table.block_owner.tolist()]
-    )[table.block]
+    numbers = np.asarray([list(Owner).index(_OWNERS[owner]) for owner in BlockOwner])
+    owners = numbers[table.block_owner][table.block]
     curves = {
         owner: np.maximum(np.cumsum(np.where(owners == number, change, 0.0)), 0.0)
         for number, owner in enumerate(Owner)

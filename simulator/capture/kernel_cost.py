@@ -59,11 +59,11 @@ _ROW_KEPT_BYTES = 48 << 10
 _SIZES = {"bfloat16": 2, "float16": 2, "float64": 8}
 """Bytes of an element; 4 of all others that a softmax is taken of."""
 _OVER_ROWS = ("layer_norm", "rms_norm", "softmax")
-_REDUCES_ROWS = ("layer_norm_backward", "rms_norm_backward", "sum.dim_IntList")
+_REDUCES_ROWS = ("layer_norm_backward", "rms_norm_backward")
 _SUPERLINEAR = (
     "sort", "topk", "fft", "linalg_svd", "linalg_inv", "linalg_solve", "linalg_qr", "cdist",
-    "unique", "cumsum", "cumprod", "logcumsumexp", "svd", "cholesky", "lu_", "scan", "histc",
-    "bincount", "nonzero", "searchsorted",
+    "unique", "cumsum", "cumprod", "logcumsumexp", "svd", "cholesky", "linalg_lu", "lu_solve",
+    "lu_unpack", "scan", "histc", "bincount", "nonzero", "searchsorted",
 )  # fmt: skip
 _OWN = {"aten", "fsdp", "prims", "c10d", "_c10d_functional"}
 
@@ -111,10 +111,18 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         profile,
         num_bytes,
         over_rows=any(word in call.name for word in _OVER_ROWS),
-        reduces_rows=any(word in call.name for word in _REDUCES_ROWS),
+        reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
     )
     known = namespace in _OWN and not any(word in name for word in _SUPERLINEAR)
     return Cost(seconds, 0.0, name, known)
+
+
+def _adds_rows(call: Call) -> bool:
+    """Whether it is a sum over rows, such as the gradient of a bias, not along them."""
+    if call.name != "aten.sum.dim_IntList" or not (call.inputs and call.outputs):
+        return False
+    before, after = call.inputs[0].shape, call.outputs[0].shape
+    return bool(before and after) and before[-1] == after[-1] > 1
 
 
 def _read_again_bytes(name: str, call: Call) -> float:

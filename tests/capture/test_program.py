@@ -6,7 +6,7 @@ import pytest
 
 from simulator.capture.kernel_cost import kernel_cost
 from simulator.capture.result import simulate_capture
-from simulator.capture.table import BlockOwner, Call, Exchange, Phase, Tensor
+from simulator.capture.table import FIRST_BESIDE, BlockOwner, Call, Exchange, Phase, Tensor
 from simulator.cost.attention import attention_s
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.cost.gemm import gemm_s
@@ -64,6 +64,48 @@ def test_a_collective_beside_kernels_is_hidden():
     result = simulate_capture(capture_of(step), PROFILE, engine="replay")
     assert result.step_time_s == pytest.approx(LAUNCH_S + 11 * GEMM_S)
     assert not result.exposed_comm_s
+
+
+@pytest.mark.parametrize(("stream", "is_hidden"), [(1, True), (FIRST_BESIDE, False)])
+def test_a_collective_on_a_stream_of_the_code_begins_where_that_stream_is(stream, is_hidden):
+    """As FSDP2 gathers a layer beside the one before; NCCL's streams begin where they are."""
+    step = Step()
+    first = step.kernel()
+    step.kernel()
+    reduced = step.exchange(REDUCE, stream=stream, after=[first])
+    step.kernel(after=[reduced])
+    result = simulate_capture(capture_of(step), PROFILE, engine="replay")
+    exposed_s = result.exposed_comm_s.get(Category.DATA_PARALLEL, 0.0)
+    assert exposed_s == pytest.approx(max(0.0, REDUCE_S - GEMM_S) if is_hidden else REDUCE_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"), [("silu_backward", True), ("linalg_lu_factor", False), ("sort", False)]
+)
+def test_operators_that_do_more_than_move_bytes_are_not_known(name, is_known):
+    call = Call(f"aten.{name}.default", (), (), (), 1 << 20, 1 << 20, 0)
+    assert kernel_cost(call, PROFILE).is_known is is_known
+
+
+def test_a_softmax_reads_long_rows_three_times():
+    def call(columns: int) -> Call:
+        tensor = Tensor("float32", (1024, columns))
+        size = 4 * 1024 * columns
+        return Call("aten._log_softmax.default", (tensor,), (tensor,), (), size, size, 0)
+
+    short, long = (kernel_cost(call(columns), PROFILE).seconds for columns in (12288, 12289))
+    assert long / short == pytest.approx(2, rel=0.05)
+
+
+def test_a_sum_over_rows_is_slower_than_one_along_them():
+    def call(*shape: int) -> Call:
+        size = 4 * 4096 * 4096
+        results = (Tensor("float32", shape),)
+        name = "aten.sum.dim_IntList"
+        return Call(name, (Tensor("float32", (4096, 4096)),), results, (), size, 0, 0)
+
+    over, along = (kernel_cost(call(*shape), PROFILE).seconds for shape in ((4096,), (4096, 1)))
+    assert over > 2 * along
 
 
 def transfer(peer: int, *, sends: bool) -> Exchange:
@@ -133,8 +175,9 @@ def test_operators_cost_what_their_families_cost():
     name = "aten._scaled_dot_product_flash_attention.default"
     flash = Call(name, (heads, few, few), (heads,), (0.0, 1.0, 0.0), 0, 0, 0)
     seconds = attention_s(
-        PROFILE, batch=2, heads=32, kv_heads=8, seq_q=4096, seq_kv=4096, head_dim=128, causal=True
-    )
+        PROFILE, batch=2, heads=32, kv_heads=8, seq_q=4096, seq_kv=4096, head_dim=128, causal=True,
+        kernel="flash-2",
+    )  # fmt: skip
     assert kernel_cost(flash, PROFILE).seconds == seconds
     assert kernel_cost(flash, PROFILE).flop == 4 * 2 * 32 * 4096 * 4096 * 128
 

@@ -20,7 +20,7 @@ from simulator.capture.recording.one_rank import (
     device_answers,
 )
 from simulator.capture.result import simulate_capture
-from simulator.capture.table import BlockOwner, Phase
+from simulator.capture.table import BlockOwner, Call, Phase
 from simulator.errors import InputError
 from simulator.program.ir import Owner
 from tests.capture.models import (
@@ -59,7 +59,9 @@ def exchanges(found: RankResult) -> list[tuple[str, int, str]]:
         ("alone", {"autocast": True}),
         ("ddp", {}),
         ("fsdp", {"recompute": True}),
+        ("fsdp-keep", {"autocast": True}),
         ("hsdp", {}),
+        ("hsdp", {"recompute": True}),
     ],
 )
 def test_memory_over_the_step_is_what_torchs_tracker_counts(way, choices):
@@ -119,6 +121,76 @@ def test_each_operator_knows_its_module_and_phase():
     assert Counter(products)["RECOMPUTE", "layers.1.gate"] == 1
     assert Counter(products)["BACKWARD", "head"] == 2
     assert sum(phase == "BACKWARD" for phase, _ in products) == 2 * (5 * LAYERS + 1)
+
+
+def calls_named(found: RankResult, name: str) -> list[tuple[Phase, Call]]:
+    table = found.table
+    pairs = zip(table.call, table.phase, strict=True)
+    known = ((Phase(int(phase)), table.calls[number]) for number, phase in pairs)
+    return [(phase, call) for phase, call in known if call.name.split(".")[1] == name]
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("_fused_rms_norm", Phase.FORWARD),
+        ("_fused_rms_norm_backward", Phase.BACKWARD),
+        ("silu", Phase.FORWARD),
+        ("silu_backward", Phase.BACKWARD),
+    ],
+)
+def test_an_operator_with_a_kernel_on_cuda_is_one_kernel(name, phase):
+    found = calls_named(capture_of("alone"), name)
+    assert [each for each, _ in found] == [phase] * LAYERS * (2 if "norm" in name else 1)
+
+
+def test_fsdp2_copies_weights_and_gradients_once():
+    found = capture_of("fsdp")
+    gathered = [call for _, call in calls_named(found, "split_with_sizes_copy")]
+    assert {(call.read_bytes, call.written_bytes) for call in gathered} == {
+        (LAYER_BYTES, LAYER_BYTES), (ENDS_BYTES, ENDS_BYTES),
+    }  # fmt: skip
+    cast = [call for _, call in calls_named(found, "chunk_cat")]
+    assert {(call.read_bytes, call.written_bytes) for call in cast} == {
+        (LAYER_BYTES, 2 * LAYER_BYTES), (ENDS_BYTES, 2 * ENDS_BYTES),
+    }  # fmt: skip
+    sent = [call for _, call in calls_named(found, "all_gather_copy_in")]
+    assert {call.written_bytes for call in sent} == {LAYER_BYTES // 8, ENDS_BYTES // 8}
+
+
+def test_the_gradient_of_a_loss_is_written_and_its_input_not_read():
+    ((_, call),) = calls_named(capture_of("alone"), "nll_loss_backward")
+    logits_bytes = 4 * 2 * SEQ * VOCAB
+    assert call.written_bytes == logits_bytes
+    assert call.read_bytes < logits_bytes / 8
+
+
+def test_clipping_without_no_grad_belongs_to_the_update(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "made = torch.Generator('cuda').manual_seed(1)\n"
+        "x = torch.randn(2, 4, device='cuda', generator=made)\n"
+        "layer = torch.nn.Linear(4, 4).cuda()\n"
+        "optimizer = torch.optim.SGD(layer.parameters(), fused=True)\n"
+        "for _ in range(5):\n"
+        "    layer(x).sum().backward()\n"
+        "    for each in layer.parameters():\n"
+        "        each.grad.mul_(0.5)\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n",
+        encoding="utf-8",
+    )
+    found = captured_script(str(script), [], 0, 1, ANSWERS, NOWHERE)
+    assert [phase for phase, _ in calls_named(found, "mul_")] == [Phase.OPTIMIZER] * 2
+    ((phase, update),) = calls_named(found, "_fused_sgd_")
+    assert phase is Phase.OPTIMIZER
+    assert update.written_bytes >= layer_bytes(4)
+
+
+def layer_bytes(width: int) -> int:
+    """Weight and bias of a square layer in fp32."""
+    return 4 * (width * width + width)
 
 
 def test_who_holds_memory_is_known():

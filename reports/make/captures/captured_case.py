@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,56 +31,71 @@ class CapturedCase:
     Attributes:
         job: As torch runs it.
         capture: One step of each stage.
-        tracked_bytes: Peak that ``MemTracker`` counts over the same step, by rank [B].
+        tracked_bytes: Peak that ``MemTracker`` counts over the same step, by rank [B]; empty where
+            it cannot follow: more than one microbatch.
     """
 
     job: Job
     capture: Capture
-    tracked_bytes: dict[int, int]
+    tracked_bytes: Mapping[int, int]
 
 
 def captured_case(case: Case) -> CapturedCase:
     """The case, captured rank by rank."""
     with TemporaryDirectory() as folder:
-        first, first_bytes, job = _captured(case, 0, Path(folder))
-        tracked, parts = {0: first_bytes}, [first]
-        for rank in pipeline_of(first):
-            part, tracked[rank], _ = _captured(case, rank, Path(folder))
-            parts.append(part)
-    return CapturedCase(job, merged(parts, case.name, job.cluster.profile.name), tracked)
+        parts = [_in_a_process(case, 0, Path(folder))]
+        others = pipeline_of(parts[0].capture)
+        parts += [_in_a_process(case, rank, Path(folder)) for rank in others]
+    job = parts[0].job
+    merge = merged([part.capture for part in parts], case.name, job.cluster.profile.name)
+    tracked = {rank: num_bytes for part in parts for rank, num_bytes in part.tracked_bytes.items()}
+    return CapturedCase(job, merge, tracked)
 
 
-def _captured(case: Case, rank: int, mailbox: Path) -> tuple[Capture, int, Job]:
+def _in_a_process(case: Case, rank: int, mailbox: Path) -> CapturedCase:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as process:
         return process.submit(captured_rank, case, rank, mailbox).result()
 
 
-def captured_rank(case: Case, rank: int, mailbox: Path) -> tuple[Capture, int, Job]:
-    """One rank of a case: its capture, its peak by torch's tracker [B], the job as torch runs it.
+def captured_rank(case: Case, rank: int, mailbox: Path) -> CapturedCase:
+    """One rank of a case, captured in this process.
 
     Args:
         case: What is trained.
         rank: Which rank to be.
         mailbox: Folder that the ranks of a pipeline share.
     """
-    from simulator.capture.recording.one_rank import captured, device_answers
-
     warnings.filterwarnings("ignore")
-    peaks: list[int] = []
     jobs: list[Job] = []
 
     def train() -> None:
         trainer = _trainer(case, rank)
         jobs.append(trainer.job)
+        for _ in range(KEPT_STEP + 2):
+            trainer.step()
+
+    capture = _captured(train, case, rank, mailbox)
+    job = jobs[0]
+    if job.plan.pp > 1 or job.microbatches > 1:
+        return CapturedCase(job, capture, {})
+    peaks: list[int] = []
+
+    def train_tracked() -> None:
+        trainer = _trainer(case, rank)
         with _tracker(trainer) as peak_bytes:
-            for _ in range(KEPT_STEP + 2):
-                peaks.append(peak_bytes(trainer.step))
+            peaks.extend(peak_bytes() for _ in range(KEPT_STEP + 2))
+
+    _captured(train_tracked, case, rank, mailbox)
+    return CapturedCase(job, capture, {rank: peaks[KEPT_STEP]})
+
+
+def _captured(run: Callable[[], None], case: Case, rank: int, mailbox: Path) -> Capture:
+    from simulator.capture.recording.one_rank import captured, device_answers
 
     job = case.job()
     answers = device_answers(device_values(job.cluster.profile))
-    found = captured(train, rank, job.cluster.gpus, answers, mailbox)
-    return found.as_capture(job.cluster.gpus), peaks[KEPT_STEP], jobs[0]
+    return captured(run, rank, job.cluster.gpus, answers, mailbox).as_capture(job.cluster.gpus)
 
 
 def _trainer(case: Case, rank: int) -> Any:
@@ -105,19 +120,32 @@ def _trainer(case: Case, rank: int) -> Any:
 
 
 @contextmanager
-def _tracker(trainer: Any) -> Iterator[Any]:
-    """Gives a function that runs a step and returns the peak that torch counts [B]."""
-    import torch
-    from torch.distributed._tools.mem_tracker import MemTracker
+def _tracker(trainer: Any) -> Iterator[Callable[[], int]]:
+    """Gives a function that runs a step and returns the peak that torch counts [B].
 
-    tracker = MemTracker()
+    What DTensor computes to plan shardings is no part of a step; the tracker leaves it out where it
+    runs under fake tensors of its own.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    from simulator.capture.recording.absent_streams import replaced
+
+    tracker, plan = MemTracker(), ShardingPropagator._propagate_tensor_meta_non_cached
     tracker.track_external(*trainer.parts, trainer.optimizer)
 
-    def peak_bytes(step: Any) -> int:
+    def planned(*args: Any, **kwargs: Any) -> Any:
+        with FakeTensorMode():
+            return plan(*args, **kwargs)
+
+    def peak_bytes() -> int:
         with tracker:
-            step()
+            trainer.step()
         found = tracker.get_tracker_snapshot("peak")[torch.device("cuda", 0)]["Total"]
         tracker.reset_mod_stats()
         return int(found)
 
-    yield peak_bytes
+    with replaced({(ShardingPropagator, "_propagate_tensor_meta_non_cached"): planned}):
+        yield peak_bytes

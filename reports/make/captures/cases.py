@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simulator.described.documents import read_yaml
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
-from simulator.described.documents import read_yaml
 
 _FILE = Path(__file__).parents[2] / "data" / "captures.yaml"
 

@@ -31,6 +31,11 @@ _HELD_FOR: Mapping[Owner, str] = MappingProxyType(
 """What both sides tell apart; all others are activations and what is made of them."""
 _REST = "activations"
 
+_AXES: Mapping[str, str] = MappingProxyType(
+    {"dp_shard": "dp", "dp_replicate": "dp", "shard": "all", "world": "all"}
+)
+"""Degrees that the own program names otherwise."""
+
 Issued = tuple[str, int, float, tuple[tuple[str, int], ...]]
 """Kind, ranks, message [B], and bytes through each port, which say where the group lies."""
 
@@ -40,14 +45,16 @@ class StageComparison:
     """One pipeline stage.
 
     Attributes:
-        captured, own: Exchanges in order of issue.
-        tracked_bytes: Peak that torch's tracker counts [B].
+        captured, own: Exchanges of each degree in order of issue. Between degrees, which have
+            communicators of their own, the order is the host's alone: FSDP2 gathers a layer when
+            the host comes to it, the own program a layer ahead.
+        tracked_bytes: Peak that torch's tracker counts [B]; None where it cannot follow.
         memory: Memory of both, the captured first.
     """
 
-    captured: Sequence[Issued]
-    own: Sequence[Issued]
-    tracked_bytes: int
+    captured: Mapping[str, Sequence[Issued]]
+    own: Mapping[str, Sequence[Issued]]
+    tracked_bytes: int | None
     memory: tuple[ClassMemory, ClassMemory]
 
     @property
@@ -62,9 +69,16 @@ class StageComparison:
         return captured / own - 1
 
     @property
-    def tracked_difference(self) -> float:
+    def tracked_difference(self) -> float | None:
         """Captured peak over the tracker's, less one."""
+        if self.tracked_bytes is None:
+            return None
         return self.memory[0].peak_allocated_bytes / self.tracked_bytes - 1
+
+    @property
+    def exchanges(self) -> int:
+        """How many the captured step has."""
+        return sum(map(len, self.captured.values()))
 
     @property
     def owner_difference(self) -> tuple[str, float]:
@@ -111,7 +125,7 @@ def compared(case: Case, found: CapturedCase, profiles: Sequence[str] = PROFILES
         StageComparison(
             issued(captured, stage),
             issued(own, stage),
-            found.tracked_bytes[rank],
+            found.tracked_bytes.get(rank),
             (captured.memory[stage], own.memory[stage]),
         )
         for stage, rank in enumerate(ranks)
@@ -119,17 +133,14 @@ def compared(case: Case, found: CapturedCase, profiles: Sequence[str] = PROFILES
     return Comparison(case, stages, steps)
 
 
-def issued(result: StepResult, stage: int) -> list[Issued]:
-    """What a stage's ranks issue, in order."""
-    return [
-        (
-            each.kind.value,
-            each.ranks,
-            each.num_bytes,
-            tuple((port, round(num_bytes)) for port, num_bytes in sorted(each.port_bytes.items())),
-        )
-        for each in rank_collectives(result.timeline.program, stage)
-    ]
+def issued(result: StepResult, stage: int) -> dict[str, list[Issued]]:
+    """What a stage's ranks issue, by degree, in order."""
+    found: dict[str, list[Issued]] = {}
+    for each in rank_collectives(result.timeline.program, stage):
+        ports = ((port, round(num_bytes)) for port, num_bytes in sorted(each.port_bytes.items()))
+        one = (each.kind.value, each.ranks, each.num_bytes, tuple(ports))
+        found.setdefault(_AXES.get(each.axis, str(each.axis)), []).append(one)
+    return found
 
 
 def _held(memory: ClassMemory) -> Counter[str]:

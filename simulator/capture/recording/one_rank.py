@@ -310,6 +310,7 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
         **_everywhere(mesh_of, _real(mesh_of)),
         **_everywhere(dist.is_nccl_available, lambda: True),
         **_everywhere(dist.barrier, lambda *_, **__: None),
+        **_everywhere(dist.distributed_c10d._set_pg_timeout, lambda *_, **__: None),
     }
     mesh = device_mesh.DeviceMesh
     for name in ("__init__", "__getitem__", "_concatenate", "_flatten", "_unflatten"):

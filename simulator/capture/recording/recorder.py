@@ -40,6 +40,8 @@ _LOOKUPS = {
     "aten.embedding", "aten.index_select", "aten.gather", "aten.index", "aten.nll_loss_forward",
 }  # fmt: skip
 """Read as many elements of their table as they write."""
+_PLACED = {"aten.index_put_", "aten.scatter_", "aten.scatter_add_", "aten.index_copy_"}
+"""Write as many elements of their first argument as their last one has."""
 _UNREAD = {"aten.nll_loss_backward": "self", "fsdp.all_gather_copy_in": "all_gather_output"}
 """An argument of which they read next to nothing."""
 _PASTES = {"fsdp.all_gather_copy_in"}
@@ -52,6 +54,7 @@ _OVERWRITES = {
 _WITH_SETTINGS = ("attention", "convolution", "flash", "cudnn", "dropout", "efficient")
 _PRODUCTS = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.linear"}
 """Of them, whether fp32 may run as TF32."""
+_META_KERNELS = ("Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 _ALLOCATION_BYTES = 512
 """Device memory is handed out in multiples of this. Source: ``kMinBlockSize`` of torch's
 ``CUDACachingAllocator``."""
@@ -103,12 +106,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if device is not None and device.type == "cuda" and device.index:
             # A rank has one device; code may number it by its place in the node.
             kwargs = {**kwargs, "device": torch.device("cuda", 0)}
+        run: Callable[..., Any] = _nothing if _has_no_meta(func) else func
         if self.paused:
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._number(func, args)
         try:
-            result = func(*args, **kwargs)
+            result = run(*args, **kwargs)
         except Exception as error:
             if in_backward():
                 self.on_error(error)
@@ -161,6 +165,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read_bytes = sum(map(_touched, reads))
         writes = [*fresh, *(t for t in inputs if id(t) in written)]
         written_bytes = read_bytes if name in _PASTES else sum(map(_touched, writes))
+        if name in _PLACED:
+            written_bytes = inputs[-1].numel() * inputs[0].element_size()
+            read_bytes += written_bytes - _touched(inputs[0])
         sharded = [t for t in (*reads, *fresh) if self._shards(t) > 1]
         call = Call(
             str(func),
@@ -307,6 +314,21 @@ def _is_view(func: Any) -> bool:
     return bool(returns) and all(
         each.alias_info is not None and not each.alias_info.is_write for each in returns
     )
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What an operator without a result does to tensors without contents."""
+
+
+@cache
+def _has_no_meta(func: Any) -> bool:
+    """Whether an operator only writes its arguments, of which fake tensors know nothing.
+
+    Such are fused optimizers of which torch has no ``Meta`` kernel.
+    """
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    is_plain = func.namespace == "aten" and not func._schema.returns
+    return is_plain and not any(has_kernel(func.name(), key) for key in _META_KERNELS)
 
 
 @cache

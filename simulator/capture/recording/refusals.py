@@ -40,6 +40,15 @@ def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
 
         return skip
 
+    def made(make: Callable[..., None]) -> Callable[..., None]:
+        def make_folder(path: Any, *args: Any, **kwargs: Any) -> None:
+            if _may_be_written(path):
+                make(path, *args, **kwargs)
+            else:
+                note("making a folder was skipped")
+
+        return make_folder
+
     open_file = builtins.open
 
     def read_only(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
@@ -84,8 +93,8 @@ def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
             (torch, "save"): skipped("torch.save"),
             (checkpoint, "save"): skipped("a distributed checkpoint"),
             (checkpoint, "async_save"): skipped("a distributed checkpoint"),
-            (os, "makedirs"): skipped("making a folder"),
-            (os, "mkdir"): skipped("making a folder"),
+            (os, "makedirs"): made(os.makedirs),
+            (os, "mkdir"): made(os.mkdir),
             (DataLoader, "__iter__"): batches,
             (torch.Tensor, "pin_memory"): lambda tensor, *_: tensor,
             (torch.Tensor, "record_stream"): lambda *_: None,

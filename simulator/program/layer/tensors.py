@@ -191,6 +191,7 @@ def padded_shard_numel(tensor: ParameterTensor, tp: int, shards: int) -> int:
         shards: Ranks that shard it.
     """
     numel, last = tensor_shard_numel(tensor, tp), tensor.shape[-1]
-    columns = 1 if len(tensor.shape) == 1 else last
+    has_one_axis = len(tensor.shape) == 1 or tensor.role is TensorRole.BIAS
+    columns = 1 if has_one_axis else last
     rows = last if tensor.inputs_first else numel // columns
     return -(-rows // shards) * shards * (numel // rows)

@@ -200,8 +200,9 @@ class StepEnd:
 
     @property
     def _norm_group(self) -> Group:
-        """Ranks whose gradients differ: those that share the model, or shards of gradients."""
-        return model_group(self.job, with_shards=self.job.choices.reduces_to_shards)
+        """Ranks whose gradients differ: those that share the model, its experts, or shards."""
+        spreads = self.job.choices.reduces_to_shards or self.job.plan.ep > 1
+        return model_group(self.job, with_shards=spreads)
 
     @property
     def _ranks_agree(self) -> bool:

@@ -126,7 +126,6 @@ class SpreadExperts(nn.Module):
             output = output.index_add(0, row, done.to(output.dtype))
         return _traded(output, received, sent, self.group)
 
-
     def _rows_of_experts(self, rows: Tensor, arriving: Tensor, own: int) -> Iterator[Tensor]:
         """Numbers of the rows of each of the rank's experts, which came rank by rank."""
         if self.experts.is_even:

@@ -152,6 +152,16 @@ class Trainer:
         is_sharded = choices.shards_weights and self.grid.data is not None
         return is_sharded or any(ranks > 1 for ranks in (choices.tensor_ranks, plan.pp, plan.ep))
 
+    @property
+    def _norm_group(self) -> dist.ProcessGroup | None:
+        """Ranks whose gradients differ: all of them, or those that shards are spread over."""
+        grid = self.grid
+        if any(
+            mesh is not None for mesh in (grid.tensor, grid.context, grid.expert, grid.pipeline)
+        ):
+            return None
+        return None if grid.data is None or grid.data.ndim == 1 else grid.data["shard"].get_group()
+
     def _clip(self) -> None:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         # Offloaded gradients are on the host; one number of them goes to the device and back.
@@ -161,7 +171,7 @@ class Trainer:
             squares += torch.linalg.vector_norm(local, dtype=torch.float32).square()
         squares = squares.to(self.world.device)
         if self._gradients_are_spread:
-            dist.all_reduce(squares)
+            dist.all_reduce(squares, group=self._norm_group)
         factor = (_MAX_NORM / squares.sqrt()).clamp(max=1.0)
         for gradient in gradients:
             local = gradient.to_local() if isinstance(gradient, DTensor) else gradient

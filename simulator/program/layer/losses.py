@@ -72,9 +72,6 @@ class LossKernel:
 
 # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
 _WRITTEN_OUT = LossKernel(forward=Copies(1, 7), backward=Copies(1, 3), kernels=8, kept=_ONE_FULL)
-# Cast; read for the maximum, for the sum and to write. Backward: zeros with one number per token,
-# read for the sum and to write beside the log-probabilities, and cast (torch's ``SoftMax.cu``).
-_EAGER = replace(_WRITTEN_OUT, forward=Copies(1, 5), backward=Copies(1, 6))
 # Maximum, exponentials with their sum, and the gradient.
 _ONE_KERNEL = LossKernel(forward=Copies(3), backward=Copies(2), kernels=3, kept=_ONE_HALF)
 # A part of them is read for the sums and overwritten.
@@ -94,7 +91,7 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         # In backward there are gradients of the log-probabilities and of the logits; where the
         # vocabulary is cut, also probabilities (``torch.distributed.tensor.parallel.loss``).
         "eager": replace(
-            _EAGER,
+            _WRITTEN_OUT,
             passing=(_ONE_HALF, _ONE_FULL),
             working=(_ONE_FULL,) * 2,
             divided_working=(_ONE_FULL,) * 3,

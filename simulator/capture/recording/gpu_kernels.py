@@ -47,14 +47,14 @@ def gpu_kernels(capability: tuple[int, int]) -> Iterator[None]:
 def _whole_operators() -> Iterator[None]:
     """Inside, autograd takes operators for whole that have a kernel on CUDA."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    library = torch.library.Library("aten", "IMPL")
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:
         for name in _ONE_KERNEL:
             if not has_kernel(f"aten::{name}", "CUDA"):
-                library.impl(name, _kernel_of_a_gpu, "CUDA")
+                library.impl(name, _kernel_of_a_gpu, "CUDA")  # type: ignore[no-untyped-call]
         yield
     finally:
-        library._destroy()
+        library._destroy()  # type: ignore[no-untyped-call]
 
 
 def _kernel_of_a_gpu(*_: Any) -> Any:

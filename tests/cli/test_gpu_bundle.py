@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from reports.make.gpu_bundle import __main__ as command
-from reports.make.gpu_bundle.compare import compared_runs, report
+from reports.make.gpu_bundle import compare
+from reports.make.gpu_bundle.compare import ComparedRun, compared_runs, page, report
 from reports.make.gpu_bundle.device import main as program
 from reports.make.gpu_bundle.device import sensors as sensors_module
 from reports.make.gpu_bundle.device import training
@@ -258,3 +259,69 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     path.write_text("no json\n")
     with pytest.raises(InputError, match="line 1"):
         read_raw_file(path)
+
+
+def test_the_runner_prints_its_plan_and_asks_for_a_file_and_a_gpu(tmp_path, capsys):
+    assert program.main(["--plan"], CASES) == 0
+    assert "8 kernels" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        program.main([], CASES)
+    assert "--out is needed" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        program.main(["--out", str(tmp_path / "raw.jsonl")], CASES)
+    assert "finds no GPU" in capsys.readouterr().err
+
+
+def test_a_process_of_one_item_answers_with_that_item_alone(tmp_path):
+    item = next(item for item in items(CASES) if item.kind == "kernel")
+    out = tmp_path / "answer.json"
+    words = ["--only", item.id, "--out", str(out), "--device", "cpu", "--tiny"]
+    assert program.main(words, CASES) == 0
+    assert json.loads(out.read_text())["samples_s"]
+
+
+def test_the_answer_of_an_item_s_own_process_is_taken(tmp_path, monkeypatch):
+    script = tmp_path / "answer.py"
+    script.write_text(
+        "import sys; open(sys.argv[sys.argv.index('--out') + 1], 'w').write('{\"a\": 1}')"
+    )
+    monkeypatch.setattr(program, "_own_command", lambda: [sys.executable, str(script)])
+    assert program.in_a_process(CPU, tiny=True)(items([])[0], 60) == {"a": 1}
+
+
+def test_what_the_runner_calls_again_is_itself(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu_bundle.pyz"])
+    assert program._own_command() == [sys.executable, "gpu_bundle.pyz"]
+    monkeypatch.setattr(sys, "argv", ["main.py"])
+    assert program._own_command()[1:] == ["-m", "reports.make.gpu_bundle.device.main"]
+
+
+def test_a_product_in_fp8_is_scaled_and_a_torch_without_it_skips_the_case(monkeypatch):
+    case = {**CASES[0], "dtype": "fp8"}
+    todo = next(item for item in items([case]) if item.kind == "kernel")
+    monkeypatch.setattr(
+        torch, "_scaled_mm", lambda left, right, **_: left.float() @ right.float(), raising=False
+    )
+    assert measure(todo, CPU, tiny=True)["samples_s"]
+    monkeypatch.setattr(torch, "_scaled_mm", None)
+    assert measure(todo, CPU, tiny=True)["skipped"] == "this torch has no _scaled_mm"
+
+
+def test_the_page_names_runs_that_ran_out_and_those_without_numbers():
+    device = {"name": "NVIDIA H200", "torch": "2", "date": "today"}
+    numbers = {"allocated": 1.0, "reserved": 1.0, "device": 1.0}
+    beyond = [ComparedRun(name, numbers, numbers | {"step": 1.0}, True, fits)
+              for name, fits in (("beyond", False), ("small", True))]  # fmt: skip
+    text = page(beyond, [], device, {"run: late": "no time was left"})
+    assert "- beyond: as predicted" in text
+    assert "- small: predicted to fit, wrongly" in text
+    assert "- run: late: no time was left" in text
+
+
+def test_a_folder_without_one_raw_file_of_a_device_is_refused(tmp_path, capsys):
+    words = [str(tmp_path), str(tmp_path / "page"), "--profile", "h200-sxm-141gb"]
+    assert compare.main(words) == 2
+    assert "must hold one *.jsonl file" in capsys.readouterr().err
+    (tmp_path / "raw.jsonl").write_text('{"id": "x", "kind": "kernel"}\n')
+    assert compare.main(words) == 2
+    assert "which device" in capsys.readouterr().err

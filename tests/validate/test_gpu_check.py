@@ -183,3 +183,11 @@ def test_the_last_words_of_a_bug_are_the_bug_itself(folder):
     check(folder, folder / "profile.yaml", run=run)
     page = (folder / "README.md").read_text()
     assert "- dense-a: failed: internal error: RuntimeError: no such type" in page
+
+
+def test_the_command_ends_with_what_became_of_the_runs(folder, monkeypatch, capsys):
+    assert gpu_check.main([str(folder), "--profile", str(folder / "none.yaml")]) == 2
+    assert "clustersim calibrate gpu" in capsys.readouterr().err
+    monkeypatch.setattr(gpu_check, "_LONGEST_S", 0.0)
+    assert gpu_check.main([str(folder)]) == 1
+    assert "took longer than 0 s" in (folder / "README.md").read_text()

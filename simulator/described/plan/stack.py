@@ -67,6 +67,11 @@ each use has scales and a cast of its own
 too, which kernels of their own find, apply and cast by in
 every use, and backward keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
 
+ExpertWaits = Literal["none", "layer", "expert"]
+"""Where the host waits until the device has counted the tokens of experts without a capacity, so
+that nothing behind is launched before: nowhere, once in each layer, or for each expert of it
+(:mod:`simulator.program.price.expert_waits`)."""
+
 SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
 
@@ -354,6 +359,8 @@ class Stack(Spec):
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Host time per collective of a layer, in the same units; by default as per kernel. More
     where tensors wrap others, as torch's DTensor does in Python."""
+    expert_waits: ExpertWaits = "none"
+    """Where the host waits for counts of tokens per expert."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""
 

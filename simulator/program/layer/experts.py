@@ -9,7 +9,7 @@ Here every expert gets as many copies as the others, as when the router is force
 a capacity nothing is dropped; with one, every expert gets exactly its capacity, padded.
 :mod:`simulator.program.strategies.expert_parallel` spreads the experts over ranks.
 
-Ignores: the host waiting for the counts of copies per expert.
+The host that waits for the counts of copies is in :mod:`simulator.program.price.expert_waits`.
 """
 
 from __future__ import annotations

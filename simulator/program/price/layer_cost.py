@@ -46,6 +46,7 @@ from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Axis, Layer
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.captured import captured_pieces, without
+from simulator.program.price.expert_waits import ExpertWaits, expert_waits
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
@@ -115,6 +116,8 @@ class UnitCost:
         working: Held while backward runs.
         peaks_in_attention: Whether backward holds the most while attention runs.
         halves: What the halves of a split backward take and free.
+        waits: Where the host waits for counts of its experts.
+        repeats_waits: Whether it does so again where forward is repeated.
     """
 
     time: LayerTime
@@ -125,6 +128,8 @@ class UnitCost:
     working: Memory
     peaks_in_attention: bool
     halves: Halves
+    waits: ExpertWaits | None = None
+    repeats_waits: bool = False
 
 
 @dataclass
@@ -273,6 +278,8 @@ class UnitCosts:
             working=ends + peak.memory + (head_placeholder(self.job) if unit is End.HEAD else ()),
             peaks_in_attention=peak.in_attention,
             halves=self._halves(layer, outcome, owner, saved),
+            waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
+            repeats_waits="routing" in outcome.repeated,
         )
 
     def _has_backward(self, unit: Unit) -> bool:

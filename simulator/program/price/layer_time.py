@@ -15,7 +15,7 @@ microbatch is not a matter of one layer: see
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.cost.collectives import CollectiveCost, CollectiveKind
@@ -135,6 +135,18 @@ def layer_time(
     return LayerTime(passes.forward(), inputs, weights, passes.recompute(repeated))
 
 
+def piece_times(
+    layer: Layer, timer: PieceTimer, hiding: Hiding, captured: Collection[Piece] = ()
+) -> list[PassTime]:
+    """Forward of each piece alone; ``captured`` ones are launched with a graph."""
+    passes = _Passes(layer.pieces, timer, hiding)
+    times = [passes.forward_of(index) for index in range(len(layer.pieces))]
+    for time, piece in zip(times, layer.pieces, strict=True):
+        if piece in captured:
+            time.kernels = time.exchanges = 0
+    return times
+
+
 def attention_flop(attention: FlashAttention) -> float:
     """Forward FLOP of the two products of attention; a causal mask halves them."""
     scores = attention.batch * attention.heads * attention.seq_q * attention.seq_kv
@@ -180,6 +192,11 @@ class _Passes:
         result = PassTime()
         for index in range(len(self.pieces)):
             self._add_forward(result, index, Category.FORWARD)
+        return result
+
+    def forward_of(self, index: int) -> PassTime:
+        result = PassTime()
+        self._add_forward(result, index, Category.FORWARD)
         return result
 
     def recompute(self, repeated: Mapping[str, float]) -> PassTime:

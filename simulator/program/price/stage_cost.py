@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -30,6 +30,7 @@ from simulator.program.ir import (
 )
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
+from simulator.program.price.expert_waits import ExpertWaits, Step, answers_s, stall_s
 from simulator.program.price.host_pace import Launched, launched, waiting_s
 from simulator.program.price.layer_cost import End, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
@@ -299,6 +300,7 @@ class StageCosts:
     ) -> tuple[Launched, int]:
         """So many equal units as the host launches them, and the launches of one."""
         device_s, host_s, launches = 0.0, 0.0, 0
+        steps: list[Step] = []
         by_host = _directions(unit.launched, phase)
         for direction, launched_alone in zip(_directions(unit.time, phase), by_host, strict=True):
             time = unit.time
@@ -306,12 +308,30 @@ class StageCosts:
             turns = self._python_turns if runs_python else 1
             kernels = launched_alone.kernels + (unit.graphs if direction.parts else 0)
             launches += (kernels + launched_alone.exchanges) * turns
-            host_s += kernels * turns * self.host_s_per_kernel
-            host_s += launched_alone.exchanges * turns * self._host_s_per_exchange
-            for part in direction.parts:
-                device_s += part.seconds * _exposed_share(part, exposed)
+            step = self._step(direction, exposed, kernels * turns, launched_alone.exchanges * turns)
+            steps.append(step)
+            host_s += step.host_s
+            device_s += step.device_s
+        repeats = unit.repeats_waits and phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
+        if unit.waits and (phase is Phase.FORWARD or repeats):
+            host_s = device_s + self._expert_stall_s(unit.waits, steps[1:], exposed)
         profile = self.job.cluster.profile
         return launched(profile, count, device_s, host_s, launches), launches
+
+    def _step(self, time: PassTime, exposed: float, kernels: int, exchanges: int) -> Step:
+        """A pass, or a piece of one, as the host launches it."""
+        device_s = sum(part.seconds * _exposed_share(part, exposed) for part in time.parts)
+        host_s = kernels * self.host_s_per_kernel + exchanges * self._host_s_per_exchange
+        return Step(device_s, host_s, kernels + exchanges)
+
+    def _expert_stall_s(self, waits: ExpertWaits, behind: Sequence[Step], exposed: float) -> float:
+        """What the device waits for its host in a layer, from one question to the next [s]."""
+        after, before = (
+            [self._step(each, exposed, each.kernels, each.exchanges) for each in side]
+            for side in (waits.after, waits.before)
+        )
+        launch_s = self.job.cluster.profile.kernels.launch_s
+        return stall_s([*after, *behind, *before], answers_s(waits, launch_s), waits.hidden_s)
 
     def _collectives(self, run: Slice, phase: Phase) -> tuple[Collective, ...]:
         """What one microbatch through the run issues; backward starts at the last unit."""

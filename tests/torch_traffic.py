@@ -59,12 +59,17 @@ class TrafficLog(TorchDispatchMode):
 @contextlib.contextmanager
 def fake_world(ranks: int) -> Iterator[TrafficLog]:
     """Be rank 0 of so many; what is issued inside is logged."""
+    with fake_ranks(ranks), TrafficLog() as log:
+        yield log
+
+
+@contextlib.contextmanager
+def fake_ranks(ranks: int) -> Iterator[None]:
+    """Be rank 0 of so many."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     torch.manual_seed(0)
     try:
-        log = TrafficLog()
-        with log:
-            yield log
+        yield
     finally:
         dist.destroy_process_group()
         _forget_meshes()

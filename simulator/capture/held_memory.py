@@ -19,6 +19,7 @@ from simulator.capture.captured_program import RankCosts
 from simulator.capture.rescale import Scale
 from simulator.capture.table import BlockOwner, Capture, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.plan.allocator_settings import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner
 from simulator.program.states.outside_memory import communicator_bytes
@@ -100,7 +101,7 @@ def _rank_memory(
     outside_bytes = math.fsum(outside.values())
     reserved = reserved_memory(
         _exchanges(change),
-        expandable_segments=False,
+        AllocatorSettings(),
         resident_bytes=0.0,
         least_bytes=float(held[peak]),
         allocated_bytes=float(held[peak]),

@@ -6,11 +6,13 @@ possible. Whoever builds, prices or judges a job asks here, so that each answer 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simulator.described.cluster.kernel_parameters import FlashKernel
+from simulator.described.plan.allocator_settings import AllocatorSettings
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.plan.stack import GradPrecision, Offloading, SelectivePolicy, ShardingUnits
@@ -386,9 +388,14 @@ class Choices:
         return self._stack.loads_all_kernels
 
     @property
-    def expandable_segments(self) -> bool:
-        """Whether the caching allocator runs with expandable segments."""
-        return self._stack.expandable_segments
+    def allocator(self) -> AllocatorSettings:
+        """How the caching allocator is set."""
+        stack = self._stack
+        return AllocatorSettings(
+            stack.expandable_segments,
+            stack.max_split_bytes or math.inf,
+            stack.garbage_collection_threshold or math.inf,
+        )
 
     @property
     def gathers_on_own_stream(self) -> bool:

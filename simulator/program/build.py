@@ -185,7 +185,7 @@ class _Builder:
             ports={**self.profile.network.ports_bytes_per_s, **self._host_ports},
             device=self.profile.device,
             common=self.profile.common,
-            expandable_segments=choices.expandable_segments,
+            allocator=choices.allocator,
             outside=outside_memory(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
             own_stream=_GATHERED if choices.gathers_on_own_stream else frozenset(),

@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.hardware import Device
+from simulator.described.plan.allocator_settings import AllocatorSettings
 
 
 class Kind(StrEnum):
@@ -312,8 +313,7 @@ class Program:
         device: Where ranks compute whose class names no other; without any, communication never
             slows computing.
         common: How computing slows beside communication.
-        expandable_segments: Whether the caching allocator maps pages into one segment that
-            grows, instead of asking the driver for separate ones.
+        allocator: How the caching allocator is set.
         outside: Device memory of one rank outside the allocator, beyond the driver's context,
             by cause [B].
         preallocated: Owners whose blocks lie in one buffer each, as large as they need at
@@ -328,7 +328,7 @@ class Program:
     ports: dict[str, float] = field(default_factory=dict)
     device: Device | None = None
     common: Common = field(default_factory=shipped_common)
-    expandable_segments: bool = False
+    allocator: AllocatorSettings = field(default_factory=AllocatorSettings)
     outside: Mapping[str, float] = field(default_factory=dict)
     preallocated: frozenset[Owner] = frozenset()
     own_stream: frozenset[Owner] = frozenset()

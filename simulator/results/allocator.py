@@ -12,6 +12,11 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
 - the smallest free block that is large enough is taken, of the request's pool (small or
   large); it is split where at least 512 B (small) or more than 1 MiB (large) would be left;
 - where the device has no room for a segment, those that nothing lies in are returned first;
+- with ``max_split_size_mb`` blocks of that size and more are not split, nor taken for smaller
+  requests, and one for a request as large is less than 20 MiB larger; a device that has no room
+  gets back one that is large enough, if that helps;
+- with ``garbage_collection_threshold``, large segments that were unused for longer than others
+  are returned where more than that share of the device would be reserved;
 - with ``expandable_segments`` each pool is one segment that grows at its end in pages of
   2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request.
 
@@ -36,6 +41,8 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
+
+from simulator.described.plan.allocator_settings import AllocatorSettings
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 2**20
@@ -99,22 +106,22 @@ class _FreeBlocks:
     def __init__(self) -> None:
         self._sizes: list[int] = []
         self._queues: dict[int, OrderedDict[Block, None]] = {}
-        self._segments: dict[Block, None] = {}
+        self._segments: dict[Block, int] = {}
 
     def __iter__(self) -> Iterator[Block]:
         return chain.from_iterable(self._queues[size] for size in self._sizes)
 
-    def pop(self, size: int) -> Block | None:
-        """The smallest one of at least so many bytes."""
+    def pop(self, size: int, limit: float = math.inf) -> Block | None:
+        """The smallest one of at least so many bytes and less than a limit."""
         index = bisect_left(self._sizes, size)
-        if index == len(self._sizes):
+        if index == len(self._sizes) or self._sizes[index] >= limit:
             return None
         block = next(iter(self._queues[self._sizes[index]]))
         self.remove(block)
         return block
 
-    def add(self, block: Block) -> None:
-        """Offer a block, after all of its size."""
+    def add(self, block: Block, turn: int) -> None:
+        """Offer a block from a turn on, after all of its size."""
         size = block.num_bytes
         queue = self._queues.get(size)
         if queue is None:
@@ -123,7 +130,7 @@ class _FreeBlocks:
             insort(self._sizes, size)
         queue[block] = None
         if block.is_segment:
-            self._segments[block] = None
+            self._segments[block] = turn
 
     def remove(self, block: Block) -> None:
         """Offer a block no longer."""
@@ -134,12 +141,25 @@ class _FreeBlocks:
             del self._sizes[bisect_left(self._sizes, size)]
         self._segments.pop(block, None)
 
-    def remove_segments(self) -> int:
-        """Offer no longer what is all of its segment; returns how much that is [B]."""
-        segments = list(self._segments)
+    def remove_segments(self, until: float = math.inf) -> int:
+        """Offer no longer what has been all of its segment since a turn; how much that is [B]."""
+        segments = [block for block, turn in self._segments.items() if turn <= until]
         for block in segments:
             self.remove(block)
         return sum(block.num_bytes for block in segments)
+
+    def remove_segment(self, least_bytes: float) -> int:
+        """Offer no longer the smallest segment of at least a size; how large it is [B]."""
+        large = (block for block in self._segments if block.num_bytes >= least_bytes)
+        block = min(large, key=lambda block: block.num_bytes, default=None)
+        if block is None:
+            return 0
+        self.remove(block)
+        return block.num_bytes
+
+    def segment_turns(self) -> list[int]:
+        """Since when each of them is all of its segment."""
+        return list(self._segments.values())
 
 
 class CachingAllocator:
@@ -151,12 +171,21 @@ class CachingAllocator:
         most_reserved_bytes: In segments, at most [B].
     """
 
-    def __init__(self, *, expandable_segments: bool = False, room_bytes: float = math.inf) -> None:
+    def __init__(
+        self,
+        settings: AllocatorSettings = AllocatorSettings(),  # noqa: B008
+        *,
+        room_bytes: float = math.inf,
+        collects_above_bytes: float = math.inf,
+    ) -> None:
         self.allocated_bytes = 0
         self.reserved_bytes = 0
         self.most_reserved_bytes = 0
         self._room_bytes = room_bytes
-        self._expandable = expandable_segments
+        self._collects_above_bytes = collects_above_bytes
+        self._expandable = settings.expandable_segments
+        self._max_split_bytes = math.inf if self._expandable else settings.max_split_bytes
+        self._turn = 0
         self._free: dict[Pool, _FreeBlocks] = {
             Pool(is_small, has_own_stream): _FreeBlocks()
             for is_small in (True, False)
@@ -172,8 +201,11 @@ class CachingAllocator:
     def serve(self, asked: Request) -> Block:
         """A block for a request."""
         size, pool = asked
-        block = self._free[pool].pop(size) or self._new_space(size, pool)
-        rest = block.num_bytes - size
+        self._turn += 1
+        is_large = size >= self._max_split_bytes
+        limit = size + _LARGE_SEGMENT_BYTES if is_large else self._max_split_bytes
+        block = self._free[pool].pop(size, limit) or self._new_space(size, pool)
+        rest = 0 if block.num_bytes >= self._max_split_bytes else block.num_bytes - size
         splits_all = pool.is_small or self._expandable
         if rest and (rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES):
             self._split(block, size)
@@ -207,8 +239,10 @@ class CachingAllocator:
             segment = _LARGE_SEGMENT_BYTES
         else:
             segment = _rounded(size, _SEGMENT_ROUND_BYTES)
+        if self.reserved_bytes + segment > self._collects_above_bytes:
+            self._collect(self.reserved_bytes + segment - self._collects_above_bytes)
         if self.reserved_bytes + segment > self._room_bytes:
-            self._release()
+            self._release(segment, pool)
         self._reserve(segment)
         return Block(segment, pool)
 
@@ -216,7 +250,22 @@ class CachingAllocator:
         self.reserved_bytes += num_bytes
         self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
 
-    def _release(self) -> None:
+    def _collect(self, wanted_bytes: float) -> None:
+        """Return large segments that have been unused for longer than the mean, again if needed."""
+        large = [blocks for pool, blocks in self._free.items() if not pool.is_small]
+        while wanted_bytes > 0 and (turns := [t for each in large for t in each.segment_turns()]):
+            returned = sum(each.remove_segments(sum(turns) / len(turns)) for each in large)
+            self.reserved_bytes -= returned
+            wanted_bytes -= returned
+
+    def _release(self, segment: int, pool: Pool) -> None:
+        """Make room for a segment: by one that is never split, or else by all that are unused."""
+        if self._max_split_bytes < math.inf:
+            self.reserved_bytes -= self._free[pool].remove_segment(
+                max(segment, self._max_split_bytes)
+            )
+        if self.reserved_bytes + segment <= self._room_bytes:
+            return
         self.reserved_bytes -= sum(blocks.remove_segments() for blocks in self._free.values())
 
     def _expanded(self, size: int, pool: Pool) -> Block:
@@ -257,7 +306,7 @@ class CachingAllocator:
 
     def _offer(self, block: Block) -> None:
         block.is_free = True
-        self._free[block.pool].add(block)
+        self._free[block.pool].add(block, self._turn)
 
 
 def _rounded(num_bytes: int, multiple: int) -> int:
@@ -283,16 +332,23 @@ _Asked = tuple[float, bool]
 
 
 def reserved_bytes(
-    exchanges: Sequence[Exchange], *, expandable_segments: bool, room_bytes: float = math.inf
+    exchanges: Sequence[Exchange],
+    settings: AllocatorSettings,
+    *,
+    room_bytes: float = math.inf,
+    collects_above_bytes: float = math.inf,
 ) -> float:
     """The most that is reserved while blocks come and go [B].
 
     Args:
         exchanges: In the order of the host. Of equal blocks the last one goes first.
-        expandable_segments: How the allocator is set.
+        settings: How the allocator is set.
         room_bytes: What the device has; more is reserved only where nothing can be returned.
+        collects_above_bytes: Reserved at most before what is unused for long is returned.
     """
-    allocator = CachingAllocator(expandable_segments=expandable_segments, room_bytes=room_bytes)
+    allocator = CachingAllocator(
+        settings, room_bytes=room_bytes, collects_above_bytes=collects_above_bytes
+    )
     replay = _Replay(exchanges, allocator)
     replay.run()
     return float(allocator.most_reserved_bytes)

@@ -13,7 +13,8 @@ returns what it does not use (:attr:`~simulator.results.step.ClassMemory.least_d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,6 +68,32 @@ class MemorySpread(NamedTuple):
         return capacity_bytes * math.exp(
             -self.scale * students_t_quantile(probability, self.freedom)
         )
+
+
+_QUANTILES = 400
+"""Equally likely factors by which all peaks of a run are off."""
+
+
+def out_of_memory_probability(
+    peaks_bytes: Sequence[float], capacity_bytes: float, spread: MemorySpread, steps: int
+) -> float:
+    """Probability that one of so many steps needs more than there is, 0 to 1.
+
+    Peaks of steps differ independently; what their prediction is off by is the same in all of them.
+
+    Args:
+        peaks_bytes: Equally likely predicted peaks of a step [B]; none needs more than the largest.
+        capacity_bytes: What there is [B].
+        spread: How far predictions are off.
+        steps: How many there are.
+    """
+    ordered, count = sorted(peaks_bytes), len(peaks_bytes)
+    found = 0.0
+    for number in range(_QUANTILES):
+        error = students_t_quantile((number + 0.5) / _QUANTILES, spread.freedom)
+        room_bytes = capacity_bytes * math.exp(-spread.scale * error)
+        found += 1 - (bisect_right(ordered, room_bytes) / count) ** steps
+    return found / _QUANTILES
 
 
 def job_spread(job: Job) -> MemorySpread:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from simulator.described.cluster.hardware import Device
 from simulator.described.job import Job
+from simulator.described.plan.allocator_settings import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
@@ -34,6 +35,10 @@ _LEAST_UNUSED_SHARE = 0.04
 
 BEFORE_THE_STEP_S = -1.0
 """Stands for the moment of a peak while weights are loaded [s]."""
+
+_STEPS = 3
+"""Steps that the allocator is followed through: what it cannot reuse of one it asks for in the
+next, and by the third it has come to rest."""
 
 _OWNERS = {owner: number for number, owner in enumerate(Owner)}
 
@@ -65,14 +70,14 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     resident_bytes = total_bytes(rank_class.resident) + math.fsum(buffers_bytes.values())
     outside = {"context": device.context_bytes, **timeline.program.outside}
     outside_bytes = math.fsum(outside.values())
-    is_expandable = timeline.program.expandable_segments
+    settings = timeline.program.allocator
     # Blocks within an operation are not all known; they leave a share unused at least.
-    unused_share = 0.0 if is_expandable else _LEAST_UNUSED_SHARE
+    unused_share = 0.0 if settings.expandable_segments else _LEAST_UNUSED_SHARE
     started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
     operations = [timeline.program.operations[i] for i in booked]
     reserved = reserved_memory(
-        [started, *_exchanges(operations, timeline.program)],
-        expandable_segments=is_expandable,
+        [started, *_exchanges(operations, timeline.program) * _STEPS],
+        settings,
         resident_bytes=resident_bytes,
         allocated_bytes=allocated,
         least_bytes=allocated * (1 + unused_share),
@@ -108,8 +113,8 @@ class Reserved(NamedTuple):
 
 def reserved_memory(
     exchanges: Sequence[Exchange],
+    settings: AllocatorSettings,
     *,
-    expandable_segments: bool,
     resident_bytes: float,
     allocated_bytes: float,
     least_bytes: float,
@@ -119,20 +124,22 @@ def reserved_memory(
 
     Args:
         exchanges: Blocks that come and go, in the order of the host.
-        expandable_segments: How the allocator is set.
+        settings: How the allocator is set.
         resident_bytes: What is there all the time. It counts as it is: it was taken first [B].
         allocated_bytes: In tensors at the peak [B].
         least_bytes: Reserved at least where there is room [B].
         room_bytes: What the device has for the allocator [B].
     """
-    replayed = reserved_bytes(exchanges, expandable_segments=expandable_segments)
+    collects_above_bytes = settings.collects_above_share * room_bytes - resident_bytes
+    replayed = reserved_bytes(exchanges, settings, collects_above_bytes=collects_above_bytes)
     free = max(resident_bytes + replayed, least_bytes)
     if free <= room_bytes:
         return Reserved(free, free)
     pressed = reserved_bytes(
         exchanges,
-        expandable_segments=expandable_segments,
+        settings,
         room_bytes=room_bytes - resident_bytes,
+        collects_above_bytes=collects_above_bytes,
     )
     return Reserved(free, max(resident_bytes + pressed, allocated_bytes))
 

@@ -170,7 +170,7 @@ def test_communicators_and_segments_do_not_depend_on_who_is_simulated():
         build_program(perturbed(plain, {"gpu": 1, "slowdown": 0.5})),
     ):
         assert other.outside == folded.outside != {}
-        assert other.expandable_segments is True
+        assert other.allocator.expandable_segments is True
 
 
 @pytest.mark.parametrize(

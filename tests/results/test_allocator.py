@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.plan.allocator_settings import AllocatorSettings
 from simulator.results.allocator import CachingAllocator, Exchange, reserved_bytes
 
 KIB, MIB = 2**10, 2**20
@@ -81,8 +82,8 @@ def test_free_neighbours_are_joined_but_segments_never_are():
 def test_growing_sequences_fragment_and_expandable_segments_do_not():
     """Each pass needs a little more than the last; nothing cached is large enough."""
     steps = [Exchange((size * MIB,), (size * MIB,)) for size in range(100, 200, 10)]
-    assert reserved_bytes(steps, expandable_segments=False) == sum(range(100, 200, 10)) * MIB
-    grown = reserved_bytes(steps, expandable_segments=True)
+    assert reserved_bytes(steps, AllocatorSettings(False)) == sum(range(100, 200, 10)) * MIB
+    grown = reserved_bytes(steps, AllocatorSettings(True))
     assert 190 * MIB <= grown < 210 * MIB
 
 
@@ -93,7 +94,7 @@ def test_growing_sequences_fragment_and_expandable_segments_do_not():
 )
 @few
 def test_books_balance_whatever_comes_and_goes(sizes, random, expandable):
-    allocator = CachingAllocator(expandable_segments=expandable)
+    allocator = CachingAllocator(AllocatorSettings(expandable))
     alive, most = [], 0
     for size in sizes:
         alive.append(allocator.take(size))
@@ -117,13 +118,13 @@ def test_books_balance_whatever_comes_and_goes(sizes, random, expandable):
 @few
 def test_a_second_step_of_equal_blocks_reserves_nothing_more(size, count):
     step = [Exchange((size,) * count, (size,) * count)]
-    once = reserved_bytes(step, expandable_segments=False)
-    assert reserved_bytes(step * 3, expandable_segments=False) == once
+    once = reserved_bytes(step, AllocatorSettings(False))
+    assert reserved_bytes(step * 3, AllocatorSettings(False)) == once
 
 
 def reserved_one_by_one(exchanges, *, expandable):
     """Nothing is passed over."""
-    allocator, taken = CachingAllocator(expandable_segments=expandable), {}
+    allocator, taken = CachingAllocator(AllocatorSettings(expandable)), {}
     for takes, gives, *_ in exchanges:
         for size in takes:
             taken.setdefault(size, []).append(allocator.take(size))
@@ -148,7 +149,7 @@ def test_passing_over_repeats_reserves_what_running_them_would(
     steps = forward * warm_up + (forward + backward) * repeats + backward * warm_up
     steps = [*steps, Exchange((50 * MIB,), (50 * MIB,)), *(forward + backward) * repeats]
     expected = reserved_one_by_one(steps, expandable=expandable)
-    assert reserved_bytes(steps, expandable_segments=expandable) == expected
+    assert reserved_bytes(steps, AllocatorSettings(expandable)) == expected
 
 
 def test_microbatches_that_repeat_themselves_are_not_replayed(monkeypatch):
@@ -158,7 +159,7 @@ def test_microbatches_that_repeat_themselves_are_not_replayed(monkeypatch):
         CachingAllocator, "serve", lambda self, asked: served.append(asked) or serve(self, asked)
     )
     forward, backward = Exchange((5 * MIB, MIB), (MIB,)), Exchange((2 * MIB,), (2 * MIB, 5 * MIB))
-    reserved_bytes([forward, backward] * 1000, expandable_segments=False)
+    reserved_bytes([forward, backward] * 1000, AllocatorSettings(False))
     assert len(served) < 20
 
 
@@ -183,7 +184,7 @@ def test_a_segment_that_is_in_use_in_part_is_never_returned():
 
 def test_more_than_there_is_is_reserved_where_nothing_can_be_returned():
     steps = [Exchange((80 * MIB, 40 * MIB), ())]
-    reserved = reserved_bytes(steps, expandable_segments=False, room_bytes=100 * MIB)
+    reserved = reserved_bytes(steps, AllocatorSettings(False), room_bytes=100 * MIB)
     assert reserved == 120 * MIB
 
 
@@ -191,24 +192,24 @@ def test_more_than_there_is_is_reserved_where_nothing_can_be_returned():
 @few
 def test_a_small_device_holds_no_more_than_its_room_or_what_one_block_needs(sizes, room):
     steps = [Exchange((size,), (size,)) for size in sizes]
-    free = reserved_bytes(steps, expandable_segments=False)
-    squeezed = reserved_bytes(steps, expandable_segments=False, room_bytes=room)
-    assert squeezed <= max(room, reserved_bytes(steps, expandable_segments=False, room_bytes=0))
+    free = reserved_bytes(steps, AllocatorSettings(False))
+    squeezed = reserved_bytes(steps, AllocatorSettings(False), room_bytes=room)
+    assert squeezed <= max(room, reserved_bytes(steps, AllocatorSettings(False), room_bytes=0))
     if room >= free:
         assert squeezed == free
 
 
 def test_what_a_small_device_got_back_may_return_in_a_larger_segment():
     steps = [Exchange((size,), (size,)) for size in (10 * MIB, 1, MIB + 1)]
-    assert reserved_bytes(steps, expandable_segments=False) == 12 * MIB
-    assert reserved_bytes(steps, expandable_segments=False, room_bytes=0) == 20 * MIB
+    assert reserved_bytes(steps, AllocatorSettings(False)) == 12 * MIB
+    assert reserved_bytes(steps, AllocatorSettings(False), room_bytes=0) == 20 * MIB
 
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_what_one_stream_has_freed_serves_no_other(expandable):
     compute, gathers = (Exchange((40 * MIB,), (40 * MIB,)), Exchange((), (), *[(40 * MIB,)] * 2))
-    assert reserved_bytes([compute] * 2, expandable_segments=expandable) == 40 * MIB
-    assert reserved_bytes([compute, gathers], expandable_segments=expandable) == 80 * MIB
+    assert reserved_bytes([compute] * 2, AllocatorSettings(expandable)) == 40 * MIB
+    assert reserved_bytes([compute, gathers], AllocatorSettings(expandable)) == 80 * MIB
 
 
 def test_repeats_are_passed_over_wherever_in_memory_they_lie(monkeypatch):
@@ -226,7 +227,7 @@ def test_repeats_are_passed_over_wherever_in_memory_they_lie(monkeypatch):
     steps = [forward] + [forward, backward] * 200
     expected = reserved_one_by_one(steps, expandable=False)
     served.clear()
-    assert reserved_bytes(steps, expandable_segments=False) == expected
+    assert reserved_bytes(steps, AllocatorSettings(False)) == expected
     assert len(served) < 40
 
 
@@ -256,9 +257,37 @@ def test_work_grows_with_the_layers_even_where_a_full_device_gives_segments_back
         calls_of(
             reserved_bytes,
             forward_and_backward(layers),
-            expandable_segments=False,
+            AllocatorSettings(False),
             room_bytes=100 * MIB,
         )
         for layers in (200, 800)
     )
     assert many_calls < 4.2 * few_calls
+
+
+SPLITS_TO_64_MIB = AllocatorSettings(max_split_bytes=64 * MIB)
+
+
+def test_a_block_that_is_never_split_serves_only_requests_about_as_large():
+    """100 MiB are free, but not for 30; for 90 they are, as less than 20 MiB would be lost."""
+    large, small, similar = (Exchange((n * MIB,), (n * MIB,)) for n in (100, 30, 90))
+    assert reserved_bytes([large, small], SPLITS_TO_64_MIB) == 130 * MIB
+    assert reserved_bytes([large, small], AllocatorSettings()) == 100 * MIB
+    assert reserved_bytes([large, similar], SPLITS_TO_64_MIB) == 100 * MIB
+
+
+def test_a_full_device_gets_back_one_large_block_and_keeps_the_others():
+    steps = [Exchange((100 * MIB,), (100 * MIB,)), Exchange((30 * MIB,), (30 * MIB,)),
+             Exchange((80 * MIB,), (80 * MIB,)), Exchange((30 * MIB,), (30 * MIB,))]  # fmt: skip
+    assert reserved_bytes(steps, SPLITS_TO_64_MIB, room_bytes=130 * MIB) == 130 * MIB
+    assert reserved_bytes(steps, SPLITS_TO_64_MIB) == 210 * MIB
+
+
+def test_what_is_unused_for_longest_is_returned_above_a_threshold():
+    """80 MiB are asked for beside 2, and 50 and 60 that are free, where 145 may be: 50 go."""
+    take = [Exchange((n * MIB,), ()) for n in (50, 60)]
+    give = [Exchange((), (n * MIB,)) for n in (50, 60)]
+    steps = [*take, give[0], Exchange((MIB,), (MIB,)), give[1], Exchange((80 * MIB,), ())]
+    allocator_bytes = reserved_bytes(steps, AllocatorSettings(), collects_above_bytes=145 * MIB)
+    assert allocator_bytes == 142 * MIB
+    assert reserved_bytes(steps, AllocatorSettings()) == 192 * MIB

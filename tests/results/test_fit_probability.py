@@ -17,6 +17,7 @@ from simulator.results.fit_probability import (
     fit_of,
     job_spread,
     memory_spread,
+    out_of_memory_probability,
 )
 from simulator.results.simulation import run_step
 
@@ -108,3 +109,19 @@ def test_the_spread_of_a_job_is_that_of_its_stack():
 def test_a_risk_that_no_prediction_can_have_is_refused(risk):
     with pytest.raises(InputError, match=r"risk = .*must be above 0 and below 1"):
         allowed_device_bytes(load_job("llama3-8b-8xh100"), risk)
+
+
+SURE = MemorySpread(1e-9, 4)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(1, 0.25), (2, 1 - 0.75**2), (100, 1.0)])
+def test_steps_run_out_one_by_one_where_predictions_are_right(steps, expected):
+    found = out_of_memory_probability([1.0, 1.0, 1.0, 3.0], 2.0, SURE, steps)
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_more_steps_run_out_no_more_often_where_they_are_all_alike(steps):
+    spread = MemorySpread(0.1, 4)
+    found = out_of_memory_probability([1.0] * 8, 1.1, spread, steps)
+    assert found == pytest.approx(1 - spread.probability(1.0, 1.1), abs=1 / 400)

@@ -22,12 +22,19 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from reports.make.accuracy.accuracy_table import COLUMNS, accuracy_table
+from reports.make.accuracy.memory_left_out import (
+    LeftOutRun,
+    left_out_runs,
+    left_out_section,
+    rows_to_predict_again,
+)
 from reports.make.fit.memory_errors import (
     MemoryResidual,
     first_residuals,
     fitted_spreads,
     residual_of,
 )
+from reports.make.fit.residual_facts import bare_rows
 from simulator.plots import style
 from simulator.processor import core_count
 from simulator.results.fit_probability import EVEN, MemorySpread
@@ -74,13 +81,16 @@ def runs_of(rows: Sequence[Row]) -> list[Run]:
         return [Run(row, result) for row, result in zip(rows, found, strict=True)]
 
 
-def page(tables: Mapping[str, Sequence[Run]], misfits: Sequence[Run], shares: str) -> str:
+def page(
+    tables: Mapping[str, Sequence[Run]], misfits: Sequence[Run], shares: str, left_out: str
+) -> str:
     """The report.
 
     Args:
         tables: Runs by the name of their table.
         misfits: Runs that their sources report as out of memory.
         shares: Table of the calibration, see :func:`calibration_table`.
+        left_out: Section on runs without what their own source told.
     """
     runs = [run for table in tables.values() for run in table]
     named = {f"{name}, {kind}": of for name, table in tables.items()
@@ -89,7 +99,7 @@ def page(tables: Mapping[str, Sequence[Run]], misfits: Sequence[Run], shares: st
     by_source = accuracy_table(("source", *COLUMNS), _by(runs, _source).items())
     return "\n".join([
         _HEAD, by_kind, _verdicts(runs, misfits), _SPREAD, shares,
-        "![calibration](memory.png)\n", "## By source\n", by_source,
+        "![calibration](memory.png)\n", left_out, "## By source\n", by_source,
     ])  # fmt: skip
 
 
@@ -213,7 +223,16 @@ def main() -> None:
         for group in (runs, misfits)
     ]
     style.save(build_calibration_figure(found, *likely), given.picture)
-    print(page(tables, misfits, calibration_table(found)))
+    left_out = [
+        run for path in given.tables for run in _without_own_source(path, tables[path.stem])
+    ]
+    print(page(tables, misfits, calibration_table(found), left_out_section(left_out)))
+
+
+def _without_own_source(path: Path, runs: Sequence[Run]) -> list[LeftOutRun]:
+    bare = bare_rows(path)
+    again = {run.result.id: run.result for run in runs_of(rows_to_predict_again(bare))}
+    return left_out_runs(runs, bare, again)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,9 @@ from simulator.described.cluster.kernel_parameters import AttentionKernel, Flash
 from simulator.described.plan.releases import groups_in_effect, split_release
 from simulator.facts import fact_files, shipped_facts
 
+_LARGE_SEGMENT_BYTES = 20 * 2.0**20
+"""Segments that medium blocks are cut from; those are always cut."""
+
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
 CrossEntropy = Literal[
@@ -353,6 +356,11 @@ class Stack(Spec):
     2.0), so nothing else can lie there when they are gone."""
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
+    max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None
+    """Blocks of this size and more are never cut (``max_split_size_mb``); all are by default."""
+    garbage_collection_threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Part of the device's memory above which the allocator returns what has been unused for long
+    before it asks for more."""
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
     small kernels that an eager framework launches around each one. 2.5 is an assumption."""

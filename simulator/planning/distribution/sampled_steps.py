@@ -14,7 +14,7 @@ from costs would be decided otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.planning.distribution.step_sampler import Control, StepSampler
 from simulator.planning.drawn_lengths import Spread
 from simulator.program.build import steps_around
-from simulator.results.fit_probability import job_spread
+from simulator.results.fit_probability import job_spread, out_of_memory_probability
 
 Floats = NDArray[np.float64]
 
@@ -53,6 +53,10 @@ class StragglerScale:
     amplification: float
 
 
+_RUN_STEPS = (100, 10_000)
+"""Steps of a run whose probability of running out of memory is said."""
+
+
 @dataclass(frozen=True)
 class StepDistribution:
     """Sampled steps of a job.
@@ -70,6 +74,7 @@ class StepDistribution:
         peak_device_bytes: Device memory of the fullest GPU in these steps [B].
         out_of_memory_probability: Probability that a step runs out of memory; counts the variation
             and the error of memory predictions.
+        out_of_memory_in_steps: Probability that any of so many steps does, by their number.
         control: Full simulations of some of these steps.
     """
 
@@ -83,6 +88,7 @@ class StepDistribution:
     stragglers: tuple[StragglerScale, ...]
     peak_device_bytes: Spread
     out_of_memory_probability: float
+    out_of_memory_in_steps: Mapping[int, float]
     control: Control
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,6 +103,7 @@ class StepDistribution:
             "stragglers": [vars(each) for each in self.stragglers],
             "peak_device_bytes": vars(self.peak_device_bytes),
             "out_of_memory_probability": self.out_of_memory_probability,
+            "out_of_memory_in_steps": {str(n): p for n, p in self.out_of_memory_in_steps.items()},
             "control": vars(self.control),
             "steps_s": self.steps_s.tolist(),
         }
@@ -144,6 +151,10 @@ def step_distribution(
         ),
         peak_device_bytes=Spread.of(peaks_bytes.tolist()),
         out_of_memory_probability=1 - math.fsum(fits) / len(fits),
+        out_of_memory_in_steps={
+            steps: out_of_memory_probability(peaks_bytes.tolist(), capacity, spread, steps)
+            for steps in _RUN_STEPS
+        },
         control=sampler.control(ends),
     )
 

@@ -174,7 +174,7 @@ class _Emitter:
             ports=dict(job.cluster.profile.network.ports_bytes_per_s),
             device=job.cluster.profile.device,
             common=job.cluster.profile.common,
-            expandable_segments=job.choices.expandable_segments,
+            allocator=job.choices.allocator,
             outside=outside_memory(job),
         )
 

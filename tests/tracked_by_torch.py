@@ -224,6 +224,10 @@ WIDE: dict[str, Any] = {
     "layers": 3, "hidden": 3072, "heads": 24, "kv_heads": 24, "ffn_hidden": 8192, "vocab": 8192,
     "micro_batch": 1, "seq_len": 8192,
 }  # fmt: skip
+BROAD: dict[str, Any] = {
+    "layers": 4, "hidden": 1024, "kv_heads": 16, "ffn_hidden": 4096, "vocab": 50304,
+    "seq_len": 2048,
+}  # fmt: skip
 SHARDED: Sequence[dict[str, Any]] = (
     {"fsdp": 8}, {"fsdp": 8, "reshards": False}, {"fsdp": 8, "replicas": 2},
     {"fsdp": 32, "microbatches": 2}, {"fsdp": 4, "tp": 2},
@@ -232,7 +236,7 @@ SHARDED: Sequence[dict[str, Any]] = (
 
 def grid() -> Iterator[Case]:
     """Small runs of every kind."""
-    for sizes, recompute in product(({}, WIDE), ("none", "full")):
+    for sizes, recompute in product(({}, WIDE, BROAD), ("none", "full")):
         kind: dict[str, Any] = {**sizes, "recompute": recompute}
         optimizers = ("adam", "sgd", "sgd-momentum")
         for optimizer, microbatches in product(optimizers, (1, 3)):

@@ -92,7 +92,7 @@ def _print(found: StepDistribution) -> None:
         f"the step without variation takes {format_seconds(found.typical_step_s)}; the mean "
         f"is {found.amplification:.3f} times that"
     )
-    longer = (f"{percent(p)} in {n:,} steps" for n, p in found.out_of_memory_in_steps.items())
+    longer = (f"{percent(p)} in {n:,}" for n, p in found.out_of_memory_in_steps.items())
     once = percent(found.out_of_memory_probability)
     typer.echo(f"out of memory with a probability of {once} in a step, {', '.join(longer)}\n")
     scales = [

@@ -48,6 +48,8 @@ class EngineDefaults(Spec):
     prefix_caching: Flag
     chunked_prefill: Flag
     plans_ahead: Flag
+    graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
+    """Sizes of batches that graphs are captured for: first, last and step of each range."""
     host: Host
     source: Provenance
 
@@ -103,6 +105,7 @@ def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
         tokens_per_step=speculation.tokens_per_step if speculation else 1.0,
         draft_tokens=speculation.draft_tokens if speculation else 0,
         plans_ahead=_first(deployment.plans_ahead, known.plans_ahead),
+        receive_steps=deployment.receive_steps,
     )
 
 

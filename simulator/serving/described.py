@@ -90,6 +90,11 @@ class Deployment(Spec):
     """Longest prompt and answer; 0 is the longest of the workload."""
     long_prefill_tokens: CountOrZero = 0
     """Tokens of one prompt in a step while others wait; 0 is no limit."""
+    receive_steps: CountOrZero = 0
+    """Steps of answers between two looks at what has arrived (SGLang); 0 looks every step."""
+    graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
+    """Sizes of batches that graphs are captured for: first, last and step of each range; empty is
+    the engine's own. A batch of answers is padded to the next size."""
     prefix_caching: Flag | None = None
     """Whether beginnings of prompts are found again."""
     chunked_prefill: Flag | None = None

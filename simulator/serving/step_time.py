@@ -10,6 +10,7 @@ share. Groups of attention data parallelism are taken as evenly loaded.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -84,14 +85,17 @@ class StepTime:
             + (_KERNELS_OF_EXPERTS if self._model.experts else 0)
             + (_KERNELS_OF_LATENT if self._model.latent_attention else 0)
         )
+        ranges = deployment.graph_batches or engine_defaults(deployment).graph_batches
+        self._graph_sizes = [n for low, high, by in ranges for n in range(low, high + 1, by)]
         self._windows = [(s.window, s.layers) for s in self._shapes]
 
     def __call__(self, batch: Batch) -> StepSeconds:
         """Time of a batch's step, on the device and on the host."""
         share = self._deployment.pp * self._deployment.attention_dp
         checked = 1 + (self._drafts.draft_tokens if self._drafts else 0)
-        tokens = batch.decodes * checked + sum(chunk.tokens for chunk in batch.chunks)
-        rows = batch.decodes * checked + len(batch.started)
+        decodes = batch.decodes if batch.chunks else self._padded(batch.decodes)
+        tokens = decodes * checked + sum(chunk.tokens for chunk in batch.chunks)
+        rows = decodes * checked + len(batch.started)
         device_s = (
             self._layers_s(tokens)
             + self._ends_s(rows)
@@ -105,6 +109,13 @@ class StepTime:
             # Kernels that are launched one by one run no faster than they are launched.
             device_s = max(device_s, self._launches * self._host.launch_s)
         return StepSeconds(device_s, self._host_s(batch))
+
+    def _padded(self, decodes: int) -> int:
+        """Requests of the graph that a batch of answers is run with, in every group."""
+        groups = self._deployment.attention_dp
+        own = -(-decodes // groups)
+        place = bisect_left(self._graph_sizes, own)
+        return groups * self._graph_sizes[place] if place < len(self._graph_sizes) else decodes
 
     def _layers_s(self, tokens: int) -> float:
         key = _rounded(tokens)

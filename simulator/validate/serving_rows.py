@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError, InputError
+from simulator.validate.serving_commands import command_of, served_limits, tuned_limits
 from simulator.serving.described import (
     Arrivals,
     Deployment,
@@ -180,19 +181,39 @@ def deployment_of(row: ServingRow) -> Deployment:
         "cache": _cache(cells, engine),
         "has_front_end": "closed loop" in row.scenario,
         **_degrees(row),
-        **_noted(notes),
     }
-    if engine == "tensorrt-llm" and "offline" in row.scenario:
-        fields.setdefault("memory_share", 0.95 if "0.95" in notes else 0.9)
-        # The benchmark command turns it on.
-        fields.setdefault("chunked_prefill", True)
-    if "speculative" in row.scenario:
-        fields["speculation"] = Speculation(draft_tokens=_DRAFTS, acceptance=_ACCEPTANCE)
+    fields |= _commanded(row, fields) | _noted(notes)
     try:
         return Deployment(**fields)
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise SkippedRowError(f"no such deployment: {reason}") from error
+
+
+def _commanded(row: ServingRow, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that the source's commands name or compute."""
+    command = command_of(row.cells)
+    found = dict(command.settings)
+    if "speculative" in row.scenario:
+        drafts = command.drafts or _DRAFTS
+        found["speculation"] = Speculation(draft_tokens=drafts, acceptance=_ACCEPTANCE)
+    if command.is_tuned:
+        cache = found.get("cache", fields["cache"])
+        found |= tuned_limits(
+            fields["model"],
+            fields["profile"],
+            weights=row.cells.get("weight_dtype", "").lower(),
+            cache_bytes=1.0 if cache == "fp8" else 2.0,
+            ranks=fields["tp"] * fields["pp"] * fields["attention_dp"],
+            pp=fields["pp"],
+            tp=fields["tp"],
+            prompt=row.number("isl") or 1.0,
+            answer=row.number("osl") or 1.0,
+        )
+    elif row.source.startswith("InferenceX") and fields["engine"] == "tensorrt-llm":
+        speculates = "speculative" in row.scenario
+        found |= served_limits(row.cells, (command.drafts or _DRAFTS) if speculates else 0)
+    return found
 
 
 def _weights(weights: str, cells: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ def all_reduce_s(fit: ExchangeFit, network: Network, ranks: int, message_bytes: 
     if ranks <= 1 or message_bytes <= 0:
         return 0.0
     library_s = _library_s(network, ranks, message_bytes, CollectiveKind.ALL_REDUCE)
-    if ranks > network.scale_up.gpus or network.scale_up.kind == "pcie":
+    if ranks > network.scale_up.gpus:
         return library_s
     rate = fit.efficiency * network.scale_up.bandwidth_bytes_per_s
     setup_s = fit.floor_s + (ranks - 1) * fit.rank_s

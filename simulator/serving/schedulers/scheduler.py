@@ -28,6 +28,7 @@ class Limits:
         tokens_per_step: Tokens that a decode makes in a step, above 1 with speculation.
         draft_tokens: Tokens that speculation proposes to each request in a step.
         plans_ahead: Whether a step is planned while the one before it runs.
+        receive_steps: Steps of answers between two looks at what has arrived.
     """
 
     max_requests: int
@@ -41,6 +42,7 @@ class Limits:
     tokens_per_step: float = 1.0
     draft_tokens: int = 0
     plans_ahead: bool = False
+    receive_steps: int = 0
 
 
 class Chunk(NamedTuple):

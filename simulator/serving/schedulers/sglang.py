@@ -13,6 +13,8 @@ the whole of them is kept here instead.
 
 from __future__ import annotations
 
+from collections import deque
+
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.radix import RadixCache
 from simulator.serving.request import Request
@@ -39,12 +41,36 @@ class Sglang(Scheduler):
         self._held: dict[Request, float] = {}
         self._first_ratio = min(1.0, _FIRST_RATIO * limits.conservativeness)
         self._ratio = self._first_ratio
+        self._unseen: deque[Request] = deque()
+        self._steps_unlooked = 0
+
+    def arrive(self, request: Request) -> None:
+        """Reach the socket; the scheduler looks there every ``receive_steps`` of answers."""
+        self._unseen.append(request)
+
+    @property
+    def load(self) -> int:
+        """Requests that run or wait, seen or not."""
+        return super().load + len(self._unseen)
+
+    def _receive(self) -> None:
+        """Look at what has arrived; after a step of prompts and while idle, always.
+
+        Source: ``managers/scheduler_recv_skipper.py``: steps of answers count 1, others 1000.
+        """
+        if self._steps_unlooked >= self.limits.receive_steps or not self.running:
+            self._steps_unlooked = 0
+            self.waiting.extend(self._unseen)
+            self._unseen.clear()
 
     def repeat(self, batch: Batch, most: int) -> int:
         """As of all schedulers, while there is memory for every step's tokens."""
         per_step = self.decodes.count * self.limits.tokens_per_step
         room = int(self.tree.available_tokens / per_step) if per_step else 0
+        if self._unseen:
+            room = min(room, self.limits.receive_steps - self._steps_unlooked + 1)
         steps = super().repeat(batch, min(most, max(0, room - 1)))
+        self._steps_unlooked += steps
         self.tree.take(steps * per_step)
         for _ in range(steps):
             self._lower_ratio()
@@ -56,8 +82,12 @@ class Sglang(Scheduler):
         return 1.0 - self.tree.available_tokens / self.tree.tokens
 
     def _fill(self, batch: Batch) -> None:
+        self._receive()
         self._prefill(batch)
-        if not batch.chunks:
+        if batch.chunks:
+            self._steps_unlooked = self.limits.receive_steps
+        else:
+            self._steps_unlooked += 1
             self._decode(batch)
         self._begin_decodes(batch)
 
@@ -68,7 +98,7 @@ class Sglang(Scheduler):
         if not self.waiting:
             return
         kept = self._tokens_to_come()
-        left = _MAX_PROMPT_TOKENS
+        left = max(_MAX_PROMPT_TOKENS, self.limits.max_tokens)
         while (
             self.waiting and chunk > 0 and left > 0 and len(self.running) < self.limits.max_requests
         ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -15,6 +14,7 @@ from simulator.described.cluster.hardware import Provenance
 from simulator.described.documents import validated, yaml_mapping
 from simulator.errors import InputError
 from simulator.serving.described import Deployment
+from simulator.serving.kernels.parameters import version_key
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Limits
 from simulator.units import parse_quantity
@@ -68,8 +68,8 @@ def engine_defaults(deployment: Deployment) -> EngineDefaults:
     entries = _known()[deployment.engine]
     if not deployment.version:
         return entries[-1]
-    wanted = _version_key(deployment.version)
-    return [e for e in entries if _version_key(e.first_version) <= wanted][-1]
+    wanted = version_key(deployment.version)
+    return [e for e in entries if version_key(e.first_version) <= wanted][-1]
 
 
 def scheduler_name(deployment: Deployment) -> str:
@@ -120,7 +120,3 @@ def _by_size(given: _BySize, memory_bytes: float) -> int:
     sizes = {parse_quantity(k, "bytes"): v for k, v in given.items() if k != "other"}
     fitting = [size for size in sizes if size <= memory_bytes]
     return sizes[max(fitting)] if fitting else given["other"]
-
-
-def _version_key(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", text)[:3]) or (0,)

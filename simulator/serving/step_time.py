@@ -23,6 +23,7 @@ from simulator.serving.kernels.parameters import (
     kernel_fits,
     peak_flop_per_s,
     product_fit,
+    version_key,
 )
 from simulator.serving.kernels.products import product_s
 from simulator.serving.kernels.routed_experts import experts_s
@@ -35,9 +36,8 @@ from simulator.serving.shapes import (
     layer_shapes,
 )
 
-_SMALL_KERNELS, _SMALL_KERNEL_S = 5, 1.5e-6
-"""Norms, rotary positions, cache writes and activations of a layer, and the least time of one
-in a graph (assumed)."""
+_SMALL_KERNELS = 5
+"""Norms, rotary positions, cache writes and activations of a layer."""
 _SMALL_PASSES = 12.0
 """Times that these read or write the residual stream's width (counted)."""
 _KERNELS_PER_LAYER, _KERNELS_OF_EXPERTS, _KERNELS_OF_LATENT = 12, 12, 10
@@ -62,13 +62,16 @@ class StepTime:
 
     Args:
         deployment: What runs where.
+        without: Source of measured runs that tell nothing about the kernels.
     """
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, *, without: str = "") -> None:
         self._deployment = deployment
         self._profile = deployment.profile
         self._model = deployment.model
-        self._fits = kernel_fits(deployment.profile)
+        self._fits = kernel_fits(
+            deployment.profile.name, deployment.engine, deployment.version, without
+        )
         self._shapes = layer_shapes(deployment)
         self._host = engine_defaults(deployment).host
         device = deployment.profile.device
@@ -135,7 +138,7 @@ class StepTime:
         seconds = math.fsum(self._product_s(p, own) for p in shape.attention)
         seconds += math.fsum(self._product_s(p, own) for p in shape.mlp)
         small_bytes = _SMALL_PASSES * 2.0 * own * model.hidden
-        seconds += _SMALL_KERNELS * _SMALL_KERNEL_S
+        seconds += _SMALL_KERNELS * self._fits.small_kernel_s
         seconds += small_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
         message_bytes = 2.0 * own * model.hidden
         seconds += 2 * all_reduce_s(self._fits.all_reduce, network, d.tp, message_bytes)
@@ -229,7 +232,7 @@ class StepTime:
                 self._fits.decode,
                 requests,
                 context,
-                kv_heads=kv_heads_per_rank(self._deployment),
+                kv_heads=self._read_heads(),
                 head_bytes=self._head_bytes,
                 bandwidth_bytes_per_s=self._bandwidth,
                 sm_count=self._sm_count,
@@ -246,6 +249,18 @@ class StepTime:
             peak_flop_per_s=self._peak,
             bandwidth_bytes_per_s=self._bandwidth,
         )
+
+    def _read_heads(self) -> int:
+        """Heads of keys that one token's attention reads.
+
+        TensorRT-LLM before 0.11 reads them once for every query head where the queries of a group
+        are no power of two, as in Falcon-180B: its XQA kernels know no others (its documentation,
+        gpt-attention.md; runs of Falcon-180B became three times as fast with 0.11).
+        """
+        d, kv_heads = self._deployment, kv_heads_per_rank(self._deployment)
+        group = self._model.heads // self._model.kv_heads
+        is_old = d.engine == "tensorrt-llm" and d.version and version_key(d.version) < (0, 11)
+        return self._heads if is_old and group & (group - 1) else kv_heads
 
     def _chunks_attention_s(self, batch: Batch, share: int) -> float:
         if not batch.chunks:

@@ -17,6 +17,7 @@ from typing import Any
 from simulator.errors import ClustersimError
 from simulator.serving.cluster import serve
 from simulator.serving.request import Request
+from simulator.serving.step_time import StepTime
 from simulator.validate.serving_rows import (
     ServingRow,
     SkippedRowError,
@@ -75,6 +76,7 @@ def validate_serving(
     grades: Sequence[str] = (),
     executor: Executor | None = None,
     on_row: Callable[[ServingResult], None] = lambda _: None,
+    leave_one_source_out: bool = False,
 ) -> ServingReport:
     """Predict every row of a table of measured runs.
 
@@ -83,21 +85,28 @@ def validate_serving(
         grades: Grades of the rows to predict; all if empty.
         executor: Who predicts; this process if None.
         on_row: Called with each result.
+        leave_one_source_out: Whether a row is predicted without what runs of its own source told.
 
     Raises:
         InputError: The table cannot be read.
     """
     rows = [row for row in read_serving_rows(path) if not grades or row.grade in grades]
     results = []
-    mapped = executor.map(predicted, rows, chunksize=8) if executor else map(predicted, rows)
+    predict = predicted_elsewhere if leave_one_source_out else predicted
+    mapped = executor.map(predict, rows, chunksize=8) if executor else map(predict, rows)
     for result in mapped:
         results.append(result)
         on_row(result)
     return ServingReport(results)
 
 
-def predicted(row: ServingRow) -> ServingResult:
-    """One row's result."""
+def predicted_elsewhere(row: ServingRow) -> ServingResult:
+    """One row's result, without what runs of its own source told."""
+    return predicted(row, without=row.source)
+
+
+def predicted(row: ServingRow, *, without: str = "") -> ServingResult:
+    """One row's result, without what runs of a source told."""
     about: dict[str, Any] = {
         "id": row.id,
         "source": row.source,
@@ -107,15 +116,15 @@ def predicted(row: ServingRow) -> ServingResult:
         "gpu": row.cells["gpu"],
     }
     try:
-        return ServingResult(**about, **_errors(row))
+        return ServingResult(**about, **_errors(row, without))
     except SkippedRowError as reason:
         return ServingResult(**about, skipped=str(reason))
     except ClustersimError as error:
         return ServingResult(**about, skipped=" ".join(str(error).split()))
 
 
-def _errors(row: ServingRow) -> dict[str, Any]:
-    deployment = deployment_of(row)
+def _errors(row: ServingRow, without: str) -> dict[str, Any]:
+    deployment = deployment_of(row, without=without)
     workload = workload_of(row, deployment)
     # Replicas are alike: one of them with its share of the traffic is all of them.
     replicas = deployment.replicas
@@ -129,7 +138,8 @@ def _errors(row: ServingRow) -> dict[str, Any]:
         users = max(1, workload.arrivals.users // replicas)
         arrivals = workload.arrivals.model_copy(update={"users": users})
         workload = workload.model_copy(update={"arrivals": arrivals})
-    requests = serve(deployment, workload).requests
+    step_time = StepTime(deployment, without=without)
+    requests = serve(deployment, workload, step_time=step_time).requests
     span_s = max(r.last_token_s for r in requests) - min(r.arrival_s for r in requests)
     answers = sum(r.output_tokens for r in requests)
     prompts = sum(r.prompt_tokens for r in requests)

@@ -52,16 +52,25 @@ _WEIGHTS = {
     "uint4": "int4",
     "q4_k_m": "int4",
 }
-_GPUS = {"h200-nvl-141gb": "h200-sxm-141gb"}
-"""Profiles that stand for a GPU: the NVL card has the same memory; its links are not asked."""
-_LEAST_SPAN_S, _SPAN_PER_TOKEN_S = 120.0, 0.3
-"""Simulated time of a Poisson run: a few times as long as its answers take."""
+_GPUS = {"rtx-pro-6000-server": "rtx-pro-6000-blackwell-96gb"}
+"""Profiles of GPUs that tables name otherwise."""
+_LEAST_SPAN_S, _SPAN_PER_TOKEN_S = 400.0, 0.3
+"""Simulated time of a Poisson run: some times as long as its answers take. Near saturation the
+batch grows for as long as several answers take; MLPerf's runs last 600 s at least."""
+_WARM_UP_SHARE = 0.5
+_MOST_REQUESTS = 12_000
+_CONTRADICTION = 3.0
+"""Users that a closed loop's own rate and latencies imply, over those that it states, or the
+reverse, from which on one of its numbers is wrong (Little's law holds for all of them)."""
 _LONGEST = {"llama2-70b": 1024, "mixtral-8x7b": 1024, "deepseek-r1": 20000, "llama3.1-405b": 2000}
 """Longest answers of MLPerf's data sets (its rules, max_new_tokens)."""
 _DRAFTS = 3
-_ACCEPTANCE = (0.85, 0.7, 0.6)
+_PUBLISHED_ACCEPTANCE = (0.85, 0.7, 0.6)
 """Of multi-token prediction, where a row states neither: DeepSeek-V3 (arXiv 2412.19437, section
 5.4.3) reports 85 to 90 % for the second token; the further places are assumed."""
+_ACCEPTANCE, _FITTED_TO = (0.7, 0.55, 0.45), "InferenceX"
+"""The same for prompts of random tokens, fitted to the time per token of InferenceX's runs with
+multi-token prediction over that without."""
 _SPREADS: Mapping[str, tuple[float, float]] = {
     "llama2-70b": (0.75, 0.81),
     "llama3.1-405b": (0.43, 0.38),
@@ -161,8 +170,12 @@ def _row(cells: Mapping[str, str]) -> ServingRow:
     )
 
 
-def deployment_of(row: ServingRow) -> Deployment:
+def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
     """The deployment of a row.
+
+    Args:
+        row: The row.
+        without: Source of measured runs that told nothing.
 
     Raises:
         SkippedRowError: Something of it is not known here, or not stated.
@@ -175,14 +188,15 @@ def deployment_of(row: ServingRow) -> Deployment:
     fields: dict[str, Any] = {
         "model": _loaded(load_model, _MODELS.get(cells["model"], cells["model"]), "model"),
         "profile": _loaded(load_profile, _GPUS.get(cells["gpu"], cells["gpu"]), "profile"),
-        "engine": "static" if "static" in row.scenario else engine,
+        "engine": engine,
+        "scheduler": "static" if "static" in row.scenario else "",
         "version": _version(cells.get("engine_version", "")),
         "weights": _weights(weights, cells),
         "cache": _cache(cells, engine),
         "has_front_end": "closed loop" in row.scenario,
         **_degrees(row),
     }
-    fields |= _commanded(row, fields) | _noted(notes)
+    fields |= _commanded(row, fields, without) | _noted(notes)
     try:
         return Deployment(**fields)
     except ValueError as error:
@@ -190,13 +204,13 @@ def deployment_of(row: ServingRow) -> Deployment:
         raise SkippedRowError(f"no such deployment: {reason}") from error
 
 
-def _commanded(row: ServingRow, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _commanded(row: ServingRow, fields: Mapping[str, Any], without: str) -> dict[str, Any]:
     """Settings that the source's commands name or compute."""
     command = command_of(row.cells)
     found = dict(command.settings)
     if "speculative" in row.scenario:
         drafts = command.drafts or _DRAFTS
-        found["speculation"] = Speculation(draft_tokens=drafts, acceptance=_ACCEPTANCE)
+        found["speculation"] = Speculation(draft_tokens=drafts, acceptance=_acceptance(without))
     if command.is_tuned:
         cache = found.get("cache", fields["cache"])
         found |= tuned_limits(
@@ -214,6 +228,10 @@ def _commanded(row: ServingRow, fields: Mapping[str, Any]) -> dict[str, Any]:
         speculates = "speculative" in row.scenario
         found |= served_limits(row.cells, (command.drafts or _DRAFTS) if speculates else 0)
     return found
+
+
+def _acceptance(without: str) -> tuple[float, ...]:
+    return _PUBLISHED_ACCEPTANCE if without.startswith(_FITTED_TO) else _ACCEPTANCE
 
 
 def _weights(weights: str, cells: Mapping[str, str]) -> str:
@@ -281,6 +299,7 @@ def workload_of(row: ServingRow, deployment: Deployment) -> Workload:
     if "closed loop" in row.scenario:
         if not load:
             raise SkippedRowError("the row states no concurrency")
+        _check_users(row, load, answer)
         uniform = 0.8 if "uniform 0.8" in row.cells.get("notes", "") else 1.0
         return Workload(
             requests=int(min(10 * load, max(4 * load, 256))),
@@ -299,6 +318,18 @@ def workload_of(row: ServingRow, deployment: Deployment) -> Workload:
     raise SkippedRowError(f"no such scenario: {row.scenario}")
 
 
+def _check_users(row: ServingRow, users: float, answer: int) -> None:
+    """Refuse a closed loop whose rate and latencies cannot come from its users."""
+    rate, ttft_ms, tpot_ms = row.output_tokens_per_s, row.ttft_ms, row.tpot_ms
+    if not rate or not ttft_ms or not tpot_ms:
+        return
+    implied = rate / answer * (ttft_ms + tpot_ms * (answer - 1)) / 1e3
+    if not users / _CONTRADICTION < implied < users * _CONTRADICTION:
+        raise SkippedRowError(
+            f"the row contradicts itself: its rate and latencies imply {implied:.3g} users"
+        )
+
+
 def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:
     """All at once: so many requests as documented, or enough for a steady state."""
     prompts, answers = _spreads(row, prompt, answer)
@@ -312,13 +343,13 @@ def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     prompts, answers = _spreads(row, prompt, answer)
     per_replica = rate / deployment.replicas
     seconds = max(_LEAST_SPAN_S, answer * _SPAN_PER_TOKEN_S)
-    count = max(400, min(6000, math.ceil(per_replica * seconds)))
+    count = max(400, min(_MOST_REQUESTS, math.ceil(per_replica * seconds)))
     return Workload(
         requests=count * deployment.replicas,
         arrivals=Arrivals(kind="poisson", rate=rate),
         prompt=prompts,
         answer=answers,
-        warm_up_share=0.3,
+        warm_up_share=_WARM_UP_SHARE,
     )
 
 

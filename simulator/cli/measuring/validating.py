@@ -195,6 +195,14 @@ def serving(
         typer.Option(metavar="A|B|C", help="Only rows of this grade; may be repeated."),
     ] = None,
     workers: Workers = None,
+    *,
+    leave_one_source_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-one-source-out",
+            help="Predict each row without what runs of its own source told.",
+        ),
+    ] = False,
 ) -> None:
     """Compare predictions with measured serving runs.
 
@@ -205,7 +213,11 @@ def serving(
 
     with worker_pool(workers) as (executor, _), counting("rows") as count:
         report = validate_serving(
-            table, grades=grade or (), executor=executor, on_row=lambda _: count()
+            table,
+            grades=grade or (),
+            executor=executor,
+            on_row=lambda _: count(),
+            leave_one_source_out=leave_one_source_out,
         )
     _show(report, as_json=as_json, out=out, max_mape=max_mape)
 

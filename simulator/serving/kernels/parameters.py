@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from simulator.described.base import Ratio, Seconds, Spec
 from simulator.described.cluster.hardware import HardwareProfile, Provenance
 from simulator.described.documents import validated, yaml_mapping
 
 _FILE = "kernels.yaml"
+_SMALL_KERNEL_S = 1.5e-6
+"""Least time of a small kernel in a graph, and of what lies between two (assumed)."""
 
 
 class ProductFit(Spec):
@@ -79,17 +82,65 @@ class ExchangeFit(Spec):
     source: Provenance
 
 
-class KernelFits(Spec):
+class InSitu(Spec):
+    """How many times as long kernels take in a running engine as the numbers of their family say.
+
+    Caches are warm or not, scaling is fused or not, devices draw their power limit, and some
+    devices have no measured kernels at all. Least times have a factor of their own.
+    """
+
+    floor: Ratio = 1.0
+    products: Mapping[str, Ratio] = {}
+    """By format of the weights; ``other`` are those that are not named."""
+    experts: Mapping[str, Ratio] = {}
+    """Likewise."""
+    decode: Ratio = 1.0
+    """Of attention of single tokens, latent or not."""
+    prefill: Ratio = 1.0
+    found_with: tuple[str, ...] = ()
+    """Sources whose measured runs told; each is predicted without it when it is left out."""
+    source: Provenance
+
+
+class EngineFits(Spec):
+    """Kernels that differ from those of all engines together."""
+
+    products: Mapping[str, ProductFit] = {}
+    experts: Mapping[str, ExpertFit] = {}
+    decode: DecodeFit | None = None
+    prefill: PrefillFit | None = None
+    latent: LatentFit | None = None
+    all_reduce: ExchangeFit | None = None
+    in_situ: InSitu | None = None
+
+
+class Family(EngineFits):
     """All kernels of one family of devices."""
 
     devices: tuple[str, ...]
     """Profiles of the family."""
+    like: str = ""
+    """Family whose kernels these are, but for what is given here."""
+    by_engine: Mapping[str, EngineFits] = {}
+    """By engine, or by ``engine before version``; the later over the earlier."""
+
+
+class KernelFits(NamedTuple):
+    """Kernels of one engine on one family of devices."""
+
     products: Mapping[str, ProductFit]
+    experts: Mapping[str, ExpertFit]
     decode: DecodeFit
     prefill: PrefillFit
     latent: LatentFit
-    experts: Mapping[str, ExpertFit]
     all_reduce: ExchangeFit
+    small_kernel_s: float
+
+
+_Fit = TypeVar("_Fit", ProductFit, ExpertFit, DecodeFit, PrefillFit, LatentFit)
+
+
+_EMPTY = KernelFits({}, {}, None, None, None, None, _SMALL_KERNEL_S)  # type: ignore[arg-type]
 
 
 class Format(NamedTuple):
@@ -124,22 +175,89 @@ Scales: OCP Microscaling 1.0 for mxfp4, NVIDIA's NVFP4 layout, groups of 64 for 
 
 
 @lru_cache
-def kernel_families() -> Mapping[str, KernelFits]:
+def kernel_families() -> Mapping[str, Family]:
     """All families by name, from ``kernels.yaml`` beside this file."""
     text = files("simulator.serving.kernels").joinpath(_FILE).read_text(encoding="utf-8")
     document = yaml_mapping(text, _FILE)
-    return {
-        name: validated(KernelFits, block, name, file=_FILE) for name, block in document.items()
+    return {name: validated(Family, block, name, file=_FILE) for name, block in document.items()}
+
+
+@lru_cache
+def kernel_fits(device: str, engine: str = "", version: str = "", without: str = "") -> KernelFits:
+    """The parameters of a profile's family; the nearest by name, else Hopper's (assumption).
+
+    Args:
+        device: Name of the profile.
+        engine: Whose kernels; empty is all engines together.
+        version: Its version; empty is the newest.
+        without: Source of measured runs whose factors are left out.
+    """
+    names = [name for name, family in kernel_families().items() if device in family.devices]
+    family = kernel_families()[names[0] if names else "sm90"]
+    fits, in_situ = _EMPTY, None
+    for own in _layers(family, engine, version):
+        fits = _over(fits, own)
+        if own.in_situ is not None and not _is_from(own.in_situ, without):
+            in_situ = own.in_situ
+    return fits if in_situ is None else _in_situ(fits, in_situ)
+
+
+def _is_from(in_situ: InSitu, source: str) -> bool:
+    return bool(source) and source.startswith(in_situ.found_with)
+
+
+def _layers(family: Family, engine: str, version: str) -> Iterator[EngineFits]:
+    """What holds for an engine, the general first."""
+    if family.like:
+        yield from _layers(kernel_families()[family.like], "", "")
+    yield family
+    for key, own in family.by_engine.items():
+        wanted, _, before = key.partition(" before ")
+        is_old = bool(before and version) and version_key(version) < version_key(before)
+        if wanted == engine and (is_old or not before):
+            yield own
+
+
+def _over(base: KernelFits, own: EngineFits) -> KernelFits:
+    """The given parameters over those of the base."""
+    given = {
+        name: getattr(own, name)
+        for name in ("decode", "prefill", "latent", "all_reduce")
+        if getattr(own, name) is not None
     }
+    return base._replace(
+        products={**base.products, **own.products}, experts={**base.experts, **own.experts}, **given
+    )
 
 
-def kernel_fits(profile: HardwareProfile) -> KernelFits:
-    """The parameters of a profile's family; the nearest by name, else Hopper's (assumption)."""
-    families = kernel_families()
-    for fits in families.values():
-        if profile.name in fits.devices:
-            return fits
-    return families["sm90"]
+def _in_situ(base: KernelFits, times: InSitu) -> KernelFits:
+    def scaled(fit: _Fit, factor: float) -> _Fit:
+        update = {"floor_s": fit.floor_s * times.floor}
+        for name in ("memory_efficiency", "efficiency"):
+            if hasattr(fit, name):
+                update[name] = getattr(fit, name) / factor
+        for name in ("head_s", "key_s"):
+            if hasattr(fit, name):
+                update[name] = getattr(fit, name) * factor
+        return fit.model_copy(update=update)
+
+    def all_scaled(fits: Mapping[str, _Fit], factors: Mapping[str, float]) -> dict[str, _Fit]:
+        other = factors.get("other", 1.0)
+        return {name: scaled(fit, factors.get(name, other)) for name, fit in fits.items()}
+
+    return base._replace(
+        products=all_scaled(base.products, times.products),
+        experts=all_scaled(base.experts, times.experts),
+        decode=scaled(base.decode, times.decode),
+        latent=scaled(base.latent, times.decode),
+        prefill=scaled(base.prefill, times.prefill),
+        small_kernel_s=base.small_kernel_s * times.floor,
+    )
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """A version as numbers, for comparison."""
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3]) or (0,)
 
 
 def product_fit(fits: KernelFits, weight_format: str) -> ProductFit:

@@ -12,7 +12,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
+  collectives looks planning serving-report importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +99,13 @@ collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted
 	$(BIN)/python -m reports.make.accuracy.schedule_gains reports/data/zero_bubble.csv reports/data/zero_bubble_rates.csv > build-zero-bubble.md
 	mv build-zero-bubble.md reports/zero_bubble.md
+
+serving-report: $(VENV)/.core  ## reports/serving.md: measured runs of serving; takes some minutes
+	mkdir -p build
+	$(BIN)/clustersim validate serving reports/data/serving_open.csv.gz --grade A --json > build/serving.json
+	$(BIN)/clustersim validate serving reports/data/serving_open.csv.gz --grade A --leave-one-source-out --json > build/serving_left_out.json
+	$(BIN)/python -m reports.make.serving_page build/serving.json build/serving_left_out.json reports/serving.png > build/serving.md
+	mv build/serving.md reports/serving.md
 
 planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones
 	$(BIN)/python -m reports.make.planning.planning_report reports/data > build-planning.md

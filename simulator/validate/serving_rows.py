@@ -14,7 +14,6 @@ from typing import Any
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError, InputError
-from simulator.validate.serving_commands import command_of, served_limits, tuned_limits
 from simulator.serving.described import (
     Arrivals,
     Deployment,
@@ -22,6 +21,7 @@ from simulator.serving.described import (
     Speculation,
     Workload,
 )
+from simulator.validate.serving_commands import command_of, served_limits, tuned_limits
 
 _MODELS = {
     "deepseek-r1": "deepseek-v3",

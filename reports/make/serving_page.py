@@ -1,0 +1,133 @@
+"""Writes ``reports/serving.md``: predicted runs of serving against measured ones, with a picture.
+
+Run as ``python -m reports.make.serving_page IN_SAMPLE.json LEFT_OUT.json PICTURE.png > PAGE.md``,
+with what ``clustersim validate serving`` prints with ``--json``, without and with
+``--leave-one-source-out``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+Row = Mapping[str, Any]
+_MEASURES = ("throughput", "tpot", "ttft")
+_GOALS = "Goals: throughput mean 15 %, median 10 %; TPOT median 12 %; TTFT median 25 %."
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the page and draws its picture."""
+    in_sample, left_out = (_rows(path) for path in arguments[:2])
+    picture = Path(arguments[2])
+    _draw(in_sample, picture)
+    print(_page(in_sample, left_out, picture.name))
+    return 0
+
+
+def _rows(path: str) -> list[Row]:
+    rows: list[Row] = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+    return rows
+
+
+def _page(rows: Sequence[Row], left_out: Sequence[Row], picture: str) -> str:
+    skipped = [row for row in rows if row["skipped"]]
+    lines = [
+        "# Serving: predicted against measured runs",
+        "",
+        f"`clustersim validate serving reports/data/serving_open.csv.gz --grade A`: {len(rows)} "
+        f"runs, {len(skipped)} of them skipped ({len(skipped) / len(rows):.1%}). Errors are "
+        "predicted over measured, less one; medians and means are of their amounts.",
+        "",
+        _GOALS,
+        "",
+        f"![Errors by source and engine]({picture})",
+        "",
+        "## By source",
+        "",
+        *_table(rows, ("source",)),
+        "",
+        "Without what runs of the row's own source told (factors of kernels in running engines, "
+        "acceptance of drafts), of a sample where that is shorter:",
+        "",
+        *_table(left_out, ("source",)),
+        "",
+        "## By engine and GPU",
+        "",
+        *_table(rows, ("engine", "gpu")),
+        "",
+        "## By model",
+        "",
+        *_table(rows, ("model",)),
+        "",
+        "## Skipped",
+        "",
+        *_skipped(skipped),
+    ]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Row], by: Sequence[str]) -> Iterator[str]:
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in by)].append(row)
+    heads = [*by, "runs", *(f"{name}: {what}" for name in _MEASURES for what in ("median", "mean"))]
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'|'.join('---' for _ in heads)}|"
+    for names, own in sorted(groups.items()):
+        yield _line(names, own)
+    yield _line(("**all**", *("" for _ in by[1:])), rows)
+
+
+def _line(names: Sequence[str], rows: Sequence[Row]) -> str:
+    cells = [*names, str(len(rows))]
+    for name in _MEASURES:
+        errors = _errors(rows, name)
+        cells += [f"{median(errors):.1f} %", f"{mean(errors):.1f} %"] if errors else ["", ""]
+    return f"| {' | '.join(cells)} |"
+
+
+def _errors(rows: Sequence[Row], name: str) -> list[float]:
+    values = (row[f"{name}_error_pct"] for row in rows)
+    return [abs(value) for value in values if value is not None]
+
+
+def _skipped(rows: Sequence[Row]) -> Iterator[str]:
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        reasons[row["skipped"]].append(row["id"])
+    for reason, ids in sorted(reasons.items()):
+        yield f"- {reason}: {', '.join(ids)}"
+
+
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(12, 4.5), sharey=True, layout="constrained")
+    groups = sorted({(row["source"].split(" (")[0], row["engine"]) for row in rows})
+    for axis, name in zip(axes, _MEASURES, strict=True):
+        for place, group in enumerate(groups):
+            own = [
+                row[f"{name}_error_pct"]
+                for row in rows
+                if (row["source"].split(" (")[0], row["engine"]) == group
+            ]
+            values = [value for value in own if value is not None]
+            if values:
+                axis.boxplot(values, positions=[place], widths=0.6, vert=False, showfliers=False)
+        axis.axvline(0.0, color="0.6", linewidth=0.8)
+        axis.set_xlim(-100, 100)
+        axis.set_xlabel(f"{name if name == 'throughput' else name.upper()}: error [%]")
+        axis.set_yticks(range(len(groups)), [f"{engine}: {source}" for source, engine in groups])
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

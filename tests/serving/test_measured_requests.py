@@ -1,0 +1,61 @@
+"""Do single requests end when vLLM's ended?"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from simulator.described.load import load_model, load_profile
+from simulator.serving.cluster import serve
+from simulator.serving.described import Arrivals, Deployment, Workload
+from simulator.serving.request import Request
+
+TABLE = Path(__file__).parent / "oracles" / "llmservingsim_requests.csv"
+
+
+def measured(run):
+    with TABLE.open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["run"] == run]
+
+
+def served(rows, profile, **settings):
+    deployment = Deployment(
+        model=load_model("llama3.1-8b"),
+        profile=load_profile(profile),
+        gpus=1,
+        engine="vllm",
+        version="0.19.0",
+        max_requests=128,
+        max_tokens=2048,
+        memory_share=0.9,
+        has_front_end=False,
+        **settings,
+    )
+    requests = [
+        Request(i, float(r["queued_s"]), int(r["input_tokens"]), int(r["output_tokens"]))
+        for i, r in enumerate(rows)
+    ]
+    workload = Workload(requests=len(requests), arrivals=Arrivals(kind="trace"))
+    return serve(deployment, workload, requests=requests)
+
+
+@pytest.mark.parametrize(
+    ("run", "profile", "settings"),
+    [
+        # The engine's log names the blocks: 2,588.
+        ("RTX4090/Llama-3.1-8B", "rtx-4090", {"kv_blocks": 2588}),
+        ("RTXPRO6000/Llama-3.1-8B", "rtx-pro-6000-blackwell-96gb", {}),
+    ],
+)
+def test_requests_take_as_long_end_to_end_as_vllm_took_within_3_percent(run, profile, settings):
+    rows = measured(run)
+    result = served(rows, profile, **settings)
+    took = [float(row["last_token_s"]) - float(row["queued_s"]) for row in rows]
+    errors = [
+        abs(request.end_to_end_s / wanted - 1.0)
+        for request, wanted in zip(result.requests, took, strict=True)
+    ]
+    assert mean(errors) < 0.03

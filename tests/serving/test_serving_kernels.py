@@ -1,0 +1,58 @@
+"""Do kernels of an engine, factors of running engines and padded graphs follow their rules?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.described.load import load_model, load_profile
+from simulator.serving.block_cache import BlockCache
+from simulator.serving.described import Deployment
+from simulator.serving.kernels.parameters import kernel_fits
+from simulator.serving.request import Request
+from simulator.serving.schedulers.scheduler import Batch, Limits
+from simulator.serving.schedulers.sglang import Sglang
+from simulator.serving.step_time import StepTime
+
+
+def deployment(**settings):
+    model, profile = load_model("llama3.1-8b"), load_profile("h100-sxm-80gb")
+    return Deployment(model=model, profile=profile, gpus=1, **settings)
+
+
+def test_a_factor_of_running_engines_is_left_out_with_the_source_that_told_it():
+    slowed = kernel_fits("l40s", "tensorrt-llm", "0.17")
+    plain = kernel_fits("l40s", "tensorrt-llm", "0.17", "TensorRT-LLM docs (NVIDIA)")
+    elsewhere = kernel_fits("l40s", "tensorrt-llm", "0.17", "InferenceX")
+    assert slowed.products["fp8"].efficiency == pytest.approx(
+        plain.products["fp8"].efficiency / 1.25
+    )
+    assert elsewhere == slowed
+
+
+def test_an_entry_before_a_version_holds_for_older_versions_alone():
+    old, new = (kernel_fits("mi300x", "sglang", version) for version in ("0.5.9", "0.5.12"))
+    assert old.small_kernel_s > new.small_kernel_s
+    assert kernel_fits("mi300x", "sglang") == new
+
+
+def test_a_batch_of_answers_is_padded_to_the_next_graph():
+    step = StepTime(deployment(graph_batches=((64, 64, 64),)))
+    exact = StepTime(deployment(graph_batches=((1, 64, 1),)))
+    few, many = Batch(33, 33_000.0), Batch(64, 33_000.0)
+    assert step(few).device_s > exact(few).device_s
+    assert step(many) == exact(many)
+
+
+def test_sglang_looks_at_what_has_arrived_every_so_many_steps_of_answers():
+    scheduler = Sglang(Limits(8, 1024, receive_steps=10), BlockCache(4096, 1, keeps_prefixes=False))
+    scheduler.arrive(Request(0, 0.0, 16, 100))
+    assert scheduler.schedule().chunks
+    scheduler.schedule()
+    late = Request(1, 0.0, 16, 100)
+    scheduler.arrive(late)
+    steps = 0
+    while late not in scheduler.running:
+        scheduler.schedule()
+        steps += 1
+    assert steps == 10
+    assert scheduler.load == 2

@@ -1,0 +1,60 @@
+"""Are runs of published benchmarks set up as their authors' commands say?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.described.load import load_model, load_profile
+from simulator.validate.serving import predicted
+from simulator.validate.serving_commands import command_of, tuned_limits
+from simulator.validate.serving_rows import read_serving_rows
+
+HEAD = (
+    "id,source,engine,engine_version,model,weight_dtype,gpu,gpus,tp,pp,ep,dp,scenario,isl,osl,"
+    "concurrency_or_batch,output_tokens_per_s,ttft_ms,tpot_ms"
+)
+
+
+def tuned(prompt, answer):
+    return tuned_limits(
+        load_model("llama3.1-8b"),
+        load_profile("h100-sxm-80gb"),
+        weights="fp8",
+        cache_bytes=1.0,
+        ranks=1,
+        pp=1,
+        tp=1,
+        prompt=prompt,
+        answer=answer,
+    )
+
+
+@pytest.mark.parametrize(("users", "steps"), [(8, 10), (16, 30)])
+def test_inferencex_polls_its_sockets_less_often_with_many_users(users, steps):
+    cells = {
+        "source": "InferenceX (dashboard fixtures)",
+        "engine": "sglang",
+        "gpu": "b200-sxm-180gb",
+        "weight_dtype": "fp4",
+        "concurrency_or_batch": str(users),
+    }
+    settings = command_of(cells).settings
+    assert (settings["receive_steps"], settings["cache"]) == (steps, "fp8")
+
+
+def test_trtllm_bench_bounds_its_batches():
+    # finetune_setting: at least 64 and 2,048, at most 4,096 and 32,768.
+    assert tuned(100, 1_000_000) == {"max_requests": 64, "max_tokens": 2048}
+    assert tuned(100, 1) == {"max_requests": 4096, "max_tokens": 32768}
+
+
+def test_a_closed_loop_whose_rate_cannot_come_from_its_users_is_skipped(tmp_path):
+    # 512 users of 62 ms per token make 8,000 tokens per second, not 202.
+    row = (
+        "x,InferenceX,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"
+        "closed loop (fixed concurrency),1024,1024,512,202.24,267.9,62.0"
+    )
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{HEAD}\n{row}\n", encoding="utf-8")
+    (read,) = read_serving_rows(table)
+    assert "contradicts itself" in predicted(read).skipped

@@ -18,6 +18,7 @@ from simulator.units import format_bytes, format_count
 ROOT = Path(__file__).parent.parent
 MODELS_PAGE = ROOT / "docs" / "models-and-systems.md"
 KINDS = ("measured", "fitted", "published", "datasheet", "assumed")
+_MANY_RUNS = 20
 RUN_TABLES = ("runs_open.csv", "runs_opened.csv")
 
 _TITLE = """\
@@ -31,8 +32,9 @@ Each number of a hardware profile has a source. *Measured* was read off this sys
 chosen so that predictions match measurements. *Published* and *datasheet* are stated by a paper or
 the maker. *Assumed* means that nobody has measured it: it widens the prediction interval.
 
-*Runs* counts published training runs on the system that predictions are compared with. Trust
-systems with many fitted numbers and many runs; [calibrate](calibrating.md) the others.
+*Runs* counts published training runs on the system that predictions are compared with. *Trust* is
+*good* for 20 runs or more and at most a third of the numbers assumed, *fair* for at least one run,
+and *low* for none: [calibrate](calibrating.md) such a system first.
 [What is modelled](what-is-modelled.md#known-biases) has the errors by system, and
 `clustersim profile show NAME` prints each number with its reference.
 """
@@ -50,7 +52,7 @@ def models_and_systems_page() -> str:
     runs = [row for name in RUN_TABLES for row in _rows(ROOT / "reports" / "data" / name)]
     by_system = Counter(row["profile"] for row in runs)
     by_model = Counter(row["model"] for row in runs)
-    systems = ("system", "memory", *KINDS, "share assumed", "runs", "description")
+    systems = ("system", "trust", "memory", *KINDS, "share assumed", "runs", "description")
     models = ("model", "parameters", "active", "layers", "runs", "source")
     return "\n".join(
         [
@@ -74,12 +76,20 @@ def _system(name: str, runs: int) -> tuple[str, ...]:
     share = counts["assumed"] / counts.total()
     return (
         f"`{name}`",
+        trust(runs, share),
         format_bytes(profile.device.memory_bytes),
         *(str(counts[kind]) for kind in KINDS),
         f"{share:.0%}",
         str(runs),
         profile.description,
     )
+
+
+def trust(runs: int, assumed_share: float) -> str:
+    """How far predictions for a system are backed by runs: good, fair or low."""
+    if not runs:
+        return "low"
+    return "good" if runs >= _MANY_RUNS and assumed_share <= 1 / 3 else "fair"
 
 
 def _model(name: str, runs: int) -> tuple[str, ...]:
@@ -98,7 +108,7 @@ def source_of_model(name: str) -> str:
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    words = {"system", "description", "model", "source"}
+    words = {"system", "trust", "description", "model", "source"}
     rule = "|".join("---" if column in words else "---:" for column in columns)
     lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
     return [lines[0], f"|{rule}|", *lines[1:]]

@@ -80,6 +80,6 @@ def test_every_number_of_a_system_is_counted_under_its_source():
     from simulator.described.load import load_profile, profile_names
 
     rows = [line for line in models_and_systems_page().splitlines() if line.startswith("| `")]
-    counts = {row.split("`")[1]: row.split(" | ")[2 : 2 + len(KINDS)] for row in rows}
+    counts = {row.split("`")[1]: row.split(" | ")[3 : 3 + len(KINDS)] for row in rows}
     for name in profile_names():
         assert sum(map(int, counts[name])) == len(load_profile(name).provenance)

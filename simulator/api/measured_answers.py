@@ -84,7 +84,7 @@ class DiagnoseAnswer(Answer):
             for each in found.hypotheses[:10]
         ]
         heads = columns(
-            ("possible cause", "how to check"), ("likelihood", "step with it", "memory with it")
+            ("possible cause", "how to check"), ("probability", "step with it", "memory with it")
         )
         nothing = percent(found.nothing_probability)
         return AnswerPage(

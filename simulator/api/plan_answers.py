@@ -150,13 +150,16 @@ class PlanAnswer(Answer):
         if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
             yield "Plan 2 is as fast as plan 1, within 0.1 %."
         else:
-            yield f"Plan 2 takes {_signed(behind_s)} compared with plan 1: {parts}"
+            yield f"Plan 2 takes {_longer(behind_s)} than plan 1: {parts}"
 
     def _further(self) -> Iterator[str]:
         causes = self.reasons
         if causes is None:
             return
-        for what, knobs in (("change outside the search", causes.knobs), ("link", causes.links)):
+        for what, knobs in (
+            ("change outside the search", causes.knobs),
+            ("faster link", causes.links),
+        ):
             for knob in [knob for knob in knobs if _is_gain(knob)][:2]:
                 saved = percent(knob.saved_share)
                 yield f"Next {what}: {options_text(knob.changes)} saves {saved}"
@@ -197,7 +200,8 @@ class PlanAnswer(Answer):
         """How many plans were searched, and why the others are not listed."""
         found, pruned = self.search, self.search.pruned
         lines = [
-            f"{found.plans} valid plans, {found.replayed} replayed, {found.simulated} simulated."
+            f"{found.plans} valid plans, {found.replayed} replayed without contention, "
+            f"{found.simulated} simulated."
         ]
         over = "above the accepted risk of running out of memory"
         reasons = {
@@ -326,6 +330,10 @@ def losses_text(breakdown_s: Mapping[Category, float]) -> str:
 
     largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
     return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
+
+
+def _longer(seconds: float) -> str:
+    return f"{format_seconds(abs(seconds))} {'longer' if seconds >= 0 else 'less'}"
 
 
 def _signed(seconds: float) -> str:

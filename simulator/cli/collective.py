@@ -128,7 +128,7 @@ def _print_steps(state: Contents, timeline: ChunkTimeline) -> None:
     heads = number_columns("after step", "began", "done")
     heads += text_columns(*(f"rank {rank}" for rank in range(ranks)))
     print_table("how many ranks' contributions each piece of the buffer holds", heads, rows)
-    typer.echo(".: nothing   1, 2, ...: so many ranks   *: complete   <piece just received>")
+    typer.echo(".: nothing   1, 2, ...: number of ranks   *: complete   <piece just received>")
 
 
 def _marks(state: Contents, step: int, rank: int) -> str:

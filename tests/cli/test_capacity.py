@@ -37,7 +37,7 @@ def test_a_cluster_that_is_riskier_than_accepted_ends_with_1(clustersim, job_fil
     assert clustersim(*words, 1.1 * (1 - likely)).code == 0
     riskier = clustersim(*words, 0.001)
     assert riskier.code == 1
-    assert "was asked for" in riskier.err
+    assert "but --risk asks for" in riskier.err
 
 
 def test_a_page_repeats_every_option_that_its_job_does_not_hold(clustersim, job_file, tmp_path):

@@ -141,7 +141,7 @@ def _print(found: Diagnosis, top: int) -> None:
         f"{format_seconds(result.step_time_s)}: {signed_percent(off)}"
     )
     columns = text_columns("possible cause") + number_columns(
-        "likelihood", "step with it", "memory with it"
+        "probability", "step with it", "memory with it"
     )
     rows = [_row(each, found) for each in found.hypotheses[:top]]
     nothing = (

@@ -67,7 +67,7 @@ def _print_groups(placed: Placement) -> None:
     columns = (
         text_columns("group", "its ranks")
         + number_columns("groups", "ranks")
-        + text_columns("the first", "hops cross")
+        + text_columns("first group", "hops cross")
         + number_columns("rate per rank")
     )
     rows = [

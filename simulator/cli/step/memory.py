@@ -180,7 +180,7 @@ def end_if_riskier(result: StepResult, risk: float | None) -> None:
         likely, wanted = (percent(share, 0) for share in shares)
         if likely == wanted:
             likely, wanted = (percent(share, 2) for share in shares)
-        verdict = f"{result.fit} ({likely} likely to fit), and {wanted} was asked for"
+        verdict = f"{result.fit} ({likely} likely to fit), but --risk asks for {wanted}"
         note(f"{verdict}; clustersim plan finds a safer one")
         raise typer.Exit(1)
 
@@ -224,7 +224,7 @@ def _print_owners(result: StepResult) -> None:
     groups = _same_stages(memory, held)
     rows = list(zip([*names, "device"], *(held(same[0]) for same in groups), strict=True))
     stages = number_columns(*(f"stage {_labels(same)}" for same in groups))
-    print_table(f"{result.title}: held at the peak", [*text_columns("owner"), *stages], rows)
+    print_table(f"{result.title}: memory at the peak", [*text_columns("owner"), *stages], rows)
 
 
 def _same_stages(

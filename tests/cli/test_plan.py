@@ -56,7 +56,7 @@ def test_no_plan_that_fits_is_an_answer_with_the_nearest_that_would(clustersim, 
     outcome = clustersim("plan", job_file, *FEW, *memory)
     assert (outcome.code, outcome.out) == (1, "")
     assert "No plan fits" in outcome.err
-    nearest = next(line for line in outcome.err.splitlines() if "Nearest" in line)
+    nearest = next(line for line in outcome.err.splitlines() if "nearest" in line)
     options = shlex.split(nearest.partition(": ")[2])
     assert clustersim("run", job_file, *memory, *options).code == 0
 

@@ -63,7 +63,7 @@ def answered(name: str, asked: Asked) -> bytes:
         traceback.print_exc(file=sys.stderr)
         answer = {"bug": f"{type(error).__name__}: {error}"}
     if not answer:
-        hint = "take fewer microbatches or stages, or clustersim run on a larger machine"
+        hint = "use fewer microbatches or stages, or clustersim run on a larger machine"
         fault = Fault("", "takes more memory than the studio has for one question", hint=hint)
         answer = {"faults": [fault_data(fault)]}
     return json.dumps(answer, separators=(",", ":"), default=str).encode()

@@ -105,3 +105,16 @@ def test_the_model_or_the_loss_may_be_compiled_alone(tmp_path, part):
     stack = read_torchtitan_config(path, Given(gpus=512))[0].plan.stack
     assert stack.fused_rmsnorm == (part == "model")
     assert stack.cross_entropy == ("fused" if part == "loss" else "eager")
+
+
+@pytest.mark.parametrize(
+    "degree", ["tensor", "pipeline", "context", "expert", "data_parallel_replicate"]
+)
+def test_no_degree_is_zero(tmp_path, degree):
+    config = tmp_path / "titan.toml"
+    kind = degree if "data" in degree else f"{degree}_parallel"
+    config.write_text(
+        f'[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\n{kind}_degree = 0\n'
+    )
+    with pytest.raises(InputError, match="_degree = 0: must be at least 1"):
+        read_torchtitan_config(config, Given(gpus=64))

@@ -7,14 +7,16 @@ cannot read in the same words: the file, what is wrong with it, the way out.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import math
 import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any, Self, cast
 
 from simulator.errors import InputError
 
@@ -24,6 +26,12 @@ MAX_FILE_BYTES = 2**20
 MOST_DIGITS = 250
 """Of a number in a file or text: more than any has, and few enough that it is below the largest
 floating point number, however its digits are read."""
+
+_GZIP = b"\x1f\x8b"
+_MOST_PACKED = 40
+"""Bytes per byte of an archive; traces of torch have some ten, and a bomb up to a thousand."""
+_ALWAYS_UNPACKED_BYTES = 64 * 2**20
+"""Small archives of equal lines may be packed more tightly; this much is read in a second."""
 
 PICTURE_METADATA: Mapping[str, Mapping[str, None]] = MappingProxyType(
     {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -71,6 +79,45 @@ def read_text(
     if _LONG_NUMBER.search(text):
         raise _refusal(path, field, f"has a number of more than {MOST_DIGITS} digits", wanted)
     return text
+
+
+class Unpacked:
+    """What a file holds, unpacked where it is a gzip archive; a context manager.
+
+    Args:
+        path: Where it lies.
+
+    Raises:
+        OSError: It cannot be read, or unpacks to so much more than its size that it is made to
+            take time and memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._raw = path.open("rb")
+        is_packed = self._raw.read(len(_GZIP)) == _GZIP
+        self._most_bytes = math.inf
+        if is_packed:
+            size = self._raw.seek(0, os.SEEK_END)
+            self._most_bytes = max(_ALWAYS_UNPACKED_BYTES, _MOST_PACKED * size)
+        self._raw.seek(0)
+        self._file: IO[bytes] = cast(
+            "IO[bytes]", gzip.GzipFile(fileobj=self._raw) if is_packed else self._raw
+        )
+        self._num_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    def read(self, num_bytes: int) -> bytes:
+        """At most so many of the next bytes; none at the end."""
+        content = self._file.read(num_bytes)
+        self._num_bytes += len(content)
+        if self._num_bytes > self._most_bytes:
+            raise OSError(f"it unpacks to more than {_MOST_PACKED} times its size")
+        return content
 
 
 def strict_json(text: str) -> Any:

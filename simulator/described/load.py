@@ -212,9 +212,8 @@ def _lengths(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     field, wanted = "batch.lengths.file", "give a file with one length per line"
     text = read_text(folder / str(given["file"]), wanted, field=field, max_bytes=_MAX_TABLE_BYTES)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    wrong = next((line for line in lines if not line.isdecimal()), None)
-    if wrong is not None:
-        raise InputError.single(field, "must hold one whole number per line", wrong, wanted)
+    if not all(line.isdecimal() for line in lines):  # not shown: the file may be anybody's
+        raise InputError.single(field, "must hold one whole number per line", given["file"], wanted)
     rest = {key: value for key, value in given.items() if key != "file"}
     return {**rest, "values": [int(line) for line in lines]}
 
@@ -227,9 +226,10 @@ def _expert_load(given: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     text = read_text(path, wanted, field=field, max_bytes=_MAX_TABLE_BYTES)
     try:
         numbers = [float(word) for word in text.replace(",", " ").split()]
-    except ValueError as error:
-        rule = f"{path} contains something other than numbers ({error})"
-        raise InputError.single(field, rule, hint=wanted) from None
+    except ValueError:  # its text is not shown: the file may be anybody's
+        raise InputError.single(
+            field, f"{path} contains something other than numbers", hint=wanted
+        ) from None
     return {**{key: value for key, value in given.items() if key != "file"}, "loads": numbers}
 
 

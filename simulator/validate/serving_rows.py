@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError, InputError
+from simulator.files import Unpacked
 from simulator.serving.described import (
     Arrivals,
     Deployment,
@@ -22,6 +23,9 @@ from simulator.serving.described import (
     Workload,
 )
 from simulator.validate.serving_commands import command_of, served_limits, tuned_limits
+
+_MOST_BYTES = 2**28
+"""Unpacked; a hundred thousand rows are a tenth of it."""
 
 _MODELS = {
     "deepseek-r1": "deepseek-v3",
@@ -144,10 +148,13 @@ def read_serving_rows(path: Path) -> list[ServingRow]:
         InputError: The file cannot be read or lacks a column.
     """
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+        with Unpacked(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+        text = content.decode("utf-8")
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise InputError.single("", "cannot be read", hint=str(error), file=str(path)) from error
+    if len(content) > _MOST_BYTES:
+        raise InputError.single("", f"has more than {_MOST_BYTES:,} bytes", file=str(path))
     reader = csv.DictReader(io.StringIO(text))
     wanted = {"id", "engine", "model", "gpu", "gpus", "scenario", "isl", "osl"}
     missing = wanted - set(reader.fieldnames or ())

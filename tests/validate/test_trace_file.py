@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from simulator import files
 from simulator.errors import InputError
 from simulator.validate.measured_trace import rows as kept
 from simulator.validate.measured_trace import trace_events as reader
@@ -60,6 +61,23 @@ def test_fields_behind_the_events_are_read_too(tmp_path):
 
 GOOD = json.dumps({"traceEvents": [operator("aten::mm", 1.0, 2.0)]}).encode()
 PACKED = gzip.compress(GOOD)
+
+
+def test_an_archive_that_is_made_to_take_time_is_refused_soon_after_its_first_bytes(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(files, "_ALWAYS_UNPACKED_BYTES", 2**20)
+    read, read_bytes = files.Unpacked.read, []
+    monkeypatch.setattr(
+        files.Unpacked, "read", lambda self, n: read_bytes.append(n) or read(self, n)
+    )
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 60 * 2**20 + b"]}", 1))
+    with pytest.raises(InputError, match="unpacks to more than 40 times its size"):
+        list(TraceFile(path).events())
+    assert sum(read_bytes) < 60 * 2**20
+
+
 DAMAGED = {
     "empty": (b"", "is cut off"),
     "cut text": (GOOD[:-20], "is cut off"),

@@ -12,24 +12,22 @@ Source:
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from simulator.errors import InputError
-from simulator.files import why_unreadable
+from simulator.files import Unpacked, why_unreadable
 
-MAX_TEXT_BYTES = 16 * 1024**3
+MAX_TEXT_BYTES = 4 * 1024**3
 """Unpacked; more is no trace of a few steps but a trap."""
 MAX_VALUE_CHARS = 4 * 1024**2
 """Of one event, or of one field beside the events; real ones have a few hundred."""
 
 _CHUNK_BYTES = 1024**2
-_GZIP = b"\x1f\x8b"
 _HEADER = frozenset({"distributedInfo", "deviceProperties"})
 _NO_SPACE = re.compile(r"[^ \t\r\n]")
 _WANTED = "record it with torch.profiler and export_chrome_trace"
@@ -51,7 +49,7 @@ class TraceFile:
         self._place = 0
         self._num_bytes = 0
         self._is_over = False
-        self._file: IO[bytes]
+        self._file: Unpacked
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace")
         # Names may hold tabs and line ends as they are.
         self._json = json.JSONDecoder(strict=False)
@@ -63,12 +61,8 @@ class TraceFile:
             InputError: It is no file, no trace, damaged, or larger than any trace.
         """
         try:
-            with self._path.open("rb") as raw:
-                is_packed = raw.read(2) == _GZIP
-                raw.seek(0)
-                with gzip.GzipFile(fileobj=raw) if is_packed else raw as file:
-                    self._file = cast("IO[bytes]", file)
-                    yield from self._fields()
+            with Unpacked(self._path) as self._file:
+                yield from self._fields()
         except EOFError:
             self._refuse("is cut off")
         except zlib.error as error:

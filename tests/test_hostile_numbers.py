@@ -101,6 +101,8 @@ def test_two_sweeps_cannot_write_one_journal(tmp_path):
         first.add(0, {"error": ""})
         with pytest.raises(InputError, match="being written by another sweep"):
             Journal(path, {"job": "a"}).__enter__()
+        with pytest.raises(InputError, match="being written by another sweep"):
+            Journal.clear(path)
     with Journal(path, {"job": "a"}) as later:
         assert later.rows == {0: {"error": ""}}
 
@@ -123,3 +125,14 @@ def test_the_fewest_buffers_are_one_more_than_what_still_blocks(name, vpp):
     arguments = run.order, run.chunks, run.info.placement
     assert not rendezvous.blocked_ranks(*arguments, fewest)
     assert not fewest or rendezvous.blocked_ranks(*arguments, fewest - 1)
+
+
+def test_more_than_this_machine_holds_is_said_as_such_and_is_no_bug(monkeypatch, capsys):
+    def fails(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr("simulator.api.simulate", fails)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "gpt2-1xa100"])
+    assert ended.value.code == 2
+    assert "not enough memory here" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Which commands are there, and what does each way of failing look like?
 
 Exit codes: 0 it worked; 1 the job does not fit or a threshold was missed; 2 the input is
-wrong; 3 a bug of ours.
+wrong, or more than this machine holds; 3 a bug of ours.
 """
 
 from __future__ import annotations
@@ -112,6 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             note(_bug_report(error, settings))
             sys.exit(BUG)
         note(f"{error.filename}: {error.strerror}; name another file or folder")
+        sys.exit(INPUT_WRONG)
+    except MemoryError:
+        note(
+            "not enough memory here; take fewer stages, microbatches or layers, or a larger machine"
+        )
         sys.exit(INPUT_WRONG)
     except Exception as error:
         note(_bug_report(error, settings))

@@ -68,23 +68,51 @@ class Journal:
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
+        self._open()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab")
-            self._lock()
             whole_bytes = self._read()
             if self.path.stat().st_size > whole_bytes:
-                self._file.truncate(whole_bytes)
+                self._truncate(whole_bytes)
             if not whole_bytes:
                 self._write(self._identity)
         except OSError as error:
             self._close()
-            rule = f"cannot be written: {error.strerror}"
-            raise InputError.single("--out", rule, str(self.path)) from error
+            raise self._unwritable(error) from error
         except InputError:
             self._close()
             raise
         return self
+
+    @classmethod
+    def clear(cls, path: Path) -> None:
+        """Drop what an earlier sweep left.
+
+        Raises:
+            InputError: Another sweep is writing it, or nobody may write it.
+        """
+        if path.exists():
+            journal = cls(path, {})
+            journal._open()
+            journal._truncate(0)
+            journal._close()
+
+    def _open(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab")
+            self._lock()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        except InputError:
+            self._close()
+            raise
+
+    def _truncate(self, num_bytes: int) -> None:
+        assert self._file is not None
+        self._file.truncate(num_bytes)
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError.single("--out", f"cannot be written: {error.strerror}", str(self.path))
 
     def __exit__(
         self,

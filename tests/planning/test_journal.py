@@ -69,3 +69,15 @@ def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
         kept(tmp_path / "file" / "sweep.csv.journal")
+
+
+def test_a_cleared_journal_takes_the_rows_of_any_sweep(path):
+    with Journal(path, WHO) as journal:
+        journal.add(0, {"fits": True})
+    Journal.clear(path)
+    assert kept(path, {"job": "c"}) == {}
+
+
+def test_a_journal_that_is_not_there_is_clear(path):
+    Journal.clear(path)
+    assert not path.exists()

@@ -171,7 +171,7 @@ def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[A
 
 def _check_table(out: Path, *, fresh: bool) -> None:
     """Refuse, before anything is simulated, what could not be written at the end."""
-    from simulator.planning.sweep import journal_path
+    from simulator.planning.sweep import Journal, journal_path
 
     if out.suffix not in (_CSV, _PARQUET):
         raise InputError.single("--out", "must end in .csv or .parquet", str(out))
@@ -179,7 +179,7 @@ def _check_table(out: Path, *, fresh: bool) -> None:
         require("pyarrow", "writes .parquet (.csv needs no extra)")
     journal = journal_path(out)
     if fresh:
-        journal.unlink(missing_ok=True)
+        Journal.clear(journal)
     elif out.exists() and not journal.exists():
         rule = "exists, and no journal beside it names the sweep that it belongs to"
         raise InputError.single("--out", rule, str(out), "choose another name, or add --fresh")

@@ -27,7 +27,7 @@ from simulator.files import whole_file
 VERSION = 1
 """Raised whenever a file's meaning changes."""
 HEADER = "capture.json"
-_MOST_BYTES = 4 << 30
+_MOST_BYTES = 1 << 30
 """Unpacked size beyond which a file is not read: a step of millions of operators is smaller."""
 _SAID_OF_DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, KeyError, IndexError,
@@ -63,7 +63,7 @@ def write_capture(capture: Capture, path: str | Path) -> None:
         whole_file(Path(path)) as draft,
         zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
     ):
-        archive.writestr(HEADER, json.dumps(header, indent=1))
+        _store(archive, HEADER, json.dumps(header, indent=1))
         for table in capture.tables:
             _write_rank(archive, table)
 
@@ -88,12 +88,17 @@ def _write_rank(archive: zipfile.ZipFile, table: RankTable) -> None:
         "exchanges": list(table.exchanges),
         "paths": table.paths,
     }
-    archive.writestr(f"{folder}/names.json", json.dumps(names, separators=(",", ":")))
+    _store(archive, f"{folder}/names.json", json.dumps(names, separators=(",", ":")))
     for name in COLUMNS:
         column = getattr(table, name)
         stored = io.BytesIO()
         np.save(stored, column.astype(_least_type(column)), allow_pickle=False)
-        archive.writestr(f"{folder}/{name}.npy", stored.getvalue())
+        _store(archive, f"{folder}/{name}.npy", stored.getvalue())
+
+
+def _store(archive: zipfile.ZipFile, name: str, content: str | bytes) -> None:
+    """Add a file without the time of day, so that equal captures have equal bytes."""
+    archive.writestr(zipfile.ZipInfo(name), content, archive.compression, archive.compresslevel)
 
 
 def _least_type(column: Any) -> type[np.signedinteger[Any]]:

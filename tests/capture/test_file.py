@@ -27,6 +27,13 @@ def written(tmp_path):
     return path
 
 
+def test_equal_captures_have_equal_bytes_whenever_they_are_written(written, monkeypatch):
+    first = written.read_bytes()
+    monkeypatch.setattr(zipfile.time, "time", lambda: 2e9)
+    write_capture(read_capture(written), written)
+    assert written.read_bytes() == first
+
+
 def test_what_is_written_is_read(written):
     step = Step()
     first = step.kernel()

@@ -13,6 +13,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lint types golden mutants generated schedules network memory strategies tensor-parallel \
   collectives looks planning serving-report importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
+  collectives looks planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,6 +150,10 @@ gpu-report: $(VENV)/.calibrate  ## reports/gpu/raw.md: what gpu_bundle.pyz measu
 	$(BIN)/clustersim calibrate gpu --from $(RAW)/*.jsonl --out reports/gpu/profile.yaml --resume
 	$(BIN)/python -m reports.make.gpu_bundle.compare $(RAW) reports/gpu --profile reports/gpu/profile.yaml
 
+kills: $(VENV)/.kills  ## reports/kills.md: commands killed at random moments, and two sweeps at once; half an hour
+	$(BIN)/python -m reports.make.kills.kills_page 6 400 > build-kills.md
+	mv build-kills.md reports/kills.md
+
 docs: generated  ## README, guide and tutorial: outputs, tables and pictures of now
 	$(BIN)/clustersim run $(JOB) --plot reports/demo > /dev/null
 	$(BIN)/python -m tests.pages
@@ -158,7 +163,7 @@ docs-site: $(VENV)/.docs  ## build/site/index.html: all pages as a site, with se
 	$(BIN)/python -m reports.make.docs_site
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-importers.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-importers.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md build-kills.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.
@@ -179,6 +184,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 
 $(VENV)/.calibrate: pyproject.toml | $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --editable '.[calibrate]'
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.kills: pyproject.toml | $(VENV)/.python
+	$(BIN)/python -m pip install --quiet --editable '.[calibrate,dask]'
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.python

@@ -136,3 +136,14 @@ def test_more_than_this_machine_holds_is_said_as_such_and_is_no_bug(monkeypatch,
         main(["run", "gpt2-1xa100"])
     assert ended.value.code == 2
     assert "not enough memory here" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_a_command_is_loaded_is_no_traceback(monkeypatch, capsys):
+    def interrupted(*words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simulator.cli.app.build_app", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "gpt2-1xa100"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

@@ -24,6 +24,7 @@ from simulator.cli.console import close_stdout, note
 from simulator.errors import ClustersimError, DoesNotFitError
 
 INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
+INTERRUPTED = 130  # as shells have it: 128 + SIGINT
 _DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _NEW_OBJECTS_PER_COLLECTION = 100_000
@@ -113,6 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(BUG)
         note(f"{error.filename}: {error.strerror}; name another file or folder")
         sys.exit(INPUT_WRONG)
+    except KeyboardInterrupt:  # while a command was loaded, or its workers ended
+        note("interrupted")
+        sys.exit(INTERRUPTED)
     except MemoryError:
         note(
             "not enough memory here; take fewer stages, microbatches or layers, or a larger machine"

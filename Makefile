@@ -13,7 +13,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lint types golden mutants generated schedules network memory strategies tensor-parallel \
   collectives looks planning serving-report importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report docs docs-site clean
-  collectives looks planning importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning serving-report importers advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,7 +151,8 @@ gpu-report: $(VENV)/.calibrate  ## reports/gpu/raw.md: what gpu_bundle.pyz measu
 	$(BIN)/python -m reports.make.gpu_bundle.compare $(RAW) reports/gpu --profile reports/gpu/profile.yaml
 
 kills: $(VENV)/.kills  ## reports/kills.md: commands killed at random moments, and two sweeps at once; half an hour
-	$(BIN)/python -m reports.make.kills.kills_page 6 400 > build-kills.md
+	$(BIN)/python -m reports.make.kills.kills_page 6 400 build/kills.json > build-kills.md
+	rm build/kills.json
 	mv build-kills.md reports/kills.md
 
 docs: generated  ## README, guide and tutorial: outputs, tables and pictures of now

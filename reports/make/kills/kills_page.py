@@ -1,21 +1,24 @@
-"""The page on kills: ``python -m reports.make.kills.kills_page KILLS STARTS``.
+"""The page on kills: ``python -m reports.make.kills.kills_page KILLS STARTS KEPT.json``.
 
 Random moments come from a seed, so that what is found can be looked for again; when a process is
-hit still depends on the machine.
+hit still depends on the machine. Finished parts are kept in a file, so that a run of half an
+hour that was itself killed goes on there.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from reports.make.kills import dask_trials
 from reports.make.kills.dying import POINTS
@@ -32,14 +35,18 @@ from reports.make.kills.trials import (
     moment_s,
     undisturbed,
 )
+from simulator.files import write_whole
 
 _SEED = 33
 _AT_ONCE = 10
 _MOST_MISSES = 3
 _DASK_KILLS = 4
 
-_Row = tuple[str, int, Counter[str]]
-"""A line of the table, its kills, and what was wrong."""
+_Row = list[str]
+"""Cells of a line of the table."""
+
+_POINTS, _DASK, _TWO = "between two writes", "Dask", "two at once"
+"""Parts of the page beside the commands."""
 
 _HEAD = """# Kills
 
@@ -67,7 +74,7 @@ def _row(name: str, how: str, outcomes: Iterable[Outcome]) -> _Row:
     kept = sum(outcome.kept for outcome in found)
     cells = [name, how, str(len(found)), str(kept), *(str(faults[fault]) for fault in FAULTS)]
     print(" ".join(cells), file=sys.stderr, flush=True)
-    return f"| {' | '.join(cells)} |", len(found), faults
+    return cells
 
 
 def _kills_of(command: KilledCommand, kills: int, folder: Path) -> list[_Row]:
@@ -137,6 +144,7 @@ def _starts(count: int, folder: Path) -> str:
     found = Counter(two_starts(folder, random, is_fresh=number % 4 == 3) for number in range(count))
     sound = found["one refused"] + found["both ended"]
     lines = [
+        "## Two at once\n",
         f"Two sweeps with one `--out` left a barrier together {count} times, beside a journal that",
         "was cut at a random byte; every fourth time both had `--fresh`. A third run of the same",
         "command then ended as if undisturbed, with every row once:",
@@ -148,46 +156,49 @@ def _starts(count: int, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def page(kills: int, starts: int, folder: Path) -> str:
-    """The page in Markdown.
+Parts = dict[str, Any]
+"""Rows of the table, or a text, by the name of the part that made them."""
+
+
+def make_parts(kills: int, starts: int, folder: Path, kept: Path) -> Parts:
+    """Everything on the page, part by part; what an earlier run has kept is not made again.
 
     Args:
         kills: Of each command with each signal.
         starts: Of two sweeps at once.
         folder: For everything that is written meanwhile.
+        kept: File of finished parts.
     """
-    with ProcessPoolExecutor(2) as beside:
-        two_at_once = beside.submit(_starts, starts, folder / "two")
-        on_dask = beside.submit(_dask, folder / "dask")
-        rows = [row for command in COMMANDS for row in _kills_of(command, kills, folder)]
-        rows += _points(folder)
-        dask_rows, dask_text = on_dask.result()
-        rows += dask_rows
-        starts_text = two_at_once.result()
-    faults = sum((row[2] for row in rows), Counter[str]())
+    parts: Parts = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    todo: dict[str, Callable[[], Any]] = {_TWO: partial(_starts, starts, folder / "two")}
+    todo |= {each.name: partial(_kills_of, each, kills, folder) for each in COMMANDS}
+    todo |= {_POINTS: partial(_points, folder), _DASK: partial(_dask, folder / "dask")}
+    for name, make in todo.items():
+        if name not in parts:
+            parts[name] = make()
+            write_whole(kept, json.dumps(parts))
+    return parts
+
+
+def page(parts: Parts) -> str:
+    """The page in Markdown."""
+    dask_rows, dask_text = parts.get(_DASK, ([], "No process of a Dask cluster was killed."))
+    groups = [parts.get(name, []) for name in (*(each.name for each in COMMANDS), _POINTS)]
+    rows = [row for group in [*groups, dask_rows] for row in group]
     heads = ["command", "signal", "kills", "rows kept", *FAULTS]
-    total = ["**all**", "", str(sum(row[1] for row in rows)), "", *(str(faults[f]) for f in FAULTS)]
+    sums = [sum(int(row[column]) for row in rows) for column in range(2, len(heads))]
     meanings = "; ".join(f"*{name}*: {meaning}" for name, meaning in FAULTS.items())
-    return "\n".join(
-        [
-            _HEAD.format(seed=_SEED, python=".".join(map(str, sys.version_info[:3]))),
-            f"| {' | '.join(heads)} |",
-            "|---|---|" + "---:|" * (len(heads) - 2),
-            *(row[0] for row in rows),
-            f"| {' | '.join(total)} |",
-            "",
-            f"Counted are {meanings}.",
-            "",
-            dask_text,
-            "",
-            "## Two at once",
-            "",
-            starts_text,
-            "",
-        ]
-    )
+    lines = [
+        _HEAD.format(seed=_SEED, python=".".join(map(str, sys.version_info[:3]))),
+        f"| {' | '.join(heads)} |",
+        "|---|---|" + "---:|" * (len(heads) - 2),
+        *(f"| {' | '.join(row)} |" for row in rows),
+        f"| **all** | | {' | '.join(map(str, sums))} |",
+    ]
+    return "\n".join([*lines, "", f"Counted are {meanings}.", "", dask_text, "", parts[_TWO], ""])
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="clustersim-kills-") as name:
-        print(page(int(sys.argv[1]), int(sys.argv[2]), Path(name)), end="")
+        made = make_parts(int(sys.argv[1]), int(sys.argv[2]), Path(name), Path(sys.argv[3]))
+        print(page(made), end="")

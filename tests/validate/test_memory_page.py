@@ -7,8 +7,14 @@ import random
 
 import pytest
 
+from reports.make.accuracy.memory_left_out import (
+    left_out_runs,
+    left_out_section,
+    rows_to_predict_again,
+)
 from reports.make.accuracy.memory_page import Placed, Run, page, placed, share_within
 from reports.make.fit.memory_errors import MemoryResidual, fitted_spreads
+from reports.make.fit.residual_facts import Bare
 from simulator.validate.published.published_runs import PublishedResult
 
 
@@ -59,8 +65,23 @@ def test_the_page_counts_right_and_wrong_verdicts():
                           mem_error_pct=10.0, fits_probability=0.8, filled_share=0.9)  # fmt: skip
     out = PublishedResult("oom-001", "A", "h100", None, ran=False, fits_probability=0.7,
                           filled_share=0.93)  # fmt: skip
-    text = page({"runs": [Run(row, ran)]}, [Run(row, out)], "")
+    text = page({"runs": [Run(row, ran)]}, [Run(row, out)], "", "")
     assert "| ran | 1 | 1 | 0 | 100.0 % |" in text
     assert "| out of memory | 1 | 1 | 0 | 0.0 % |" in text
     assert "oom-001 (93 %)." in text
     assert "| runs, device | 1 | 0 | 10.0 |" in text
+
+
+def test_only_runs_that_lose_a_fact_are_predicted_again_and_stand_beside_what_was_known():
+    rows = [{"id": f"lab-00{n}", "mem_kind": "device", "measured_mem_gib": "50"} for n in (1, 2)]
+    bare = [Bare(rows[0], ("stack: field",)), Bare(rows[1], ())]
+    results = [
+        PublishedResult(row["id"], "A", "h100", 1.0, mem_error_pct=error)
+        for row, error in zip(rows, (2.0, 4.0), strict=True)
+    ]
+    again = {"lab-001": PublishedResult("lab-001", "A", "h100", 1.0, mem_error_pct=-10.0)}
+    assert rows_to_predict_again(bare) == rows[:1]
+    runs = left_out_runs(list(zip(rows, results, strict=True)), bare, again)
+    text = left_out_section(runs)
+    assert "| those below | all | 2 | 3.0 | 7.0 |" in text
+    assert "| stack: field | lab | 1 | 2.0 | 10.0 |" in text

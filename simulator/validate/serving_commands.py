@@ -26,23 +26,26 @@ class Command(NamedTuple):
         settings: Fields of a deployment.
         drafts: Draft tokens of speculation; 0 where none are known.
         is_tuned: Whether trtllm-bench chose the sizes of its batches, see :func:`tuned_limits`.
+        skip: Why the row tells nothing; empty if it does.
     """
 
     settings: Mapping[str, Any]
     drafts: int
     is_tuned: bool
+    skip: str
 
 
 def command_of(cells: Mapping[str, str]) -> Command:
     """The settings that all entries together give a row; the later over the earlier."""
     settings: dict[str, Any] = {}
-    drafts, is_tuned = 0, False
+    drafts, is_tuned, skip = 0, False, ""
     for entry in shipped_facts("serving_benchmarks"):
         if all(_holds(name, wanted, cells) for name, wanted in entry["when"].items()):
             settings.update(entry.get("set", {}))
             drafts = entry.get("drafts", drafts)
             is_tuned = entry.get("tuned", is_tuned)
-    return Command(settings, drafts, is_tuned)
+            skip = entry.get("skip", skip)
+    return Command(settings, drafts, is_tuned, skip)
 
 
 def _holds(name: str, wanted: Any, cells: Mapping[str, str]) -> bool:

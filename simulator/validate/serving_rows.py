@@ -188,6 +188,8 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
         SkippedRowError: Something of it is not known here, or not stated.
     """
     cells, notes = row.cells, row.cells.get("notes", "")
+    if reason := command_of(cells).skip:
+        raise SkippedRowError(reason)
     engine = _known(_ENGINES, cells["engine"].lower(), "no rules of the engine")
     weights = _known(_WEIGHTS, cells.get("weight_dtype", "").lower(), "no model of weights in")
     if row.number("tp") is None:

@@ -17,6 +17,7 @@ from typing import Any
 
 Row = Mapping[str, Any]
 _MEASURES = ("throughput", "tpot", "ttft")
+_SHARES = (10, 25, 50, 75, 90)
 _GOALS = "Goals: throughput mean 15 %, median 10 %; TPOT median 12 %; TTFT median 25 %."
 
 
@@ -46,6 +47,8 @@ def _page(rows: Sequence[Row], left_out: Sequence[Row], picture: str) -> str:
         _GOALS,
         "",
         f"![Errors by source and engine]({picture})",
+        "",
+        "Bars hold the middle half of the runs, lines 80 % of them, points are medians.",
         "",
         "## By source",
         "",
@@ -104,26 +107,32 @@ def _skipped(rows: Sequence[Row]) -> Iterator[str]:
         yield f"- {reason}: {', '.join(ids)}"
 
 
+def _group(row: Row) -> tuple[str, str]:
+    return row["source"].split(" (")[0], row["engine"]
+
+
 def _draw(rows: Sequence[Row], path: Path) -> None:
     import matplotlib as mpl
+    import numpy as np
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4.5), sharey=True, layout="constrained")
-    groups = sorted({(row["source"].split(" (")[0], row["engine"]) for row in rows})
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharey=True, layout="constrained")
+    groups = sorted({_group(row) for row in rows if not row["skipped"]})
     for axis, name in zip(axes, _MEASURES, strict=True):
         for place, group in enumerate(groups):
-            own = [
-                row[f"{name}_error_pct"]
-                for row in rows
-                if (row["source"].split(" (")[0], row["engine"]) == group
-            ]
+            own = [row[f"{name}_error_pct"] for row in rows if _group(row) == group]
             values = [value for value in own if value is not None]
-            if values:
-                axis.boxplot(values, positions=[place], widths=0.6, vert=False, showfliers=False)
+            if not values:
+                continue
+            low, first, middle, third, high = np.percentile(values, _SHARES)
+            axis.hlines(place, low, high, color="0.6", linewidth=1.5)
+            axis.hlines(place, first, third, color="C0", linewidth=7)
+            axis.plot(middle, place, marker="o", color="white", markeredgecolor="C0")
         axis.axvline(0.0, color="0.6", linewidth=0.8)
         axis.set_xlim(-100, 100)
+        axis.set_ylim(-0.6, len(groups) - 0.4)
         axis.set_xlabel(f"{name if name == 'throughput' else name.upper()}: error [%]")
         axis.set_yticks(range(len(groups)), [f"{engine}: {source}" for source, engine in groups])
     figure.savefig(path, dpi=120)

@@ -122,7 +122,7 @@ def test_hovering_an_operation_shows_its_numbers_and_sources(seen):
     seen.ask("clustersim.view.show(0, clustersim.view.stepS / 50)")
     text = seen.hover("compute", "forward")
     assert text.startswith("forward of microbatch 0")
-    assert "stage 3 (2 ranks alike), compute" in text
+    assert "stage 3 (2 ranks of the class), compute" in text
     assert "TFLOP/s" in text
     assert "kernels: " in text
     assert "bubble" in seen.hover("waits", "bubble")

@@ -6,7 +6,7 @@ function describe({ lane, row }, timeline) {
   const span = lane.end[row] - lane.start[row];
   const microbatch = lane.microbatch[row];
   const lines = [
-    ["where", `${owner.name}${owner.ranks > 1 ? ` (${owner.ranks} ranks alike)` : ""}, ${lane.stream.replaceAll("_", " ")}`],
+    ["where", `${owner.name}${owner.ranks > 1 ? ` (${owner.ranks} ranks of the class)` : ""}, ${lane.stream.replaceAll("_", " ")}`],
     ["when", `${seconds(lane.start[row])} to ${seconds(lane.end[row])}`],
     ["takes", seconds(span)],
   ];
@@ -14,14 +14,14 @@ function describe({ lane, row }, timeline) {
   if (!("alone_s" in sheet)) return { title, lines, parts: [], sources: [] };
   if (sheet.alone_s && Math.abs(span / sheet.alone_s - 1) > 0.001) {
     const more = 100 * (span / sheet.alone_s - 1);
-    lines.push(["alone", `${seconds(sheet.alone_s)} (${more > 0 ? "+" : ""}${more.toFixed(1)} % ${more > 0 ? "by sharing" : "cut off by the step"})`]);
+    lines.push(["alone", `${seconds(sheet.alone_s)} (${more > 0 ? "+" : ""}${more.toFixed(1)} % ${more > 0 ? "by contention" : "cut off by the end of the step"})`]);
   }
   const [first, end] = sheet.layers;
   if (first >= 0) lines.push(["layers", end <= first ? "head or loss" : end - first > 1 ? `${first} to ${end - 1}` : String(first)]);
   if (sheet.chunk >= 0) lines.push(["chunk", String(sheet.chunk)]);
   if (sheet.flop) lines.push(["work", `${flop(sheet.flop)}, ${flop(sheet.flop / span)}/s`]);
   if (sheet.bytes) lines.push(["message", `${bytes(sheet.bytes)}, ${rate(sheet.bytes / span)}`]);
-  const memory = [["taken", sheet.taken_bytes], ["given back", sheet.given_bytes], ["held meanwhile", sheet.held_bytes]];
+  const memory = [["allocated", sheet.taken_bytes], ["released", sheet.given_bytes], ["held meanwhile", sheet.held_bytes]];
   const said = memory.filter(([, size]) => size).map(([what, size]) => `${bytes(size)} ${what}`);
   if (said.length) lines.push(["memory", said.join(", ")]);
   const sources = sheet.sources.map((block) => `${block}: ${timeline.sources[block]}`);
@@ -61,21 +61,21 @@ function placeTooltip(tooltip, event) {
 
 function showDetails(panel, found, timeline) {
   if (!found) {
-    panel.replaceChildren(element("p", "Choose an operation to see what it is made of.", "hint"));
+    panel.replaceChildren(element("p", "Choose an operation to see its kernels.", "hint"));
     return;
   }
   const { title, lines, parts, sources } = describe(found, timeline);
   const made = [element("h3", title), definitions(lines)];
   if (parts.length) {
     const table = element("table"), head = table.createTHead().insertRow(), body = table.createTBody();
-    table.append(element("caption", "Made of, alone on the machine"));
-    for (const name of ["kernel or collective", "booked as", "times", "each", "together"]) head.append(element("th", name));
+    table.append(element("caption", "Kernels and collectives, each without contention"));
+    for (const name of ["kernel or collective", "counted as", "times", "each", "together"]) head.append(element("th", name));
     for (const [name, category, time, repeats] of parts) {
       const line = body.insertRow();
       for (const text of [name, category, `${repeats} ×`, seconds(time / repeats), seconds(time)]) line.insertCell().textContent = text;
     }
     made.push(table);
   }
-  if (sources.length) made.push(element("p", `Rests on numbers of the profile: ${sources.join("; ")}.`, "hint"));
+  if (sources.length) made.push(element("p", `Numbers of the profile behind it: ${sources.join("; ")}.`, "hint"));
   panel.replaceChildren(...made);
 }

@@ -18,7 +18,7 @@ function probability(share) {
 function showTiles(list, answer) {
   const fullest = answer.memory.rows.find((row) => row.is_fullest), { cost } = answer;
   const tiles = [
-    ["Step time", answer.step, answer.band ? `80 % interval: ${answer.band[0]} to ${answer.band[1]}` : "of a mixed cluster no band is known"],
+    ["Step time", answer.step, answer.band ? `80 % interval: ${answer.band[0]} to ${answer.band[1]}` : "no interval is known for several kinds of GPUs"],
     ["MFU", percent(answer.mfu), `${answer.model_tflops_per_gpu.toFixed(0)} TFLOP/s per GPU`],
     ["Tokens/s per GPU", grouped(answer.tokens_per_s_per_gpu), `${percent(answer.bubble_fraction)} pipeline bubble`],
     ["Fits into memory", probability(answer.fits_probability), `${FITS[answer.fit] || answer.fit}: ${fullest.need} of ${fullest.capacity}`, answer.fits ? "" : "no"],
@@ -32,7 +32,7 @@ function showTiles(list, answer) {
 }
 
 function costTile(cost) {
-  if (!cost) return ["Training run", "open", "say how many tokens to train on"];
+  if (!cost) return ["Training run", "unknown", "give the number of tokens to train on"];
   const hours = `${grouped(cost.gpu_hours)} GPU-hours`;
   if (cost.usd === null) return [`Training on ${cost.tokens} tokens`, cost.wall, `${hours}; no price is given`];
   return [`Training on ${cost.tokens} tokens`, dollars(cost.usd), `${cost.wall}, ${hours}`];
@@ -90,7 +90,7 @@ function showMemory(room, aside, { memory, fit, fits_probability: chance }) {
   const made = [track(parts, fullest.limit_share), scale, partList(parts.map((part) => ({ ...part, share: part.share / whole })))];
   if (memory.rows.length > 1) {
     const more = element("details", undefined, "small"), rows = element("div", undefined, "rows");
-    more.append(element("summary", `All ${memory.rows.length} kinds of ranks`), rows);
+    more.append(element("summary", `All ${memory.rows.length} classes of ranks`), rows);
     for (const row of memory.rows) rows.append(element("span", row.name), track(partsOf(row), row.limit_share), element("span", row.need));
     more.open = Boolean(room.querySelector("details[open]"));
     made.push(more);
@@ -119,7 +119,7 @@ class Pipeline {
     const spacer = element("div"), details = element("div");
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "What every stage does at every moment. Arrow keys move from operation to operation, + and - zoom.");
+    canvas.setAttribute("aria-label", "Operations of every stage over time. Arrow keys move from operation to operation, + and - zoom.");
     details.id = "details";
     details.setAttribute("aria-live", "polite");
     scroller.append(canvas, spacer);
@@ -178,21 +178,21 @@ function showChanges(room, found, onApply) {
 
 const ROWS = [
   ["step time", (a) => a.step, (a) => -a.step_time_s],
-  ["80 % prediction interval", (a) => (a.band ? a.band.join(" to ") : "not known")],
+  ["80 % prediction interval", (a) => (a.band ? a.band.join(" to ") : "unknown")],
   ["tokens/s per GPU", (a) => grouped(a.tokens_per_s_per_gpu), (a) => a.tokens_per_s_per_gpu],
   ["MFU", (a) => percent(a.mfu), (a) => a.mfu],
   ["pipeline bubble", (a) => percent(a.bubble_fraction)],
   ["fullest GPU", (a) => a.memory.rows.find((row) => row.is_fullest).need],
   ["fits with a probability of", (a) => probability(a.fits_probability)],
-  ["training run", (a) => (a.cost ? a.cost.wall : "open")],
+  ["training run", (a) => (a.cost ? a.cost.wall : "unknown")],
   ["GPU-hours", (a) => (a.cost ? grouped(a.cost.gpu_hours) : "open"), (a) => (a.cost ? -a.cost.gpu_hours : NaN)],
-  ["money", (a) => (a.cost && a.cost.usd !== null ? dollars(a.cost.usd) : "no price"), (a) => (a.cost && a.cost.usd !== null ? -a.cost.usd : NaN)],
+  ["cost", (a) => (a.cost && a.cost.usd !== null ? dollars(a.cost.usd) : "no price"), (a) => (a.cost && a.cost.usd !== null ? -a.cost.usd : NaN)],
 ];
 
 // Variants as columns, the present one first; of rows with a best value, the best that fits is marked.
 function showVariants(room, now, pins, onUse, onRemove) {
   if (!pins.length) {
-    room.replaceChildren(element("p", "Pin this variant, change something, and both stand here side by side.", "hint"));
+    room.replaceChildren(element("p", "Pin this variant and change something to compare both here.", "hint"));
     return;
   }
   const all = [now, ...pins], table = element("table"), head = table.createTHead().insertRow(), body = table.createTBody();

@@ -63,8 +63,8 @@ async function ask(name, asked = {}, kind = "") {
     const found = await answer.json();
     if (found.stale) return null;
     if (!found.bug) return found;
-    return { faults: [{ path: "", text: `internal error: ${found.bug}; this is a bug of clustersim, please report it with this link`, rule: found.bug, hint: "" }] };
+    return { faults: [{ path: "", text: `internal error: ${found.bug}; this is a bug in clustersim; please report it with this link`, rule: found.bug, hint: "" }] };
   } catch {
-    return { faults: [{ path: "", text: "the studio does not answer; is it still running where it was started?", rule: "", hint: "" }] };
+    return { faults: [{ path: "", text: "the studio does not answer; check that it is still running", rule: "", hint: "" }] };
   }
 }

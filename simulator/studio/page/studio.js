@@ -30,7 +30,7 @@ async function startStudio() {
     for (const pin of pins) query.append("pin", queryOf(pin.values));
     if (token) query.append("token", token);
     history.replaceState(null, "", `?${query}`);
-    if (searched !== null && searched !== queryOf(state.values)) advise("The job has changed; ask again.");
+    if (searched !== null && searched !== queryOf(state.values)) advise("The job has changed; press the button again.");
     studio.asked += 1;
     studio.since = performance.now();
     answer();
@@ -87,7 +87,7 @@ async function startStudio() {
     const back = element("button", "Undo the last change");
     back.type = "button";
     back.addEventListener("click", undo);
-    const head = others.length === faults.length ? "This job cannot run:" : "This job cannot run; what is below is the last that can:";
+    const head = others.length === faults.length ? "This job cannot run:" : "This job cannot run; the results below are of the last job that can:";
     box.replaceChildren(element("p", head), list, back);
   }
 
@@ -130,7 +130,7 @@ async function startStudio() {
     better.removeAttribute("aria-busy");
     if (!found) return;
     if (wanted !== queryOf(state.values)) {
-      advise("The job has changed; ask again.");
+      advise("The job has changed; press the button again.");
       return;
     }
     searched = wanted;

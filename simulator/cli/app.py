@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except MemoryError:
         note(
-            "not enough memory here; take fewer stages, microbatches or layers, or a larger machine"
+            "not enough memory here; use fewer stages, microbatches or layers, or a larger machine"
         )
         sys.exit(INPUT_WRONG)
     except Exception as error:

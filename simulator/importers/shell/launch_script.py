@@ -205,7 +205,9 @@ class _Reader:
     def _open_or_go_on(self, head: str, words: list[str]) -> None:
         if head == "if":
             self._branches.append(_Branch())
-        elif self._branches and self._branches[-1].was_taken:
+        elif not self._branches:
+            raise InputError.single("", f"has an {head} without an if", file=self._origin)
+        elif self._branches[-1].was_taken:
             self._branches[-1].is_on = False
             return
         outer = all(branch.is_on for branch in self._branches[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 
 import pytest
@@ -233,3 +234,6 @@ def test_a_page_and_a_picture_are_written(tmp_path):
     assert "near with 1 GPU " in page or "near with 2 GPUs" in page
     assert found.plot(tmp_path / "rent.png").stat().st_size > 10_000
     assert list(found.to_frame()["offer"]) == ["near", "near", "later"]
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 1 + 3
+    assert found.choices[0].sentences[0] in html.unescape(shown)

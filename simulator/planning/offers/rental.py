@@ -74,6 +74,34 @@ class Rental:
         sizes = ", ".join(f"{name} on {row.gpus} GPUs" for name, row in taken.items())
         return f"One offer for all: {offer} ({sizes}; {usd:,.0f} USD, each rented by itself)."
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table of each workload, and what to rent."""
+        from simulator.exporters.html.answer_page import (
+            AnswerPage,
+            Table,
+            answer_view,
+            cells,
+            columns,
+        )
+
+        numbers = views.numbers_of(list(self.rows))
+        heads = [*columns(views.TEXTS, numbers), *columns(views.LAST_TEXTS)]
+        tables = [
+            Table(
+                choice.workload,
+                "; ".join(views.answer_lines(choice)),
+                heads,
+                [
+                    cells(views.cells(row, numbers))
+                    for row in self.rows
+                    if row.workload == choice.workload
+                ],
+            )
+            for choice in self.choices
+        ]
+        sentences = [choice.sentences[0] for choice in self.choices]
+        return answer_view(AnswerPage("Which offer to rent", sentences, tables))
+
     def plot(self, path: str | Path) -> Path:
         """Draw when runs are done, against their deadlines, and what they cost."""
         from simulator.plots.offer_intervals import OfferBar, build_offers_figure

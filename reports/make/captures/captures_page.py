@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from reports.make.captures.comparison import PROFILES, Comparison, StageComparison
+from reports.make.captures.published_rows import published_table
 
 STEP_LIMIT, PEAK_LIMIT, TRACKER_LIMIT = 0.03, 0.01, 0.005
 """Beyond which a difference needs a sentence."""
@@ -29,6 +30,15 @@ job's.
 """
 
 
+_PUBLISHED = (
+    "## Published runs of torchtitan",
+    "",
+    "Its own trainer, captured, eager, beside what the simulator predicts of the row. Memory is",
+    "what the allocator reserves [GiB].",
+    "",
+)
+
+
 def page(found: Sequence[Comparison]) -> str:
     """The page, in Markdown."""
     return "\n".join(
@@ -43,6 +53,9 @@ def page(found: Sequence[Comparison]) -> str:
             "## What differs",
             "",
             *(f"- **{each.case.name}**: {each.case.why}" for each in found if is_far(each)),
+            "",
+            *_PUBLISHED,
+            *published_table(),
             "",
         ]
     )

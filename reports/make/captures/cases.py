@@ -11,7 +11,7 @@ from simulator.described.documents import read_yaml
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 
-_FILE = Path(__file__).parents[2] / "data" / "captures.yaml"
+CASES_FILE = Path(__file__).parents[2] / "data" / "captures.yaml"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Case:
         return job_from_document({**self.document, "cluster": changed})
 
 
-def all_cases(file: Path = _FILE) -> list[Case]:
+def all_cases(file: Path = CASES_FILE) -> list[Case]:
     """The cases of a file: models by name, and plans for them."""
     document = read_yaml(file)
     models, every = document["models"], document["every"]

@@ -15,7 +15,7 @@ Source: arXiv 2209.05433 (formats of both passes and scaling to their range).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -313,8 +313,9 @@ class RoutedExperts(nn.Module):
         rows = hidden.flatten(0, 1)
         weights, chosen = self.route(rows)
         result = torch.zeros_like(rows)
+        matrices = self.matrices()
         for expert, (row, rank) in enumerate(self._rows_of_experts(chosen)):
-            output = self.expert(rows[row], expert) * weights[row, rank, None]
+            output = self.expert(rows[row], matrices[expert]) * weights[row, rank, None]
             result = result.index_add(0, row, output.to(result.dtype))
         return result.view_as(hidden) + self.shared_output(hidden)
 
@@ -332,13 +333,21 @@ class RoutedExperts(nn.Module):
         weights, chosen = self.router(rows).softmax(-1).topk(self.top_k)
         return weights / weights.sum(-1, keepdim=True), chosen
 
-    def expert(self, rows: Tensor, expert: int) -> Tensor:
+    def matrices(self) -> list[tuple[Tensor, ...]]:
+        """Weights of each expert: up, down and, where there is one, gate.
+
+        Taken apart at once, so that backward joins their gradients once.
+        """
+        held = [weight for weight in (self.up, self.down, self.gate) if weight is not None]
+        return list(zip(*(weight.unbind() for weight in held), strict=True))
+
+    def expert(self, rows: Tensor, matrices: Sequence[Tensor]) -> Tensor:
         """The rows after one expert's MLP, in their format: FSDP2 leaves some weights wide."""
-        up, down = (weight[expert].to(rows.dtype) for weight in (self.up, self.down))
+        up, down, *gate = (weight.to(rows.dtype) for weight in matrices)
         inner = rows @ up.T
-        if self.gate is None:
+        if not gate:
             return self.activation(inner) @ down
-        return (self.activation(rows @ self.gate[expert].to(rows.dtype).T) * inner) @ down
+        return (self.activation(rows @ gate[0].T) * inner) @ down
 
     def shared_output(self, hidden: Tensor) -> Tensor:
         """What the shared expert adds; zero without one."""

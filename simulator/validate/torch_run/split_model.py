@@ -121,8 +121,9 @@ class SpreadExperts(nn.Module):
             sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
         rows = _traded(copies, sent, received, self.group)
         output = torch.zeros_like(rows)
+        matrices = self.experts.matrices()
         for index, row in enumerate(self._rows_of_experts(rows, arriving, own)):
-            done = self.experts.expert(rows[row], index)
+            done = self.experts.expert(rows[row], matrices[index])
             output = output.index_add(0, row, done.to(output.dtype))
         return _traded(output, received, sent, self.group)
 

@@ -154,13 +154,14 @@ class Trainer:
 
     @property
     def _norm_group(self) -> dist.ProcessGroup | None:
-        """Ranks whose gradients differ: all of them, or those that shards are spread over."""
-        grid = self.grid
-        if any(
-            mesh is not None for mesh in (grid.tensor, grid.context, grid.expert, grid.pipeline)
-        ):
+        """Ranks whose gradients differ; None is all. DDP leaves the same on all of its ranks."""
+        grid, is_sharded = self.grid, self.job.choices.shards_weights
+        if any(mesh is not None for mesh in (grid.tensor, grid.context, grid.expert)):
             return None
-        return None if grid.data is None or grid.data.ndim == 1 else grid.data["shard"].get_group()
+        if grid.pipeline is not None:
+            return None if is_sharded else grid.pipeline_group
+        is_hybrid = grid.data is not None and grid.data.ndim > 1
+        return grid.data["shard"].get_group() if is_hybrid and grid.data is not None else None
 
     def _clip(self) -> None:
         gradients = [p.grad for p in self.parameters if p.grad is not None]

@@ -31,10 +31,9 @@ _HELD_FOR: Mapping[Owner, str] = MappingProxyType(
 """What both sides tell apart; all others are activations and what is made of them."""
 _REST = "activations"
 
-_AXES: Mapping[str, str] = MappingProxyType(
-    {"dp_shard": "dp", "dp_replicate": "dp", "shard": "all", "world": "all"}
-)
+_AXES: Mapping[str, str] = MappingProxyType({"dp_shard": "dp", "dp_replicate": "dp"})
 """Degrees that the own program names otherwise."""
+_NORM_BYTES = 4
 
 Issued = tuple[str, int, float, tuple[tuple[str, int], ...]]
 """Kind, ranks, message [B], and bytes through each port, which say where the group lies."""
@@ -139,7 +138,10 @@ def issued(result: StepResult, stage: int) -> dict[str, list[Issued]]:
     for each in rank_collectives(result.timeline.program, stage):
         ports = ((port, round(num_bytes)) for port, num_bytes in sorted(each.port_bytes.items()))
         one = (each.kind.value, each.ranks, each.num_bytes, tuple(ports))
-        found.setdefault(_AXES.get(each.axis, str(each.axis)), []).append(one)
+        # The norm of the gradients is one number, of whichever ranks have different ones.
+        is_norm = each.num_bytes == _NORM_BYTES
+        degree = "all" if is_norm else _AXES.get(each.axis, str(each.axis))
+        found.setdefault(degree, []).append(one)
     return found
 
 

@@ -231,7 +231,7 @@ class ClustersAnswer(Answer):
         from simulator.exporters.html.answer_page import Column, Table, columns
 
         numbers = ("GPUs", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
-        heads = [*columns(("system", "plan"), numbers), Column("paid")]
+        heads = [*columns(("system", "plan"), numbers), Column("way of paying")]
         rows = [_cluster_cells(each) for each in self.clusters]
         figures = Table("Clusters", "Cost by the cheapest way of paying", heads, rows)
         return [figures, self._days_table()] if self.ran else [figures]

@@ -315,7 +315,7 @@ def _exchanges(job: Job, plan: Plan) -> Iterator[str]:
     methods = {ours: theirs for theirs, ours in CP_METHODS.items()}
     if plan.cp > 1:
         yield f"--cp-comm-type {methods[plan.cp_method]}"
-    if plan.cp_heads > 1:
+    if plan.cp > 1 and plan.cp_method == "all_to_all+ring":
         rings = plan.cp // plan.cp_heads
         yield f"--hierarchical-context-parallel-sizes {plan.cp_heads} {rings}"
     if job.model.experts is not None:

@@ -133,7 +133,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
         "tp": tp, "pp": pp, "cp": cp, "vpp": vpp,
         **(experts if "experts" in model else {}),
         "cp_method": cp_method,
-        "cp_heads": cp if cp_method == "all_to_all+ring" else 1,
+        "cp_heads": draw(st.sampled_from([1, cp])) if cp_method == "all_to_all+ring" else 1,
         "zero": zero,
         "zero_group": draw(st.sampled_from([0, 1, 2])) if zero else 0,
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),

@@ -12,6 +12,7 @@ from reports.make.captures.cases import CASES_FILE
 from simulator.capture.file import read_capture
 from simulator.capture.result import simulate_capture
 from simulator.described.documents import read_yaml
+from simulator.errors import InputError
 from simulator.validate.published.published_runs import predicted, read_rows
 
 _REPORTS = Path(__file__).parents[2]
@@ -28,6 +29,8 @@ def published_table() -> Iterator[str]:
         row, capture = rows[run], read_capture(_REPORTS / "captures" / f"{name}.capture")
         found, own = simulate_capture(capture, row["profile"], int(row["gpus"])), predicted(row)
         measured_s = float(row["measured_step_s"])
+        if own.predicted_step_s is None or own.predicted_mem_gib is None:
+            raise InputError.single("published", f"is not predicted: {own.skipped}", run)
         errors = (
             100 * (each / measured_s - 1) for each in (found.step_time_s, own.predicted_step_s)
         )

@@ -57,7 +57,7 @@ def test_every_collective_is_measured_in_every_group_and_size():
             {**RANKS, "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
             "no other rank to communicate with",
         ),
-        ({**RANKS, "WORLD_SIZE": "5"}, "2 do not divide 5"),
+        ({**RANKS, "WORLD_SIZE": "5"}, "2 does not divide 5"),
     ],
 )
 def test_a_wrong_world_is_refused_with_the_way_to_start_one(environment, rule):

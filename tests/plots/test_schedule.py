@@ -105,7 +105,7 @@ def test_slots_that_run_together_share_a_frame() -> None:
 def test_a_schedule_that_never_drains_says_so_and_points_onwards() -> None:
     figure = build_schedule_figure(run_schedule("pipedream", 4, 8))
     assert "never drains; 4 to 1 weight versions" in figure.texts[1].get_text()
-    arrows = [line for line in figure.axes[0].lines if line.get_gid() == "goes on"]
+    arrows = [line for line in figure.axes[0].lines if line.get_gid() == "continues"]
     assert len(arrows[0].get_xdata()) == 4
     assert not list(build_schedule_figure(run_schedule("1f1b", 4, 8)).axes[0].lines)
 

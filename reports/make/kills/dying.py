@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from reports.make.kills.killed_commands import SWEEP_ALONE
 from simulator.cli.app import main
 from simulator.planning.sweep import Journal
 
@@ -46,6 +47,11 @@ def _half_a_line(self: Journal, line: Mapping[str, Any]) -> None:
     _die()
 
 
+def _after_truncating() -> None:
+    Path(f"{SWEEP_ALONE.out}.journal").write_bytes(b'{"job": "')
+    _at_line(1, _die)
+
+
 def _before_it_takes_its_place() -> None:
     setattr(Path, "replace", _die)  # noqa: B010
 
@@ -65,7 +71,7 @@ POINTS: Mapping[str, Callable[[], None]] = MappingProxyType(
     {
         "before the journal's first line": lambda: _at_line(1, _die),
         "half of its first line": lambda: _at_line(1, _half_a_line),
-        "after truncating half a line": lambda: _at_line(1, _die),
+        "after truncating half a line": _after_truncating,
         "before a row's line": lambda: _at_line(_ROW, _die),
         "half of a row's line": lambda: _at_line(_ROW, _half_a_line),
         "half of the table's draft": _in_the_middle_of_its_draft,

@@ -24,7 +24,12 @@ from simulator.program.price.roofline import KernelKind
 from simulator.validate.measured_trace.account import PHASES, Span, delayed_phase
 from simulator.validate.measured_trace.kernel_names import SpanKind, Wait
 from simulator.validate.measured_trace.rows import STEP, Range, Rows, Table, read_rows
-from simulator.validate.measured_trace.trace_phases import PhaseClock, innermost, phase_clock
+from simulator.validate.measured_trace.trace_phases import (
+    PhaseClock,
+    Segment,
+    innermost,
+    phase_clock,
+)
 
 _WHOLE = frozenset({KernelKind.GEMM, KernelKind.ATTENTION})
 
@@ -212,12 +217,12 @@ class _Reader:
         operators, messages = inside(self.operators), inside(self.messages)
         operators = operators.where(~self._is_kind(_is_wait)[operators.code])
         whole = self._is_kind(lambda kind: kind in _WHOLE)
-        segments = []
+        segments: list[Segment] = []
         for thread in np.unique(operators.key):
             own = operators.where(operators.key == thread)
             segments += innermost(own.start_us, own.end_us, own.code, whole[own.code])
         start_us, end_us, code = np.array(segments, dtype=np.float64).reshape(-1, 3).T
-        covered = Table(start_us, end_us, np.zeros(code.size, np.int64), code.astype(np.int64))
+        covered = Table(start_us, end_us, np.zeros(code.size, np.int64), code.astype(np.int16))
         phases = clock.at(covered.start_us)
         spans = self._spans(messages, clock.at(messages.start_us), window)
         spans += self._spans(covered, phases, window)

@@ -46,7 +46,7 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
             ["450 GB/s per GPU, each direction", "scale-up switches, reduce in the switch"],
         ),
         ("mi300x", ["64.0 GB/s per pair, each direction"]),
-        ("dgx1-v100-32gb", ["thin 25.0 GB/s, thick 50.0 GB/s, each way"]),
+        ("dgx1-v100-32gb", ["thin 25.0 GB/s, thick 50.0 GB/s, each direction"]),
         ("l40s", ["PCIe through host bridges: 32.0 GB/s per GPU, each direction"]),
         ("gb200-nvl72", ["one rack: 72 GPUs in 18 hosts, switched"]),
     ],

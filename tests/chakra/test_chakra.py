@@ -407,11 +407,11 @@ def test_too_many_nodes_are_refused_before_they_fill_the_memory(tmp_path):
         ([reduces(1, GB, **{names.GROUP: "9"})], [], "process group 9"),
         ([reduces(1, GB, **{names.COMM_TYPE: 42})], [], "comm_type"),
         ([reduces(1, -5)], [], "number of 0 or more"),
-        ([computes(1, 1.0, 2), computes(2, 1.0, 1)], [], "in a circle"),
+        ([computes(1, 1.0, 2), computes(2, 1.0, 1)], [], "deadlock"),
         ([replace(passes(1, NodeType.COMM_SEND, 1), attributes={"comm_src": 5, "comm_dst": 6})],
          [], "between this rank and another"),
         ([reduces(1, 1), passes(2, NodeType.COMM_SEND, 1, 1)],
-         [passes(1, NodeType.COMM_RECV, 1), reduces(2, 1, 1)], "in a circle"),
+         [passes(1, NodeType.COMM_RECV, 1), reduces(2, 1, 1)], "deadlock"),
     ],
 )  # fmt: skip
 def test_traces_that_contradict_themselves_are_clear_errors(first, second, why):

@@ -109,7 +109,7 @@ def test_the_report_says_who_waits_in_a_sentence():
     hot = job({"hot": 2.0}, pp=2)
     sentence = expert_load_sentence(run_step(hot), hot)
     assert "receives 2.00 times its share" in sentence
-    assert "of every 4 ranks that share the experts, 3 wait for it" in sentence
+    assert "Of every 4 ranks that share the experts, 3 wait for it" in sentence
     assert "Its memory peaks at" in sentence
     assert expert_load_sentence(run_step(job()), job()) == ""
 
@@ -117,7 +117,7 @@ def test_the_report_says_who_waits_in_a_sentence():
 def test_ranks_that_hold_all_experts_do_not_wait():
     alone = job({"hot": 2.0}, ep=1)
     assert len(build_program(alone).classes) == 1
-    assert "nobody waits" in expert_load_sentence(run_step(alone), alone)
+    assert "no rank waits" in expert_load_sentence(run_step(alone), alone)
 
 
 @pytest.mark.parametrize(

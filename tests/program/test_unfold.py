@@ -279,8 +279,8 @@ def test_one_slow_gpu_splits_each_stage_into_itself_its_group_and_those_who_meet
         (1, (11, 13, 15)),
     ]
     assert {c.first_rank: c.cause for c in classes} == {
-        0: "is in one pipeline with rank 9",
-        1: "is in one pipeline with rank 9",
+        0: "is in the same pipeline as rank 9",
+        1: "is in the same pipeline as rank 9",
         2: "reduces gradients with ranks that wait for rank 9",
         3: "reduces gradients with ranks that wait for rank 9",
         8: "waits in every pass for rank 9",

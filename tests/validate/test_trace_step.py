@@ -148,7 +148,7 @@ def test_kernels_that_nobody_launched_are_left_out_and_said(write):
     stray = kernels.events[1] | {"args": {"device": 0, "correlation": 77}}
     step = read_step(write([*kernels.events, stray, operator("aten::mm", 5, 20)]))
     assert len(step.spans) == 1
-    assert any("50.0% of the kernels are left out" in sentence for sentence in step.notes)
+    assert any("50.0% of the kernels are ignored" in sentence for sentence in step.notes)
     assert any("backward from forward" in sentence for sentence in step.notes)
 
 

@@ -68,6 +68,8 @@ def sustained_share(profile: HardwareProfile, precision: Precision) -> float:
         Power is energy per operation times operations per second; that energy does not depend on
         the clock is an assumption.
     """
+    if precision in _SIXTEEN_BIT:
+        return profile.kernels.sustained_clock
     watts = {name: _cool_product_w(profile, name) for name in (precision, *_SIXTEEN_BIT)}
     drawn_w = watts[precision]
     sixteen_bit_w = max(watts[name] for name in _SIXTEEN_BIT)

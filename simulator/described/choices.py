@@ -228,7 +228,10 @@ class Choices:
     def overlaps_gather(self) -> bool:
         """Whether sharded parameters are gathered beside forward."""
         asked = self._plan.overlap_param_gather
-        return self._stack.overlap_param_gather if asked is None else asked
+        if asked is not None:
+            return asked
+        ahead = self._stack.prefetches_weights and self.shards_weights
+        return self._stack.overlap_param_gather or ahead
 
     @property
     def sums_partial_gradients_once(self) -> bool:

@@ -210,7 +210,7 @@ def test_ranks_of_a_group_sit_as_the_program_priced_them(job):
     ("plan", "path"),
     [
         ({"offload": {"optimizer": "cpu"}, "zero": 1}, "plan.offload"),
-        ({"pp": 2, "schedule": "pipedream"}, "plan.schedule"),
+        ({"pp": 2, "schedule": "pipedream", "zero": 0}, "plan.schedule"),
         ({"data_parallel": "parameter-server", "zero": 0}, "plan.data_parallel"),
         ({"tp": 4, "tp_method": "2d"}, "plan.tp_method"),
     ],

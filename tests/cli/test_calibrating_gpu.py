@@ -40,7 +40,7 @@ def test_a_run_without_time_is_gone_on_with_to_a_sound_profile(clustersim, tmp_p
     path = tmp_path / "new" / "mine.yaml"
     outcome = calibrate(clustersim, path, "--minutes", "0")
     assert outcome.code == 2
-    assert "give it more time" in outcome.err
+    assert "give more --minutes" in outcome.err
     assert not path.exists()
 
     assert "continue with --resume" in calibrate(clustersim, path).err

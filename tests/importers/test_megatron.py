@@ -51,7 +51,8 @@ def test_options_in_arrays_give_the_named_model():
 
 @pytest.mark.parametrize(("value", "precision"), [("mxfp8", "mxfp8"), ("none", "bf16")])
 def test_definitions_decide_conditions(value, precision):
-    job, _ = read(read_megatron_script, "launch_moe.sh", definitions={"PRECISION": value})
+    job, _ = read(read_megatron_script, "launch_moe.sh", profile="b200-sxm-180gb",
+                  definitions={"PRECISION": value})  # fmt: skip
     assert job.plan.precision == precision
 
 

@@ -203,7 +203,7 @@ def test_layers_are_dealt_anew_where_that_helps(write):
     dealt = [each for each in what_ifs(heavy_head) if "plan.layout" in each.changes]
     assert len(dealt) == 1
     layout = dealt[0].changes["plan.layout"]
-    assert dealt[0].words.startswith("dealing ")
+    assert dealt[0].words.startswith("giving ")
     assert dealt[0].words.endswith(" layers to the stages")
     assert layout[-1] < 4
     assert sum(layout) == 16

@@ -77,7 +77,7 @@ def test_fields_that_move_together_are_one_axis_of_the_grid(job):
 
 @pytest.mark.parametrize("value", [[1], 4, "14"])
 def test_fields_that_move_together_need_a_value_each(job, value):
-    with pytest.raises(InputError, match="moves 2 fields together"):
+    with pytest.raises(InputError, match="changes 2 fields together"):
         sim.sweep(job, {"plan.tp,plan.pp": [value]})
 
 

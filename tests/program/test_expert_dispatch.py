@@ -167,7 +167,7 @@ def test_a_hot_expert_does_not_change_what_is_gathered():
     [
         ({"groups": 3}, "must divide the 16 experts"),
         ({"groups": 4, "top_groups": 5}, "more than all 4 groups"),
-        ({"groups": 8, "top_groups": 1}, "fewer than the 4 that a token visits"),
+        ({"groups": 8, "top_groups": 1}, "fewer than the 4 that a token uses"),
     ],
 )
 def test_impossible_limits_are_refused(fields, words):

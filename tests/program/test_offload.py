@@ -436,7 +436,7 @@ def test_what_no_framework_runs_is_refused(plan, path):
 )
 def test_a_host_that_a_profile_does_not_describe_is_asked_for(plan, missing):
     profile = host_profile(**{missing: None})
-    with pytest.raises(InputError, match=rf"cluster\.host\.{missing}.*say"):
+    with pytest.raises(InputError, match=rf"cluster\.host\.{missing}.*is needed for"):
         offload_job(profile=profile, **plan)
 
 

@@ -65,7 +65,7 @@ def test_a_gradient_that_is_there_already_is_a_fourth():
 
 
 def test_a_product_that_adds_to_the_gradient_itself_leaves_zeros_that_take_the_lookups():
-    fused = {"base": "deepspeed", "fused_accumulation": True}
+    fused = {"base": "deepspeed", "fused_accumulation": True, "casts_flat_gradients": False}
     assert beside_residents(tied_job(**{**RESIDENT, "stack": fused})) == pytest.approx(2, abs=0.3)
 
 

@@ -58,7 +58,7 @@ def test_a_file_that_is_missing_or_cannot_run_is_a_fault_of_the_plan(write_job, 
     with pytest.raises(InputError, match=r"plan\.schedule.*cannot be read"):
         load_job(path, {"plan.schedule": "no.csv"})
     (tmp_path / "orders" / "mine.csv").write_text("0F0,0B0\n1F0,1B0,1B0\n")
-    with pytest.raises(InputError, match=r"mine\.csv: row 2, column 3 = '1B0': comes a second"):
+    with pytest.raises(InputError, match=r"mine\.csv: row 2, column 3 = '1B0': appears twice"):
         run_step(load_job(path))
 
 
@@ -76,7 +76,9 @@ def test_expert_exchanges_overlap_where_the_file_joins_passes(write_job, name, i
         "model.experts": {"count": 4, "top_k": 1, "ffn_hidden": 256},
     }
     if is_refused:
-        with pytest.raises(InputError, match=r"plan\.overlap_ep.*forward beside a backward"):
+        with pytest.raises(
+            InputError, match=r"plan\.overlap_ep.*a forward and a backward at the same time"
+        ):
             load_job(path, changes)
     else:
         named = load_job(path, {**changes, "plan.schedule": name})

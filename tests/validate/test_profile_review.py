@@ -110,7 +110,7 @@ def test_a_number_taken_by_default_is_missing():
     lines = [line for line in text.splitlines() if not line.startswith(taken_out)]
     profile = profile_from_document(parse_yaml("\n".join(lines)))
     (remark,) = remarks(profile)
-    assert str(remark) == "missing: network.fabric.bulk_latency: taken as 20 us by default"
+    assert str(remark) == "missing: network.fabric.bulk_latency: 20 us by default"
 
 
 def test_a_written_value_is_not_missing():

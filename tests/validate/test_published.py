@@ -130,7 +130,7 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
         ({"nic_gbps": "fast"}, "fast"),
         ({"fabric": "string", "gpus": "16", "dp": "4"}, "cluster.network.fabric.kind"),
         ({"gated_mlp": "perhaps"}, "gated_mlp: must be true or false, not 'perhaps'"),
-        ({"model": "t5-11b"}, "t5-11b is not a stack of like transformer layers"),
+        ({"model": "t5-11b"}, "t5-11b is not a stack of equal transformer layers"),
         ({"notes": "LoRA of unknown rank"}, "but not their rank"),
         ({"ffn_hidden": ""}, "ffn_hidden: must be a whole number, not ''"),
         ({"measured_step_s": "slow"}, "measured_step_s: must be a positive number, not 'slow'"),
@@ -174,7 +174,7 @@ def test_optional_columns_may_be_missing(table):
 def test_a_table_without_rows_is_refused(tmp_path, content):
     path = tmp_path / "runs.csv"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"holds no rows|is empty"):
+    with pytest.raises(InputError, match=r"has no rows|is empty"):
         validate_published(path)
 
 

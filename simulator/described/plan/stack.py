@@ -109,6 +109,8 @@ class Stack(Spec):
     """Gradient reduction starts during the last backward."""
     overlap_param_gather: Flag = True
     """Sharded parameters are gathered during forward."""
+    prefetches_weights: Flag = False
+    """Under ZeRO 3 they are, even where ``overlap_param_gather`` says that ZeRO 1 and 2 wait."""
     overlap_p2p: Flag = True
     """Pipeline transfers run beside computation."""
     overlap_tp_backward: Flag = True

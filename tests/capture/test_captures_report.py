@@ -55,3 +55,10 @@ def test_captures_of_torchtitan_are_kept_for_its_published_runs():
     lines = list(published_table())
     assert len(lines) == 2 + 6
     assert "titan-037" in lines[4]
+
+
+def test_functions_that_were_imported_before_a_capture_are_answered_too():
+    original = rank_grid.init_device_mesh
+    with one_rank._process_groups(0, 2):
+        assert rank_grid.init_device_mesh is not original
+    assert rank_grid.init_device_mesh is original

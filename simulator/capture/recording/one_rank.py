@@ -326,9 +326,12 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
 
 
 def _everywhere(function: Any, other: Any) -> dict[tuple[Any, str], Any]:
-    """The other function in its place, in every module of torch that has it by name."""
+    """The other function in its place, in every module that has it by name.
+
+    Modules of the user count: a notebook has imported it before its step is captured.
+    """
     name = function.__name__
-    modules = [m for key, m in list(sys.modules.items()) if key.startswith("torch.") and m]
+    modules = [module for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
     return {(m, name): other for m in modules if vars(m).get(name) is function}
 
 

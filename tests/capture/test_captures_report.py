@@ -11,6 +11,8 @@ from reports.make.captures.captures_page import PEAK_LIMIT, STEP_LIMIT, page
 from reports.make.captures.cases import Case, all_cases
 from reports.make.captures.comparison import compared
 from reports.make.captures.published_rows import published_table
+from simulator.capture.recording import one_rank
+from simulator.validate.torch_run import rank_grid
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LLAMA = {

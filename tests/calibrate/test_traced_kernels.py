@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from simulator.calibrate.gpu.traced_kernels import calibrate_from_trace
+from simulator.calibrate.gpu.traced_kernels import ATTENTION, calibrate_from_trace
 from simulator.cost.gemm import gemm_s
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.documents import parse_yaml
@@ -65,13 +66,17 @@ def test_products_that_took_a_quarter_longer_make_a_profile_that_says_so(tmp_pat
 def test_attention_and_batched_products_are_read_with_their_shapes(tmp_path):
     heads = [[4, 32, 2048, 128], [4, 8, 2048, 128], [4, 8, 2048, 128], [], []]
     gradients = [[4, 32, 2048, 128], *heads[:3]]
-    values = ["", "", "", "0.", "True", "False"]
+    values = {"flash": ["", "", "", "0.", "True", "False"],
+              "flash_backward": [""] * 11 + ["True", "", "", ""],
+              "cudnn": ["", "", "", "", "True", "0.", "False", "False"]}  # fmt: skip
     form = ["c10::BFloat16"] * 4
     events = [
         *linked(1, "aten::_scaled_dot_product_flash_attention", heads, form, "flash_fwd", 500,
-                **{"Concrete Inputs": values}),
+                **{"Concrete Inputs": values["flash"]}),
+        *linked(5, "aten::_scaled_dot_product_cudnn_attention", heads, form, "cudnn_sdpa", 400,
+                **{"Concrete Inputs": values["cudnn"]}),
         *linked(2, "aten::_scaled_dot_product_flash_attention_backward", gradients, form,
-                "flash_bwd", 1500, **{"Concrete Inputs": values}),
+                "flash_bwd", 1500, **{"Concrete Inputs": values["flash_backward"]}),
         *linked(3, "aten::bmm", [[8, 512, 256], [8, 256, 512]], form, "cutlass", 20),
         *linked(4, "aten::mm", [[512, 256], [256, 512]], ["float", "float"], "sgemm", 20),
     ]  # fmt: skip
@@ -79,6 +84,7 @@ def test_attention_and_batched_products_are_read_with_their_shapes(tmp_path):
     assert {row.id for row in found.after.rows} == {
         "flash_attention (sdpa)-bf16-2048x32x8x128-b4-causal-fwd",
         "flash_attention (sdpa)-bf16-2048x32x8x128-b4-causal-bwd",
+        "cudnn_attention (sdpa)-bf16-2048x32x8x128-b4-fwd",
         "gemm-bf16-512x512x256-b8-fwd",
     }
 
@@ -87,3 +93,11 @@ def test_a_trace_without_shapes_is_refused_with_the_way_out(tmp_path):
     events = [operator("aten::mm", 1, 2)]
     with pytest.raises(InputError, match="record_shapes=True"):
         calibrate_from_trace(write_trace(tmp_path / "t.json", events), BASE, "ours")
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_inputs_of_attention_stand_where_torchs_own_schema_has_them(name):
+    schema = getattr(torch.ops.aten, name.removeprefix("aten::")).default._schema
+    names = [argument.name for argument in schema.arguments]
+    asked = ATTENTION[name]
+    assert (names[asked.queries], names[asked.is_causal]) == ("query", "is_causal")

@@ -17,7 +17,9 @@ from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.program.ir import Kind
 from simulator.program.price.roofline import KernelKind
+from simulator.results.simulation import run_step
 from simulator.validate.measured_trace.account import IDLE, PHASES, account
+from simulator.validate.measured_trace.kernel_census import predicted_census
 from simulator.validate.measured_trace.kernel_names import Wait
 from simulator.validate.measured_trace.measured_step import read_step
 from simulator.validate.measured_trace.trace_comparison import compare_trace
@@ -190,3 +192,11 @@ def test_the_verdict_says_how_far_and_where(job):
         "interval. Most of it: gemm of backward, +47.0 ms."
     )
     assert found.to_dict()["verdict"] == found.verdict
+
+
+def test_attention_of_a_shared_sequence_is_not_counted():
+    job = job_from_document(
+        GPU_JOB | {"cluster": {"profile": "h100-sxm-80gb", "gpus": 2}, "plan": {"cp": 2}}
+    )
+    census = predicted_census(job, run_step(job), 0)
+    assert census[KernelKind.ATTENTION] == 0 < census[KernelKind.GEMM]

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from simulator.calibrate.gpu.kernel_case import Direction, KernelCase
 from simulator.calibrate.gpu.kernel_profile import KernelCalibration, calibrate_kernels
@@ -36,13 +37,26 @@ _FORMATS = {"c10::BFloat16": "bf16", "c10::Half": "fp16"}
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
 """Place of the left operand among the inputs."""
 
-_ATTENTION: Mapping[str, tuple[int, Direction]] = {
-    "aten::_scaled_dot_product_flash_attention": (0, "fwd"),
-    "aten::_scaled_dot_product_cudnn_attention": (0, "fwd"),
-    "aten::_scaled_dot_product_flash_attention_backward": (1, "bwd"),
-    "aten::_scaled_dot_product_cudnn_attention_backward": (1, "bwd"),
-}
-"""Place of the queries, and the direction; shapes are (batch, heads, tokens, head_dim)."""
+
+class _Attention(NamedTuple):
+    """Where an operator of torch has its queries and ``is_causal`` among its inputs."""
+
+    op: str
+    direction: Direction
+    queries: int
+    is_causal: int
+
+
+_FLASH, _CUDNN = "flash_attention (sdpa)", "cudnn_attention (sdpa)"
+ATTENTION: Mapping[str, _Attention] = MappingProxyType(
+    {
+        "aten::_scaled_dot_product_flash_attention": _Attention(_FLASH, "fwd", 0, 4),
+        "aten::_scaled_dot_product_flash_attention_backward": _Attention(_FLASH, "bwd", 1, 11),
+        "aten::_scaled_dot_product_cudnn_attention": _Attention(_CUDNN, "fwd", 0, 6),
+        "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(_CUDNN, "bwd", 1, 14),
+    }
+)
+"""Operators of fused attention; their shapes are (batch, heads, tokens, head_dim)."""
 
 _RECORDING = "record it with torch.profiler.profile(record_shapes=True)"
 
@@ -135,8 +149,8 @@ def _case_of(name: str, args: Mapping[str, Any]) -> KernelCase | None:
         return None
     if name in _PRODUCTS:
         return _product(shapes, types, _PRODUCTS[name])
-    if name in _ATTENTION:
-        return _attention(shapes, types, args.get("Concrete Inputs"), *_ATTENTION[name])
+    if name in ATTENTION:
+        return _attention(shapes, types, args.get("Concrete Inputs"), ATTENTION[name])
     return None
 
 
@@ -150,17 +164,20 @@ def _product(shapes: list[Any], types: list[Any], place: int) -> KernelCase | No
 
 
 def _attention(
-    shapes: list[Any], types: list[Any], values: object, place: int, direction: Direction
+    shapes: list[Any], types: list[Any], values: object, asked: _Attention
 ) -> KernelCase | None:
+    place = asked.queries
     queries, keys, form = _sizes(shapes, place), _sizes(shapes, place + 1), _format(types, place)
-    # Booleans follow tensors and lengths; the first one of either direction says is_causal.
-    stated = [v for v in values if v in {"True", "False"}] if isinstance(values, list) else []
-    if form is None or len(queries) != 4 or len(keys) != 4 or queries[2] != keys[2] or not stated:
+    has_value = isinstance(values, list) and len(values) > asked.is_causal
+    stated = cast("list[Any]", values)[asked.is_causal] if has_value else None
+    if form is None or len(queries) != 4 or len(keys) != 4 or queries[2] != keys[2]:
+        return None
+    if stated not in {"True", "False"}:
         return None
     batch, heads, seq, head_dim = queries
     return KernelCase(
-        "flash_attention (sdpa)", form, batch=batch, seq=seq, heads=heads, kv_heads=keys[1],
-        head_dim=head_dim, causal=stated[0] == "True", direction=direction,
+        asked.op, form, batch=batch, seq=seq, heads=heads, kv_heads=keys[1],
+        head_dim=head_dim, causal=stated == "True", direction=asked.direction,
     )  # fmt: skip
 
 

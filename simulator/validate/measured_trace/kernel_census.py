@@ -3,7 +3,7 @@
 Products are fused by some libraries (queries, keys and values as one; gate and up as one) and cut
 by others, which changes their number by less than two. Fused attention runs as often as layers do.
 
-Ignores: attention of several kernels per layer, as a ring or a split decoding takes.
+Attention of several ranks that share a sequence is several kernels per layer, and is not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FUSED_OR_CUT = 2.0
 
 
 def predicted_census(job: Job, result: StepResult, rank_class: int) -> Counter[KernelKind]:
-    """How many kernels of each kind the forward passes of a rank run."""
+    """How many kernels of each kind the forward passes of a rank run, where that is one number."""
     kinds, found = kernel_kinds(job), Counter[KernelKind]()
     program = result.timeline.program
     for indices in (ids for (own, _), ids in program.lanes.items() if own == rank_class):
@@ -31,6 +31,8 @@ def predicted_census(job: Job, result: StepResult, rank_class: int) -> Counter[K
                 for part in operation.work.parts:
                     if part.name in kinds:
                         found[kinds[part.name]] += part.repeats
+    if job.plan.cp > 1:
+        del found[KernelKind.ATTENTION]
     return found
 
 

@@ -6,6 +6,7 @@ Each was found by trying hostile inputs; the sentence names the field and the bo
 from __future__ import annotations
 
 import json
+from threading import Timer
 
 import pytest
 
@@ -95,7 +96,8 @@ def test_a_table_that_would_lose_a_row_or_a_cell_in_silence_is_refused(text, sai
         read_table(path, ("id", "model"))
 
 
-def test_two_sweeps_cannot_write_one_journal(tmp_path):
+def test_two_sweeps_cannot_write_one_journal(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulator.planning.sweep._LOCK_PATIENCE_S", 0.0)
     path = tmp_path / "table.csv.journal"
     with Journal(path, {"job": "a"}) as first:
         first.add(0, {"error": ""})
@@ -105,6 +107,14 @@ def test_two_sweeps_cannot_write_one_journal(tmp_path):
             Journal.clear(path)
     with Journal(path, {"job": "a"}) as later:
         assert later.rows == {0: {"error": ""}}
+
+
+def test_a_journal_that_is_let_go_within_a_moment_is_waited_for(tmp_path):
+    path = tmp_path / "table.csv.journal"
+    first = Journal(path, {"job": "a"}).__enter__()
+    Timer(0.1, first.__exit__, (None, None, None)).start()
+    with Journal(path, {"job": "a"}) as later:
+        assert later.rows == {}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 
 Row = dict[str, Any]
+
+_LOCK_PATIENCE_S = 3.0
+"""How long a journal that another process holds is asked for (chosen)."""
 
 
 def fingerprint(part: object) -> str:
@@ -139,19 +143,30 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _lock(self) -> None:
-        """Keep others from writing the same rows until this process closes the file or ends."""
+        """Keep others from writing the same rows until this process closes the file or ends.
+
+        Worker processes of a sweep that was just killed hold its lock until they end, so that
+        a lock that is held is asked for again for ``_LOCK_PATIENCE_S``.
+        """
         assert self._file is not None
         try:
             import fcntl
         except ImportError:  # a system without such locks
             return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            rule, hint = "is being written by another sweep", "wait for it, or choose another --out"
-            raise InputError.single("--out", rule, str(self.path), hint) from error
-        except OSError:  # a file system without such locks
-            return
+        give_up_s = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= give_up_s:
+                    rule = "is being written by another sweep"
+                    hint = "wait for it, or choose another --out"
+                    raise InputError.single("--out", rule, str(self.path), hint) from error
+                time.sleep(0.05)
+            except OSError:  # a file system without such locks
+                return
+            else:
+                return
 
     def _unlock(self) -> None:
         """Let others write; worker processes may keep copies of the open file for a moment."""

@@ -145,7 +145,7 @@ def _experts(row: KernelRow, profile: HardwareProfile) -> Comparison:
         raise SkippedRowError("topk or EP is not stated")
     device = profile.device
     predicted_s = experts_s(
-        expert_fit(kernel_fits(profile), precision), precision, row.count("m"),
+        expert_fit(kernel_fits(profile.name), precision), precision, row.count("m"),
         experts=row.count("batch"), top_k=top_k, ranks=ranks, hidden=row.count("k"),
         ffn_hidden=row.count("n"), matrices=3, peak_flop_per_s=peak_flop_per_s(profile, precision),
         bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,

@@ -74,6 +74,16 @@ def test_an_fp8_linear_of_a_framework_includes_scaling_its_input(report_of):
     assert linear.predicted_us - bare.predicted_us == pytest.approx(5 + 5 * 256 / 1e3 / 0.62)
 
 
+def test_experts_of_a_serving_engine_are_answered_by_the_kernels_of_its_device(report_of):
+    experts = {
+        "op": "fused_moe_mlp", "dtype": "bf16", "m": 64, "n": 512, "k": 1024, "batch": 8,
+        "gpu": "NVIDIA H100 SXM", "time_us": 100, "notes": "topk 2, EP1",
+    }  # fmt: skip
+    row = report_of(experts).rows[0]
+    assert not row.skipped
+    assert row.predicted_us > 0
+
+
 def test_the_best_shape_of_a_search_loses_no_part_of_a_wave(report_of):
     shape = {**GEMM, "m": 5 * 64, "n": 64, "k": 2**20, "time_us": 1}
     typical, best = report_of(shape, {**shape, "notes": "best shape found"}).rows

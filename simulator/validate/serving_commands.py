@@ -1,51 +1,104 @@
-"""With which settings did a published benchmark start the engine of a row?
+"""What do the commands and data sets behind a table of served runs say that its rows do not?
 
 Tables state the model, the split and the load; batch sizes, formats of the cache and the like are
-in the commands that their authors publish: ``facts/serving_benchmarks.yaml``.
+in the commands that their authors publish. A table ``runs.csv.gz`` may have them in a file
+``runs.facts.yaml`` beside it, each with its evidence; that file's head says how it is written.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.documents import read_yaml, validated
 from simulator.described.model import Model
-from simulator.facts import shipped_facts
 from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.model_totals import parameter_count
 
 _BENCH_BYTES = {"fp8": 1.0, "fp4": 0.5, "nvfp4": 0.5}
 
 
-class Command(NamedTuple):
-    """What the commands behind a row say.
+class TrafficFacts(BaseModel):
+    """Traffic of a run: spreads are standard deviations over means."""
 
-    Attributes:
-        settings: Fields of a deployment.
-        drafts: Draft tokens of speculation; 0 where none are known.
-        is_tuned: Whether trtllm-bench chose the sizes of its batches, see :func:`tuned_limits`.
-        skip: Why the row tells nothing; empty if it does.
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests: int = 0
+    prompt_variation: float = 0.0
+    answer_variation: float = 0.0
+    longest: int = 0
+
+
+class Command(BaseModel):
+    """What is known of a row, by the names of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    set: Mapping[str, Any] = {}
+    workload: TrafficFacts = TrafficFacts()
+    drafts: int = 0
+    acceptance: tuple[float, ...] = ()
+    sized_by: Literal["", "trtllm-bench", "users"] = ""
+    steady: bool = False
+    skip: str = ""
+
+
+class _Entry(Command):
+    when: Mapping[str, str | int | tuple[str, ...]]
+    evidence: Literal["documentation", "measurement of its own", "residuals", "assumed"]
+    reference: str
+
+    def holds(self, cells: Mapping[str, str]) -> bool:
+        return all(_holds(name, wanted, cells) for name, wanted in self.when.items())
+
+
+class _FactsFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    groups: tuple[_Entry, ...] = ()
+
+
+def facts_file_of(table: Path) -> Path | None:
+    """The file of facts beside a table, packed or not; None where there is none."""
+    path = table.with_name(table.name.split(".")[0] + ".facts.yaml")
+    return path if path.is_file() else None
+
+
+class ServingFacts:
+    """All that is known of the rows of one table.
+
+    Args:
+        path: The file; None knows nothing.
+
+    Raises:
+        InputError: The file cannot be read, or is none of facts.
     """
 
-    settings: Mapping[str, Any]
-    drafts: int
-    is_tuned: bool
-    skip: str
+    def __init__(self, path: Path | None) -> None:
+        document = read_yaml(path, "give a file of facts") if path else {}
+        self._groups = validated(_FactsFile, document, file=str(path)).groups
+
+    def command(self, cells: Mapping[str, str], *, residuals: bool = True) -> Command:
+        """What all entries about a row say together, the later over the earlier.
+
+        Args:
+            cells: The row.
+            residuals: Whether to take what was found with errors of such rows in view.
+        """
+        found: dict[str, Any] = {"set": {}}
+        for entry in self._groups:
+            if entry.holds(cells) and (residuals or entry.evidence != "residuals"):
+                said = {n: getattr(entry, n) for n in entry.model_fields_set & _FIELDS}
+                found |= said | {"set": {**found["set"], **entry.set}}
+        return Command(**found)
 
 
-def command_of(cells: Mapping[str, str]) -> Command:
-    """The settings that all entries together give a row; the later over the earlier."""
-    settings: dict[str, Any] = {}
-    drafts, is_tuned, skip = 0, False, ""
-    for entry in shipped_facts("serving_benchmarks"):
-        if all(_holds(name, wanted, cells) for name, wanted in entry["when"].items()):
-            settings.update(entry.get("set", {}))
-            drafts = entry.get("drafts", drafts)
-            is_tuned = entry.get("tuned", is_tuned)
-            skip = entry.get("skip", skip)
-    return Command(settings, drafts, is_tuned, skip)
+_FIELDS = set(Command.model_fields)
 
 
 def _holds(name: str, wanted: Any, cells: Mapping[str, str]) -> bool:
@@ -53,12 +106,12 @@ def _holds(name: str, wanted: Any, cells: Mapping[str, str]) -> bool:
         bound, cell = name.split("_", 1)
         value = _number(cells.get(cell))
         return value is not None and (value >= wanted if bound == "least" else value <= wanted)
-    beginnings = wanted if isinstance(wanted, list) else [wanted]
+    beginnings = (wanted,) if isinstance(wanted, str) else wanted
     return cells.get(name, "").startswith(tuple(beginnings))
 
 
-def served_limits(cells: Mapping[str, str], drafts: int) -> dict[str, int]:
-    """Batch and tokens that InferenceX's scripts compute for TensorRT-LLM from the load.
+def limits_of_users(cells: Mapping[str, str], drafts: int) -> dict[str, int]:
+    """Batch and tokens of a TensorRT-LLM server that is started for its users and prompts.
 
     Source: SemiAnalysisAI/InferenceX, benchmarks/dsr1_fp8_b200_trt.sh and
     dsr1_fp8_b200_trt_mtp.sh, MAX_NUM_TOKENS and MAX_BATCH_SIZE.

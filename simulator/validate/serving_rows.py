@@ -22,7 +22,13 @@ from simulator.serving.described import (
     Speculation,
     Workload,
 )
-from simulator.validate.serving_commands import command_of, served_limits, tuned_limits
+from simulator.validate.serving_commands import (
+    Command,
+    ServingFacts,
+    facts_file_of,
+    limits_of_users,
+    tuned_limits,
+)
 
 _MOST_BYTES = 2**28
 """Unpacked; a hundred thousand rows are a tenth of it."""
@@ -66,39 +72,11 @@ _MOST_REQUESTS = 12_000
 _CONTRADICTION = 3.0
 """Users that a closed loop's own rate and latencies imply, over those that it states, or the
 reverse, from which on one of its numbers is wrong (Little's law holds for all of them)."""
-_LONGEST = {"llama2-70b": 1024, "mixtral-8x7b": 1024, "deepseek-r1": 20000, "llama3.1-405b": 2000}
-"""Longest answers of MLPerf's data sets (its rules, max_new_tokens)."""
 _DRAFTS = 3
-_PUBLISHED_ACCEPTANCE = (0.85, 0.7, 0.6)
-"""Of multi-token prediction, where a row states neither: DeepSeek-V3 (arXiv 2412.19437, section
-5.4.3) reports 85 to 90 % for the second token; the further places are assumed."""
-_ACCEPTANCE, _FITTED_TO = (0.7, 0.55, 0.45), "InferenceX"
-"""The same for prompts of random tokens, fitted to the time per token of InferenceX's runs with
-multi-token prediction over that without."""
-_SPREADS: Mapping[str, tuple[float, float]] = {
-    "llama2-70b": (0.75, 0.81),
-    "llama3.1-405b": (0.43, 0.38),
-    "llama3.1-8b": (0.49, 0.0),
-    "deepseek-r1": (0.51, 1.27),
-    "mixtral-8x7b": (0.8, 0.77),
-}
-"""Standard deviation over mean of prompts and answers of the MLPerf data sets (the reference
-answers of openshift-psap/performance-dashboard; of llama3.1-8b the answers are cut at 128)."""
-_DOCUMENTED_REQUESTS = {
-    (128, 128): 30000,
-    (128, 2048): 3000,
-    (128, 4096): 1500,
-    (500, 2000): 3000,
-    (1000, 1000): 3000,
-    (1000, 2000): 1500,
-    (1024, 1024): 3000,
-    (1024, 2048): 1500,
-    (2048, 128): 3000,
-    (2048, 2048): 1500,
-    (5000, 500): 1500,
-    (20000, 2000): 1000,
-}
-"""Requests by lengths. Source: TensorRT-LLM, perf-overview.md, table of $num_requests."""
+_ACCEPTANCE = (0.85, 0.7, 0.6)
+"""Of multi-token prediction, where nothing says it: DeepSeek-V3 (arXiv 2412.19437, section 5.4.3)
+reports 85 to 90 % for the second token; the further places are assumed."""
+_OFFLINE_REQUESTS = 6000
 
 
 class SkippedRowError(Exception):
@@ -119,6 +97,7 @@ class ServingRow:
         ttft_ms: Time to the first token.
         tpot_ms: Time of a further token.
         cells: The row itself.
+        facts: What is known of its table.
     """
 
     id: str
@@ -130,6 +109,11 @@ class ServingRow:
     ttft_ms: float | None
     tpot_ms: float | None
     cells: Mapping[str, str]
+    facts: ServingFacts
+
+    def command(self, without: str = "") -> Command:
+        """What its source's commands say; without a source, that which its errors did not tell."""
+        return self.facts.command(self.cells, residuals=not without)
 
     def number(self, name: str) -> float | None:
         """A cell as a number; None where it is empty."""
@@ -143,6 +127,8 @@ class ServingRow:
 
 def read_serving_rows(path: Path) -> list[ServingRow]:
     """The rows of a table with the columns of serving_open.csv, plain or gzipped.
+
+    What the file of facts beside the table says goes with them.
 
     Raises:
         InputError: The file cannot be read or lacks a column.
@@ -160,10 +146,11 @@ def read_serving_rows(path: Path) -> list[ServingRow]:
     missing = wanted - set(reader.fieldnames or ())
     if missing:
         raise InputError.single("", f"has no column {', '.join(sorted(missing))}", file=str(path))
-    return [_row(cells) for cells in reader]
+    facts = ServingFacts(facts_file_of(path))
+    return [_row(cells, facts) for cells in reader]
 
 
-def _row(cells: Mapping[str, str]) -> ServingRow:
+def _row(cells: Mapping[str, str], facts: ServingFacts) -> ServingRow:
     return ServingRow(
         id=cells["id"],
         source=cells.get("source", ""),
@@ -174,6 +161,7 @@ def _row(cells: Mapping[str, str]) -> ServingRow:
         ttft_ms=_number(cells.get("ttft_ms", "")),
         tpot_ms=_number(cells.get("tpot_ms", "")),
         cells=cells,
+        facts=facts,
     )
 
 
@@ -188,8 +176,9 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
         SkippedRowError: Something of it is not known here, or not stated.
     """
     cells, notes = row.cells, row.cells.get("notes", "")
-    if reason := command_of(cells).skip:
-        raise SkippedRowError(reason)
+    command = row.command(without)
+    if command.skip:
+        raise SkippedRowError(command.skip)
     engine = _known(_ENGINES, cells["engine"].lower(), "no rules of the engine")
     weights = _known(_WEIGHTS, cells.get("weight_dtype", "").lower(), "no model of weights in")
     if row.number("tp") is None:
@@ -205,7 +194,7 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
         "has_front_end": "closed loop" in row.scenario,
         **_degrees(row),
     }
-    fields |= _commanded(row, fields, without) | _noted(notes)
+    fields |= _commanded(row, fields, command) | _noted(notes)
     try:
         return Deployment(**fields)
     except ValueError as error:
@@ -213,14 +202,14 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
         raise SkippedRowError(f"no such deployment: {reason}") from error
 
 
-def _commanded(row: ServingRow, fields: Mapping[str, Any], without: str) -> dict[str, Any]:
+def _commanded(row: ServingRow, fields: Mapping[str, Any], command: Command) -> dict[str, Any]:
     """Settings that the source's commands name or compute."""
-    command = command_of(row.cells)
-    found = dict(command.settings)
-    if "speculative" in row.scenario:
-        drafts = command.drafts or _DRAFTS
-        found["speculation"] = Speculation(draft_tokens=drafts, acceptance=_acceptance(without))
-    if command.is_tuned:
+    found = dict(command.set)
+    drafts = (command.drafts or _DRAFTS) if "speculative" in row.scenario else 0
+    if drafts:
+        acceptance = command.acceptance or _ACCEPTANCE
+        found["speculation"] = Speculation(draft_tokens=drafts, acceptance=acceptance)
+    if command.sized_by == "trtllm-bench":
         cache = found.get("cache", fields["cache"])
         found |= tuned_limits(
             fields["model"],
@@ -233,14 +222,9 @@ def _commanded(row: ServingRow, fields: Mapping[str, Any], without: str) -> dict
             prompt=row.number("isl") or 1.0,
             answer=row.number("osl") or 1.0,
         )
-    elif row.source.startswith("InferenceX") and fields["engine"] == "tensorrt-llm":
-        speculates = "speculative" in row.scenario
-        found |= served_limits(row.cells, (command.drafts or _DRAFTS) if speculates else 0)
+    elif command.sized_by == "users":
+        found |= limits_of_users(row.cells, drafts)
     return found
-
-
-def _acceptance(without: str) -> tuple[float, ...]:
-    return _PUBLISHED_ACCEPTANCE if without.startswith(_FITTED_TO) else _ACCEPTANCE
 
 
 def _weights(weights: str, cells: Mapping[str, str]) -> str:
@@ -301,10 +285,10 @@ def workload_of(row: ServingRow, deployment: Deployment) -> Workload:
         SkippedRowError: Its lengths or its load are not stated.
     """
     isl, osl = row.number("isl"), row.number("osl")
-    if osl is None or (isl is None and row.cells["model"] not in _SPREADS):
+    if osl is None or isl is None:
         raise SkippedRowError("the row states no lengths")
     load = row.number("concurrency_or_batch")
-    prompt, answer = max(1, round(isl or 1)), max(1, round(osl))
+    prompt, answer = max(1, round(isl)), max(1, round(osl))
     if "closed loop" in row.scenario:
         if not load:
             raise SkippedRowError("the row states no concurrency")
@@ -342,8 +326,8 @@ def _check_users(row: ServingRow, users: float, answer: int) -> None:
 def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:
     """All at once: so many requests as documented, or enough for a steady state."""
     prompts, answers = _spreads(row, prompt, answer)
-    count = _DOCUMENTED_REQUESTS.get((prompt, answer), 6000)
-    return Workload(requests=min(count, 6000) * deployment.replicas, prompt=prompts, answer=answers)
+    count = row.command().workload.requests or _OFFLINE_REQUESTS
+    return Workload(requests=count * deployment.replicas, prompt=prompts, answer=answers)
 
 
 def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:
@@ -363,13 +347,10 @@ def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
 
 
 def _spreads(row: ServingRow, prompt: int, answer: int) -> tuple[Lengths, Lengths]:
-    if not row.source.startswith("MLPerf"):
-        return Lengths(mean=prompt), Lengths(mean=answer)
-    prompts, answers = _SPREADS.get(row.cells["model"], (0.5, 0.5))
-    longest = _LONGEST.get(row.cells["model"], 0)
+    known = row.command().workload
     return (
-        Lengths(mean=prompt, variation=prompts),
-        Lengths(mean=answer, variation=answers, longest=longest),
+        Lengths(mean=prompt, variation=known.prompt_variation),
+        Lengths(mean=answer, variation=known.answer_variation, longest=known.longest),
     )
 
 
@@ -390,7 +371,7 @@ def _version(text: str) -> str:
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
     if not match:
         return ""
-    # MLPerf names the version of the container's TensorRT, whose engine is of 2025.
+    # TensorRT-LLM has no version 10: that is TensorRT's own, of containers of 2025.
     return "0.18" if match[1].startswith("10.") else match[1]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from simulator.described.load import load_model, load_profile
 from simulator.validate.serving import predicted
-from simulator.validate.serving_commands import command_of, tuned_limits
+from simulator.validate.serving_commands import ServingFacts, facts_file_of, tuned_limits
 from simulator.validate.serving_rows import read_serving_rows
 
+TABLE = Path(__file__).parents[2] / "reports" / "data" / "serving_open.csv.gz"
+KNOWN = ServingFacts(facts_file_of(TABLE))
 HEAD = (
     "id,source,engine,engine_version,model,weight_dtype,gpu,gpus,tp,pp,ep,dp,scenario,isl,osl,"
     "concurrency_or_batch,output_tokens_per_s,ttft_ms,tpot_ms"
@@ -38,7 +42,7 @@ def test_inferencex_polls_its_sockets_less_often_with_many_users(users, steps):
         "weight_dtype": "fp4",
         "concurrency_or_batch": str(users),
     }
-    settings = command_of(cells).settings
+    settings = KNOWN.command(cells).set
     assert (settings["receive_steps"], settings["cache"]) == (steps, "fp8")
 
 
@@ -58,3 +62,17 @@ def test_a_closed_loop_whose_rate_cannot_come_from_its_users_is_skipped(tmp_path
     table.write_text(f"{HEAD}\n{row}\n", encoding="utf-8")
     (read,) = read_serving_rows(table)
     assert "contradicts itself" in predicted(read).skipped
+
+
+def test_facts_that_errors_told_are_left_out_with_their_source():
+    cells = {
+        "source": "InferenceX",
+        "scenario": "closed loop (fixed concurrency), speculative (MTP)",
+    }
+    assert KNOWN.command(cells).acceptance == (0.7, 0.55, 0.45)
+    assert KNOWN.command(cells, residuals=False).acceptance == ()
+
+
+def test_a_table_without_a_file_of_facts_is_predicted_from_its_rows_alone(tmp_path):
+    assert facts_file_of(tmp_path / "rows.csv.gz") is None
+    assert not ServingFacts(None).command({"source": "InferenceX"}).set

@@ -210,7 +210,10 @@ def serving(
     """
     from simulator.planning.executors import worker_pool
     from simulator.validate.serving import validate_serving
+    from simulator.validate.serving_commands import facts_file_of
 
+    if (facts := facts_file_of(table)) is not None:
+        note(f"facts about its runs are read from {facts}")
     with worker_pool(workers) as (executor, _), counting("rows") as count:
         report = validate_serving(
             table,

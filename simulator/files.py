@@ -171,6 +171,14 @@ def _refusal(path: Path, field: str, rule: str, wanted: str) -> InputError:
     return InputError.single("", rule, hint=wanted, file=str(path))
 
 
+def is_there(path: Path) -> bool:
+    """Whether a name that anybody may have written names a file, a pipe or a device.
+
+    Unlike what ``Path`` has for it, one that no file can have (too long, or with a NUL) names none.
+    """
+    return os.path.exists(path) and not os.path.isdir(path)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file at once: it is there with all of its text or not at all."""
     with whole_file(path) as draft:

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from simulator.chakra.trace_files import read_traces
+from simulator.described.load import load_job, load_model, load_profile
 from simulator.errors import InputError
-from simulator.files import read_text, whole_file, write_whole
+from simulator.files import is_there, read_text, whole_file, write_whole
+from simulator.planning.offers.offers_file import load_offers
+from simulator.planning.sweep import Journal
+from simulator.serving.serving_file import load_serving
+from simulator.validate.measured_trace.measured_step import read_step
 
 
 def test_a_text_is_read_without_its_byte_order_mark(tmp_path):
@@ -100,3 +106,22 @@ def test_a_link_is_followed_and_a_pipe_written_to(tmp_path):
     assert os.read(reading, 10) == b"text"
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     os.close(reading)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "/", "/dev/null/x"])
+@pytest.mark.parametrize("suffix", ["", ".yaml", ".json", ".et"])
+def test_a_name_that_no_file_can_have_is_refused_as_one_that_is_not_there(name, suffix):
+    path = Path(name + suffix)
+    assert not is_there(path)
+    for read in (load_job, load_model, load_profile, load_serving, load_offers):
+        with pytest.raises(InputError):
+            read(path)
+    for read in (read_traces, lambda paths: read_step(paths[0])):
+        with pytest.raises(InputError):
+            read([path])
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b"])
+def test_no_journal_can_have_a_name_that_no_file_can_have(name):
+    with pytest.raises(InputError, match="cannot be written"), Journal(Path(name), {}):
+        raise AssertionError

@@ -22,7 +22,7 @@ import numpy as np
 
 from simulator.capture.table import COLUMNS, Call, Capture, Exchange, RankTable, Tensor
 from simulator.errors import InputError
-from simulator.files import whole_file
+from simulator.files import is_there, whole_file
 
 VERSION = 1
 """Raised whenever a file's meaning changes."""
@@ -39,7 +39,7 @@ _TYPES = (np.int8, np.int16, np.int32, np.int64)
 
 def is_capture(path: str | Path) -> bool:
     """Whether a file is a capture; False where there is none."""
-    if not Path(path).is_file() or not zipfile.is_zipfile(path):
+    if not is_there(Path(path)) or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
         return HEADER in archive.namelist()

@@ -8,6 +8,7 @@ messages as JSON objects, one after another.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -100,7 +101,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     files = [
         file
         for path in paths
-        for file in ([*path.glob("*.et"), *path.glob("*.json")] if path.is_dir() else [path])
+        for file in ([*path.glob("*.et"), *path.glob("*.json")] if os.path.isdir(path) else [path])
     ]
     if not files:
         rule, hint = "holds no traces", "give files NAME.RANK.et (or .json), one per rank"

@@ -19,6 +19,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, complete_model
 from simulator.errors import InputError
+from simulator.files import is_there
 from simulator.units import format_count
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _count(name_or_file: str, with_transformers: bool) -> ParameterCount:
     from simulator.program.layer.model_totals import parameter_count_by_part
 
     path = Path(name_or_file)
-    if path.suffix == ".json" or (path / "config.json").is_file():
+    if path.suffix == ".json" or is_there(path / "config.json"):
         config, origin, _ = load_config(path)
         count = (built_network_count if with_transformers else network_count)(config, origin)
         stated = config.get("architectures")

@@ -12,7 +12,7 @@ import typer
 from simulator.cli.completion import complete_change, complete_job
 from simulator.cli.console import note
 from simulator.errors import InputError
-from simulator.files import PICTURES
+from simulator.files import PICTURES, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,10 +105,10 @@ def refuse_captures(path: Path) -> None:
     Raises:
         InputError: It is a capture, or is called like one and does not exist.
     """
-    if path.suffix == ".capture" and not path.exists():
+    if path.suffix == ".capture" and not is_there(path):
         hint = f"make it with clustersim capture TRAIN.py --world N --out {path}"
         raise InputError.single("JOB.yaml", "is not a file", str(path), hint)
-    if path.suffix in {".yaml", ".yml"} or not path.is_file():
+    if path.suffix in {".yaml", ".yml"} or not is_there(path):
         return
     from simulator.capture.file import is_capture
 

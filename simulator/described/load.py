@@ -41,7 +41,7 @@ from simulator.described.model import Model
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
-from simulator.files import read_text
+from simulator.files import is_there, read_text
 
 Document = dict[str, Any]
 
@@ -95,7 +95,7 @@ def load_job(
 
 def job_file(path: Path) -> Path:
     """The file itself where there is one, else the shipped one of that name."""
-    if path.exists():
+    if is_there(path):
         return path
     if path.suffix == ".yaml" and path.stem in job_names():
         hint = f"the shipped job is called {path.stem}, without folder and suffix"

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.described.load import model_names
 from simulator.described.model import Model
 from simulator.facts import shipped_facts
+from simulator.files import is_there
 from simulator.importers.assembly import Given
 from simulator.importers.settings import Settings
 
@@ -51,7 +52,7 @@ def shipped_model(name: str) -> ModelDocument | None:
     """The shipped model with the dimensions of a model of the hub, or None."""
     if len(name) > _LONGEST_NAME:
         return None
-    if (Path(name) / "config.json").is_file():
+    if is_there(Path(name) / "config.json"):
         return str(Path(name) / "config.json")
     facts = shipped_facts("hub_names")
     short = name.rstrip("/").rpartition("/")[2].lower()

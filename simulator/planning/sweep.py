@@ -105,7 +105,7 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
             self._lock()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
         except InputError:
             self._close()
@@ -115,8 +115,9 @@ class Journal:
         assert self._file is not None
         self._file.truncate(num_bytes)
 
-    def _unwritable(self, error: OSError) -> InputError:
-        return InputError.single("--out", f"cannot be written: {error.strerror}", str(self.path))
+    def _unwritable(self, error: OSError | ValueError) -> InputError:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return InputError.single("--out", f"cannot be written: {reason}", str(self.path))
 
     def __exit__(
         self,

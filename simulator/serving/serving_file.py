@@ -9,6 +9,7 @@ from typing import Any
 from simulator.described.documents import read_yaml, validated, with_changes
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
+from simulator.files import is_there
 from simulator.serving.described import ServingJob
 
 
@@ -46,5 +47,5 @@ def _resolved(deployment: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             rule, hint = "must be a name or a path", "for example llama3.1-70b or h100-sxm-80gb"
             raise InputError.single(f"deployment.{field}", rule, name, hint)
         beside = folder / name
-        resolved[field] = load(beside if beside.is_file() else name)
+        resolved[field] = load(beside if is_there(beside) else name)
     return resolved

@@ -84,9 +84,6 @@ def attempt(reader: str, sample: Sample, seconds: float = MOST_SECONDS) -> Attem
         except InputError as error:
             str(error)
             found = Attempt(Outcome.REFUSED)
-        except OSError as error:  # commands name the file and say the reason
-            named = error.filename is not None
-            found = Attempt(Outcome.REFUSED) if named else _fault(Outcome.EXCEPTION, error)
         except LateRefusalError as error:
             found = Attempt(Outcome.LATE, re.sub(r"\d+|'.*?'", "N", str(error))[:200], str(error))
         except BugError as error:
@@ -168,6 +165,7 @@ def guarded_process(folder: Path) -> Iterator[None]:
     shutil.copytree(IMPORTED / "recipes", folder, dirs_exist_ok=True)
     os.chdir(folder)
     os.environ["COLUMNS"] = "80"
+    os.environ["CLUSTERSIM_TRACEBACK"] = "1"
     sys.addaudithook(_WATCH.notice)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:

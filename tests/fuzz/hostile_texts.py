@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from simulator.described.documents import SafeLoader
 from tests.fuzz.readers import Sample
 
 MARK = "executed"
@@ -159,7 +160,7 @@ def _value(content: bytes, draw: random.Random) -> bytes:
     """A value of a JSON or YAML document replaced, removed, renamed, nested or written twice."""
     is_json = content.lstrip()[:1] in (b"{", b"[")
     try:
-        document = json.loads(content) if is_json else yaml.safe_load(content)
+        document = json.loads(content) if is_json else yaml.load(content, SafeLoader)
     except (ValueError, yaml.YAMLError, RecursionError, AttributeError, TypeError, KeyError):
         return _word(content, draw)
     if not isinstance(document, dict | list) or not document:

@@ -25,7 +25,7 @@ import yaml
 import simulator as sim
 from simulator.cli.app import BUG, main
 from simulator.cli.options import note_doubts_on, parse_assignments
-from simulator.described.documents import parse_yaml
+from simulator.described.documents import SafeLoader, parse_yaml
 from simulator.described.job import Job
 from simulator.described.load import load_model, load_profile, read_schedule_file
 from simulator.errors import InputError
@@ -136,7 +136,7 @@ def _read_format(name: str) -> Callable[[Path], object]:
         given = _GIVEN[zlib.crc32(path.read_bytes()) % len(_GIVEN)]
         job, report = FORMATS[name].read([path], given)
         str(report)
-        printed = yaml.safe_load(yaml.safe_dump(dict(job.document), sort_keys=False))
+        printed = yaml.load(yaml.safe_dump(dict(job.document), sort_keys=False), SafeLoader)
         assert sim.load_job(printed).document == job.document, "an imported job is another one"
         return job
 
@@ -239,7 +239,7 @@ def run_command(words: list[str]) -> int:
     said = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
         try:
-            main(["--traceback", *words] if words[:1] != ["--traceback"] else words)
+            main(words)
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 0
     if code == BUG:

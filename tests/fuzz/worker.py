@@ -24,6 +24,8 @@ _WALL_LIMIT_S = 600.0
 _CPU_LIMIT_S = 60 * MOST_SECONDS
 """A process that is at one text for so long is ended; to make a finding small takes hundreds of
 attempts, and a new process loads modules first."""
+_IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""A disk takes ten times as long to write a text as a reader to read it."""
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,7 +48,7 @@ def _work(connection: Connection, counts: SynchronizedArray[int], seed: int) -> 
         if find_spec(reader.needs or "sys") is not None:
             samples_of(name)
     known: set[str] = set()
-    with tempfile.TemporaryDirectory() as folder, guarded_process(Path(folder)):
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY) as folder, guarded_process(Path(folder)):
         while (block := connection.recv()) is not None:
             for number in range(block.first, block.end):
                 counts[-1] = number

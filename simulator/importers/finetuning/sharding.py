@@ -20,7 +20,7 @@ from simulator.described.load import load_model
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
-from simulator.files import read_text
+from simulator.files import is_there, read_text
 from simulator.importers.assembly import Draft, Given, flat, parse_mapping
 from simulator.importers.deepspeed import (
     completed,
@@ -179,7 +179,7 @@ def _deepspeed_settings(settings: Settings, beside: Beside) -> tuple[str, Mappin
         return _DEEPSPEED, inside
     name = str(settings.get(_DEEPSPEED))
     for path in (beside.folder / name, beside.folder / Path(name).name):
-        if path.is_file():
+        if is_there(path):
             text = read_text(path, "give a ds_config.json of DeepSpeed")
             return name, flat(parse_mapping(text, str(path)), str(path))
     facts = shipped_facts("importers/deepspeed_files")

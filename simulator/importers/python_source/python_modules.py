@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
-from simulator.files import read_text
+from simulator.files import is_there, read_text
 
 _MOST_MODULES = 40
 """Files of a package that one configuration leads to."""
@@ -122,10 +122,10 @@ def _add_imports(module: Module, node: ast.ImportFrom) -> None:
         return
     for alias in node.names:
         inner = folder / f"{alias.name}.py"
-        if inner.is_file():
+        if is_there(inner):
             module.beside[alias.asname or alias.name] = inner
         for file in (folder.with_suffix(".py"), folder / "__init__.py"):
-            if file.is_file() and not inner.is_file():
+            if is_there(file) and not is_there(inner):
                 module.imports[alias.asname or alias.name] = (file, alias.name)
                 break
 

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from simulator.errors import InputError
 
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
-_OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n")
+_OPERATOR = re.compile(r"&&|\|\||;;|[;|&\n]")
 _CLOSING = {"(": ")", "{": "}"}
 
 
@@ -91,7 +91,8 @@ class _Scanner:
             return ""
         if (self._in_test or self._word == "[[") and self._word != "]]":
             return "\n" if self._text[self._at] == "\n" else ""
-        return next((o for o in _OPERATORS if self._text.startswith(o, self._at)), "")
+        found = _OPERATOR.match(self._text, self._at)
+        return found[0] if found else ""
 
     def _end_word(self) -> None:
         if self._in_word:

@@ -30,6 +30,7 @@ from simulator.described.faults import NO_SUCH_FIELD
 from simulator.described.job import Job
 from simulator.described.load import job_file, job_from_document
 from simulator.errors import Fault, InputError
+from simulator.files import is_there
 from simulator.planning.search.space import searchable_job
 
 _FILE = "give a YAML file of offers and workloads"
@@ -251,7 +252,7 @@ def _job_document(asked: Offers, workload: str, file: Path | None) -> tuple[Mapp
         return given, str(file or "")
     folder = file.parent if file is not None else Path()
     beside = folder / given
-    path = beside if beside.exists() else job_file(Path(given))
+    path = beside if is_there(beside) else job_file(Path(given))
     return read_yaml(path, "give a job as YAML, or the name of a shipped one"), str(path)
 
 

@@ -239,7 +239,7 @@ def _opened(path: Path) -> TraceFile | NsightExport:
     try:
         with path.open("rb") as file:
             is_database = file.read(len(SIGNATURE)) == SIGNATURE
-    except OSError as error:
+    except (OSError, ValueError) as error:
         hint = "give a trace of torch.profiler; record it with export_chrome_trace"
         raise InputError.single("", why_unreadable(error), hint=hint, file=str(path)) from error
     return NsightExport(path) if is_database else TraceFile(path)

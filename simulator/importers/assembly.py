@@ -7,6 +7,7 @@ for. The document that results leaves defaults out, as a person would.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, InputError
-from simulator.files import strict_json
+from simulator.files import read_text, strict_json
 from simulator.importers.settings import Rules, Settings, plain_names, sort_out
 
 _MAX_DEPTH = 50
@@ -48,6 +49,16 @@ def parse_mapping(text: str, origin: str, wanted: str = "") -> dict[str, Any]:
         rule = "must be a mapping of settings"
         raise InputError.single("", rule, file=origin, hint=wanted)
     return values
+
+
+def read_flat(path: str | Path, wanted: str = "") -> dict[str, Any]:
+    """The settings of a JSON, TOML or YAML file in one mapping, nested keys joined by dots.
+
+    Raises:
+        InputError: It cannot be read, or is no mapping; ``wanted`` says what to give.
+    """
+    origin = str(path)
+    return flat(parse_mapping(read_text(Path(path), wanted), origin, wanted), origin)
 
 
 def _parsed(
@@ -141,6 +152,14 @@ class Draft:
     global_batch: int | None = None
     micro_batch: int | None = None
     seq_len: int | None = None
+
+    def set_batch(self, given: Given, micro: int | None, steps: int | None) -> None:
+        """Sequences at a time, and per step of so many microbatches where the ranks are known."""
+        self.micro_batch = given.micro_batch or micro
+        copies = math.prod(self.plan.get(degree, 1) for degree in ("tp", "pp", "cp"))
+        ranks = (given.gpus or self.gpus or 0) // copies
+        if self.micro_batch and ranks:
+            self.global_batch = self.micro_batch * ranks * (steps or 1)
 
 
 def finished(

@@ -26,7 +26,7 @@ class Format:
     Attributes:
         name: As ``clustersim import`` has it.
         reader: The function that reads them, as ``module:function`` of this room; it is loaded
-            when a file is read.
+            when a file is read, and keeps what :meth:`read` promises.
         framework: What the files belong to, in words.
         file: What a file is, in words.
         metavar: What stands for it in the help.
@@ -74,7 +74,7 @@ _ENTRIES = (
     ),
     Format(
         name="deepspeed",
-        reader="finetuning.trainer:read_deepspeed_files",
+        reader="finetuning.trainer_files:read_deepspeed_files",
         framework="DeepSpeed",
         file="A ds_config.json, and TrainingArguments that it is used with.",
         metavar="CONFIG.json",
@@ -109,7 +109,7 @@ _ENTRIES = (
     ),
     Format(
         name="axolotl",
-        reader="finetuning.axolotl:read_axolotl_files",
+        reader="finetuning.trainer_files:read_axolotl_files",
         framework="axolotl",
         file="A YAML, and the DeepSpeed JSON that it names.",
         metavar="CONFIG.yaml",
@@ -118,7 +118,7 @@ _ENTRIES = (
     ),
     Format(
         name="llamafactory",
-        reader="finetuning.llamafactory:read_llamafactory_files",
+        reader="finetuning.trainer_files:read_llamafactory_files",
         framework="LLaMA-Factory",
         file="A YAML or JSON, and the DeepSpeed JSON that it names.",
         metavar="CONFIG.yaml",

@@ -7,11 +7,15 @@ looked up among the shipped models (``simulator/facts/hub_names.yaml``).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from simulator.described.huggingface.config_file import read_huggingface_config
 from simulator.described.load import model_names
 from simulator.described.model import Model
+from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.files import is_there
 from simulator.importers.assembly import Given
@@ -67,6 +71,21 @@ def shipped_model(name: str) -> ModelDocument | None:
         if shorter == short:
             return None
         short = shorter
+
+
+def configured_model(
+    settings: Settings, config: Mapping[str, Any], name: str, section: str
+) -> dict[str, Any] | None:
+    """The model that a section of a file describes as a ``config.json`` would.
+
+    What is wrong with it are faults of the section; the model is None then.
+    """
+    try:
+        model, _ = read_huggingface_config(config, name)
+    except InputError as error:
+        settings.faults += [replace(f, path=f"{section}.{f.path}") for f in error.faults]
+        return None
+    return model_document(model)
 
 
 def model_document(model: Model) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.files import read_text
-from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.finetuning.sharding import (
     STACK_OF,
     fsdp_offload,
@@ -42,27 +41,16 @@ PRECISIONS: Mapping[Any, str] = MappingProxyType(
 
 
 def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
-    """The job of an accelerate configuration, of TrainingArguments, or of both.
-
-    Args:
-        paths: The files; what two of them say must agree.
-        given: The model, the sequence length, and what else the files leave open.
-
-    Raises:
-        InputError: A file is none of these, two contradict each other, a setting costs
-            something that is not modelled, or something is missing.
-    """
+    """The job of an accelerate configuration, of TrainingArguments, or of both if they agree."""
     settings = Settings(_together(paths), "accelerate")
     kind = _kind(settings)
     draft = Draft(model=given.model, stack=STACK_OF[kind])
     draft.gpus = given.gpus or settings.whole("num_processes")
     ranks = draft.gpus or 0
     tp = settings.whole("parallelism_config.parallelism_config_tp_size", default=1, least=1)
-    shared = _context_parallelism(settings)
-    cp = shared["cp"]
     draft.plan = {
         "tp": tp,
-        **shared,
+        **_context_parallelism(settings),
         **_sharding(settings, kind, ranks // tp),
         "recompute": _recomputation(settings),
         "precision": _precision(settings),
@@ -73,14 +61,11 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     if settings.switch("torch_compile"):
         draft.facts = dict.fromkeys(FUSED_BY_COMPILER, True)
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length", least=1)
-    _batch(settings, draft, given, ranks // (tp * cp))
-    return finished(
-        draft,
-        settings,
-        option_rules("accelerate"),
-        given,
-        " and ".join(str(path) for path in paths),
-    )
+    micro = settings.whole("per_device_train_batch_size", "train_batch_size", least=1)
+    steps = "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"
+    draft.set_batch(given, micro, settings.whole(*steps, default=None))
+    origin = " and ".join(str(path) for path in paths)
+    return finished(draft, settings, option_rules("accelerate"), given, origin)
 
 
 def _context_parallelism(settings: Settings) -> dict[str, Any]:
@@ -113,12 +98,10 @@ def _together(paths: Sequence[str | Path]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for path in paths:
-        origin = str(path)
-        found = flat(parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED), origin)
-        for key, value in found.items():
+        for key, value in read_flat(path, _WANTED).items():
             if key in values and values[key] != value:
                 rule = f"is {values[key]!r} in another file"
-                raise InputError.single(key, rule, value, "remove it from one of them", origin)
+                raise InputError.single(key, rule, value, "remove it from one of them", str(path))
             values[key] = value
     return values
 
@@ -171,13 +154,3 @@ def _precision(settings: Settings) -> str:
     if found == "fp32" and settings.switch("tf32"):
         return "tf32"
     return found
-
-
-def _batch(settings: Settings, draft: Draft, given: Given, dp: int) -> None:
-    draft.micro_batch = settings.whole("per_device_train_batch_size", "train_batch_size", least=1)
-    steps = settings.whole(
-        "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps", default=None
-    )
-    micro = given.micro_batch or draft.micro_batch
-    if micro and dp:
-        draft.global_batch = micro * dp * (steps or 1)

@@ -37,16 +37,7 @@ _PROGRAMS = {"swift": False, "megatron": True}
 
 
 def read_swift_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
-    """The job of a launch script or of arguments of ms-swift, and a report on them.
-
-    Args:
-        paths: The script, YAML or JSON, and the ``ds_config.json`` that it names.
-        given: What the user says beside it.
-
-    Raises:
-        InputError: It is no such file, an argument costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of a script or of arguments of ms-swift, and of the DeepSpeed JSON they name."""
     origin = str(paths[0])
     text = read_text(Path(origin), _WANTED)
     if Path(origin).suffix in (".json", ".yaml", ".yml"):

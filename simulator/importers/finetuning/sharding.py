@@ -20,8 +20,8 @@ from simulator.described.load import load_model
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
-from simulator.files import is_there, read_text
-from simulator.importers.assembly import Draft, Given, flat, parse_mapping
+from simulator.files import is_there
+from simulator.importers.assembly import Draft, Given, read_flat
 from simulator.importers.deepspeed import (
     completed,
     deepspeed_facts,
@@ -81,10 +81,7 @@ def files_beside(paths: Sequence[str | Path], wanted: str) -> Beside:
     Raises:
         InputError: One of them is no configuration.
     """
-    read = {}
-    for path in paths[1:]:
-        origin = str(path)
-        read[origin] = flat(parse_mapping(read_text(Path(path), wanted), origin, wanted), origin)
+    read = {str(path): read_flat(path, wanted) for path in paths[1:]}
     return Beside(Path(paths[0]).parent, read)
 
 
@@ -180,8 +177,7 @@ def _deepspeed_settings(settings: Settings, beside: Beside) -> tuple[str, Mappin
     name = str(settings.get(_DEEPSPEED))
     for path in (beside.folder / name, beside.folder / Path(name).name):
         if is_there(path):
-            text = read_text(path, "give a ds_config.json of DeepSpeed")
-            return name, flat(parse_mapping(text, str(path)), str(path))
+            return name, read_flat(path, "give a ds_config.json of DeepSpeed")
     facts = shipped_facts("importers/deepspeed_files")
     for pattern, values in facts["files"].items():
         if re.fullmatch(pattern, Path(name).name):

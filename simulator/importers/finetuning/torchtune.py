@@ -16,9 +16,8 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
-from simulator.files import read_text
 from simulator.importers.adapter_settings import torchtune_adapters
-from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER
 from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, shipped_model
 from simulator.importers.interpolation import resolved
@@ -30,19 +29,9 @@ _ALONE = "single_device"
 
 
 def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of a torchtune recipe, and a report on its settings.
-
-    Args:
-        path: A recipe's YAML.
-        given: GPUs and sequence length, and what else the file leaves open.
-
-    Raises:
-        InputError: It is no such file or trains nothing, a setting costs something that is not
-            modelled, or something is missing.
-    """
+    """The job of a torchtune recipe."""
     origin = str(path)
-    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
-    settings = Settings(resolved(flat(values, origin), given.definitions), "torchtune")
+    settings = Settings(resolved(read_flat(path, _WANTED), given.definitions), "torchtune")
     settings.define(given.definitions)
     if f"optimizer.{_COMPONENT}" not in settings.keys:
         rule = "is not a recipe of training: it has no optimizer"
@@ -111,9 +100,7 @@ def _offload(settings: Settings) -> dict[str, Any]:
 
 
 def _batch(settings: Settings, draft: Draft, given: Given) -> None:
-    draft.micro_batch = given.micro_batch or settings.whole("batch_size", default=None, least=1)
+    micro = settings.whole("batch_size", default=None, least=1)
     steps = settings.whole("gradient_accumulation_steps", default=1, least=1)
-    ranks = (draft.gpus or 0) // draft.plan["tp"]
-    if draft.micro_batch and ranks:
-        draft.global_batch = draft.micro_batch * ranks * steps
+    draft.set_batch(given, micro, steps)
     settings.assumed.append("every sequence is assumed to have the given length")

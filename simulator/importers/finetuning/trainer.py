@@ -8,29 +8,21 @@ Source: transformers 4.40 to 5.x, TrainingArguments, as facts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from simulator.described.foreign_config import ImportReport
-from simulator.described.job import Job
-from simulator.files import read_text
 from simulator.importers.adapter_settings import adapter_fields
-from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.deepspeed import read_deepspeed_config
+from simulator.importers.assembly import Draft, Given
 from simulator.importers.finetuning.sharding import (
     Beside,
     add_deepspeed,
-    files_beside,
     fsdp_offload,
     fsdp_sharding,
     kind_of_sharding,
 )
 from simulator.importers.hub_models import named_model
-from simulator.importers.settings import Settings, option_rules, option_table, spellings_table
+from simulator.importers.settings import Settings, option_table, spellings_table
 
-_WANTED = "give TrainingArguments as YAML or JSON"
 _SPELLINGS = spellings_table("trainer", "spellings")
 FUSED_BY_COMPILER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
 """What torch.compile fuses of a model."""
@@ -53,31 +45,6 @@ class Defaults:
     length: int | None = None
     precision: str = "fp32"
     recomputes: bool = False
-
-
-def read_deepspeed_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
-    """The job of a ``ds_config.json``, alone or with the TrainingArguments it is used with.
-
-    Args:
-        paths: The configuration, and TrainingArguments as JSON or YAML, which say what it leaves
-            to the trainer ("auto").
-        given: The model, GPUs and sequence length, and what else the files leave open.
-
-    Raises:
-        InputError: One is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
-    if len(paths) == 1:
-        return read_deepspeed_config(paths[0], given)
-    beside = files_beside((paths[1], paths[0]), _WANTED)
-    origin = str(paths[1])
-    text = read_text(Path(paths[1]), _WANTED)
-    settings = Settings(flat(parse_mapping(text, origin, _WANTED), origin), "TrainingArguments")
-    draft = trainer_draft(settings, given, beside, Defaults())
-    return finished(
-        draft, settings, option_rules("trainer"), given,
-        " and ".join(str(path) for path in paths), beside.keys,
-    )  # fmt: skip
 
 
 def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: Defaults) -> Draft:
@@ -220,9 +187,5 @@ def _batch(settings: Settings, draft: Draft, given: Given, defaults: Defaults) -
     micro = settings.whole(*_SPELLINGS["micro"], default=None, least=1)
     if micro is None and not given.micro_batch:
         settings.assumed.append(f"{defaults.micro} sequences per microbatch, the trainer's default")
-    draft.micro_batch = given.micro_batch or micro or defaults.micro
-    dp = (draft.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
-    steps = _accumulation(settings)
-    if dp:
-        draft.global_batch = draft.micro_batch * dp * steps
+    draft.set_batch(given, micro or defaults.micro, _accumulation(settings))
     settings.assumed.append("every sequence is assumed to have the largest length of the settings")

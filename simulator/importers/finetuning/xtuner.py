@@ -28,16 +28,7 @@ _MODEL = ("model.llm.pretrained_model_name_or_path", "pretrained_model_name_or_p
 
 
 def read_xtuner_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of an XTuner configuration, and a report on its settings.
-
-    Args:
-        path: A Python file.
-        given: The GPUs, and what else the file leaves open.
-
-    Raises:
-        InputError: It is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of an XTuner configuration."""
     origin = str(path)
     names, notes = read_python_settings(Path(path))
     if "model" not in names:
@@ -91,13 +82,10 @@ def _plan(settings: Settings) -> dict[str, Any]:
 
 def _batch(settings: Settings, draft: Draft, given: Given) -> None:
     micro = settings.whole("batch_size", "train_dataloader.batch_size", default=None, least=1)
-    draft.micro_batch = given.micro_batch or micro
     steps = settings.whole(
         "accumulative_counts", "optim_wrapper.accumulative_counts", default=1, least=1
     )
-    ranks = (draft.gpus or 0) // draft.plan["cp"]
-    if draft.micro_batch and ranks:
-        draft.global_batch = draft.micro_batch * ranks * (steps or 1)
+    draft.set_batch(given, micro, steps)
     if not settings.switch("pack_to_max_length"):
         settings.assumed.append(
             "every sequence is assumed to have the largest length of the settings"

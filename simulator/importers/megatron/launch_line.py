@@ -46,17 +46,7 @@ _EXPERTS = (
 
 
 def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job that a Megatron-LM launch script starts, and a report on its options.
-
-    Args:
-        path: A shell script, or a file that holds a single launch line.
-        given: What the user says beside it.
-
-    Raises:
-        InputError: It is no such script, an option costs something that is not modelled,
-            or something is missing.
-        UnsupportedError: It trains a network of another sort.
-    """
+    """The job that a launch script of Megatron-LM starts, or a single launch line."""
     origin = str(path)
     script = _functional_test(path) or read_launch_file(path, given.definitions, _WANTED)
     launcher, name, words = _launch(script, origin)

@@ -50,17 +50,7 @@ _MIXES: Mapping[str, Mapping[str, object]] = MappingProxyType(
 
 
 def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of a recipe, and a report on its settings.
-
-    Args:
-        path: A YAML file of NeMo 1 or of Megatron-Bridge, or ``FILE.py:FUNCTION`` of a recipe in
-            Python.
-        given: What the user says beside it.
-
-    Raises:
-        InputError: It is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of a YAML of NeMo 1 or Megatron-Bridge, or of ``FILE.py:FUNCTION``."""
     origin = str(path)
     is_python = ".py:" in origin or Path(origin).suffix == ".py"
     known, notes = read_python_recipe(origin) if is_python else (_yaml(origin, given), [])

@@ -15,8 +15,7 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.files import read_text
-from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
+from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.hub_models import named_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.megatron.megatron_core import megatron_draft
@@ -28,19 +27,9 @@ _MODULES = ("pre_trainer", "sft_trainer", "post_trainer")
 
 
 def read_primus_experiment(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of a Primus experiment, and a report on its settings.
-
-    Args:
-        path: The experiment's YAML.
-        given: The GPUs, and what else the file leaves open.
-
-    Raises:
-        InputError: It is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of a Primus experiment."""
     origin = str(path)
-    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
-    known = resolved(flat(values, origin), given.definitions)
+    known = resolved(read_flat(path, _WANTED), given.definitions)
     module = next((m for m in _MODULES if f"modules.{m}.framework" in known), None)
     if module is None:
         rule = "has no modules.pre_trainer with a framework"

@@ -32,16 +32,7 @@ _FLASH = ("flash", "flash_triton")
 
 
 def read_neox_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
-    """The job of GPT-NeoX's files, and a report on their settings.
-
-    Args:
-        paths: The files; what a later one says counts.
-        given: The GPUs, and what else the files leave open.
-
-    Raises:
-        InputError: They are no such files, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of GPT-NeoX's files; what a later one says counts."""
     settings = Settings(_together(paths), "GPT-NeoX")
     settings.define(given.definitions)
     tp = settings.whole("model_parallel_size", default=1) or 1

@@ -9,19 +9,16 @@ Source: llm-foundry 0.1 to 0.22 and Composer's FSDP configuration, as facts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from simulator.described.foreign_config import ImportReport
-from simulator.described.huggingface.config_file import read_huggingface_config
 from simulator.described.job import Job
-from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.adapter_settings import peft_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.finetuning.sharding import fsdp_sharding
-from simulator.importers.hub_models import ModelDocument, model_document, named_model
+from simulator.importers.hub_models import ModelDocument, configured_model, named_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.settings import Settings, option_rules, option_table
 
@@ -36,16 +33,7 @@ _IMPLEMENTATIONS = {"flash": "flash", "triton": "flash", "torch": "unfused", "fl
 
 
 def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of an llm-foundry configuration, and a report on its settings.
-
-    Args:
-        path: A YAML of its ``train.py``.
-        given: The GPUs, and what else the file leaves open.
-
-    Raises:
-        InputError: It is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of a YAML of llm-foundry's ``train.py``."""
     origin = str(path)
     values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
     inner = values.get("parameters")
@@ -121,9 +109,4 @@ def _model(settings: Settings, given: Given, name: str) -> ModelDocument | None:
         for key, value in {**attention, "kv_n_heads": groups}.items()
         if value is not None
     }
-    try:
-        model, _ = read_huggingface_config({"model_type": "mpt", **config}, name)
-    except InputError as error:
-        settings.faults += [replace(fault, path=f"model.{fault.path}") for fault in error.faults]
-        return None
-    return model_document(model)
+    return configured_model(settings, {"model_type": "mpt", **config}, name, "model")

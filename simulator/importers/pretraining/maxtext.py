@@ -31,16 +31,7 @@ _NO_MODEL = (None, "default")
 
 
 def read_maxtext_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of a MaxText configuration, and a report on its settings.
-
-    Args:
-        path: A YAML, or a script that starts MaxText with ``KEY=VALUE`` words.
-        given: The devices, and what else the file leaves open.
-
-    Raises:
-        InputError: It is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of a YAML of MaxText, or of a script that starts it with ``KEY=VALUE`` words."""
     origin = str(path)
     text = read_text(Path(path), _WANTED)
     gpus, notes = None, []

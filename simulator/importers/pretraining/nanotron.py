@@ -7,17 +7,13 @@ Source: nanotron 0.4, ``config``, as facts.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from simulator.described.foreign_config import ImportReport
-from simulator.described.huggingface.config_file import read_huggingface_config
 from simulator.described.job import Job
-from simulator.errors import InputError
-from simulator.files import read_text
-from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.hub_models import model_document
+from simulator.importers.assembly import Draft, Given, finished, read_flat
+from simulator.importers.hub_models import configured_model
 from simulator.importers.settings import Settings, option_rules, option_table
 
 _WANTED = "give a YAML of nanotron"
@@ -29,19 +25,9 @@ _NETWORK = (
 
 
 def read_nanotron_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of a nanotron configuration, and a report on its settings.
-
-    Args:
-        path: A YAML.
-        given: What the user says beside it.
-
-    Raises:
-        InputError: It is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of a nanotron configuration."""
     origin = str(path)
-    values = parse_mapping(read_text(Path(path), _WANTED), origin, _WANTED)
-    settings = Settings(flat(values, origin), "nanotron")
+    settings = Settings(read_flat(path, _WANTED), "nanotron")
     settings.define(given.definitions)
     degrees = {
         name: settings.whole(f"parallelism.{key}", default=1) or 1
@@ -55,11 +41,9 @@ def read_nanotron_config(path: str | Path, given: Given) -> tuple[Job, ImportRep
     draft.gpus = dp * copies if dp else None
     draft.plan = {**degrees, **_plan(settings, degrees)}
     draft.seq_len = settings.whole("tokens.sequence_length", default=None, least=1)
-    draft.micro_batch = settings.whole("tokens.micro_batch_size", default=None, least=1)
+    micro = settings.whole("tokens.micro_batch_size", default=None, least=1)
     steps = settings.whole("tokens.batch_accumulation_per_replica", default=1, least=1)
-    ranks = (given.gpus or draft.gpus or 0) // copies
-    micro = given.micro_batch or draft.micro_batch
-    draft.global_batch = micro * ranks * steps if micro and ranks else None
+    draft.set_batch(given, micro, steps)
     return finished(draft, settings, option_rules("nanotron"), given, origin)
 
 
@@ -100,9 +84,4 @@ def _model(settings: Settings, name: str) -> dict[str, Any] | None:
         settings.fault(f"{_MODEL}.is_starcoder2_config", rule, value=True, hint=hint)
         return None
     known = {key: value for key, value in inner.items() if value is not None}
-    try:
-        model, _ = read_huggingface_config({"model_type": family, **known}, name)
-    except InputError as error:
-        settings.faults += [replace(f, path=f"{_MODEL}.{f.path}") for f in error.faults]
-        return None
-    return model_document(model)
+    return configured_model(settings, {"model_type": family, **known}, name, _MODEL)

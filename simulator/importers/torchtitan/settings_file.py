@@ -52,17 +52,7 @@ EAGER_LOSS = "cross_entropy", "eager"
 
 
 def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
-    """The job of a torchtitan configuration, and a report on its settings.
-
-    Args:
-        path: A TOML or JSON file, or ``FILE.py:FUNCTION`` of a registry in Python, which is
-            read and never run.
-        given: The GPUs, and what else the file leaves open.
-
-    Raises:
-        InputError: It is no such file, a setting costs something that is not modelled, or
-            something is missing.
-    """
+    """The job of a torchtitan configuration; a registry in Python is read and never run."""
     origin = str(path)
     file, colon, function = origin.rpartition(":") if ".py:" in origin else (origin, "", "")
     notes: list[str] = []

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from simulator.described.plan.stack import Stack
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "simulator"
 MODULES = {
@@ -200,6 +202,36 @@ def test_no_module_imports_itself_in_a_circle():
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+MOST_READERS = {"tp": 15, "zero": 12}
+"""Files that may ask a plan for a field on which much depends; the others ask ``choices``."""
+
+MOST_READERS_OF_STACKS = 20
+"""Files that may ask a stack what it does; the others ask ``choices``."""
+
+
+def attributes_of(path: Path, owner: str) -> set[str]:
+    """What a file reads of names or attributes that are called like the owner."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and ast.unparse(node.value).rpartition(".")[2] in (owner, f"_{owner}")
+    }
+
+
+@pytest.mark.parametrize(("field", "most"), MOST_READERS.items())
+def test_few_files_ask_a_plan_what_follows_from_its_choices(field, most):
+    readers = [m for m, path in MODULES.items() if field in attributes_of(path, "plan")]
+    assert len(readers) <= most, readers
+
+
+def test_few_files_ask_a_stack_what_follows_from_the_choices():
+    facts = set(Stack.model_fields)
+    readers = [m for m, path in MODULES.items() if facts & attributes_of(path, "stack")]
+    assert len(readers) <= MOST_READERS_OF_STACKS, readers
 
 
 @pytest.mark.parametrize(("library", "rooms"), LIBRARY_ROOMS.items())

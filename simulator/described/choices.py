@@ -15,7 +15,13 @@ from simulator.described.cluster.kernel_parameters import FlashKernel
 from simulator.described.plan.allocator_settings import AllocatorSettings
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
 from simulator.described.plan.plan_blocks import WrittenSchedule
-from simulator.described.plan.stack import GradPrecision, Offloading, SelectivePolicy, ShardingUnits
+from simulator.described.plan.stack import (
+    ExpertWaits,
+    GradPrecision,
+    Offloading,
+    SelectivePolicy,
+    ShardingUnits,
+)
 from simulator.schedule import ScheduleInfo, schedule_info
 from simulator.schedule.registry import implied_schedule
 from simulator.schedule.written import written_schedule
@@ -129,6 +135,16 @@ class Choices:
         """Host time after every update that the device waits for [s]."""
         return self._stack.step_host_s
 
+    @property
+    def host_work_per_launch(self) -> float:
+        """Host work of launching a kernel of the model, over that of launching one alone."""
+        return self._stack.host_work_per_launch
+
+    @property
+    def expert_waits(self) -> ExpertWaits:
+        """When the host waits for the device to learn how many tokens experts get."""
+        return self._stack.expert_waits
+
     # What data-parallel ranks shard, reduce and gather.
 
     @property
@@ -155,6 +171,16 @@ class Choices:
     def hands_out_weights(self) -> bool:
         """Whether ranks keep whole weights, of which others update a part."""
         return self.shards_states and not self.shards_weights
+
+    @property
+    def zero_in_pipeline(self) -> int:
+        """The highest ZeRO stage that runs inside a pipeline."""
+        return self._stack.zero_in_pipeline
+
+    @property
+    def shards_matrices(self) -> bool:
+        """Whether a rank's part is rows of matrices, and not a part of a flat buffer."""
+        return self._stack.shards_matrices
 
     @property
     def updates_whole_parameters(self) -> bool:

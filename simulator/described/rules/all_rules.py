@@ -154,9 +154,9 @@ def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
     if plan.pp == 1 or plan.zero == 0:
         return
     hint = "use plan.zero: 1, or plan.pp: 1"
-    if plan.zero > plan.stack.zero_in_pipeline:
+    if plan.zero > job.choices.zero_in_pipeline:
         rule = (
-            f"the plan's stack runs ZeRO {plan.stack.zero_in_pipeline} at most inside a pipeline "
+            f"the plan's stack runs ZeRO {job.choices.zero_in_pipeline} at most inside a pipeline "
             "(DeepSpeed's engine refuses more: its pipeline accumulates gradients over "
             "microbatches)"
         )

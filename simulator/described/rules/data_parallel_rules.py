@@ -117,7 +117,7 @@ def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
     if not job.choices.reduces_to_shards or shards <= 1:
         return
     hint = "use plan.zero: 0, or plan.optimizer: adam"
-    if plan.optimizer in _LOOKS_AT and not plan.stack.shards_matrices:
+    if plan.optimizer in _LOOKS_AT and not job.choices.shards_matrices:
         rule = (
             f"needs {_LOOKS_AT[plan.optimizer]}, but the plan's stack shards a flat buffer; "
             f"ZeRO {plan.zero} of DeepSpeed, Megatron and FSDP1 runs element-wise optimizers only"

@@ -33,7 +33,7 @@ def tensor_grid_faults(job: Job) -> Iterator[Fault]:
         return
     yield from _sizes_divide(job, grid)
     yield from _layers_without_a_grid(job)
-    yield from _options_without_a_grid(plan)
+    yield from _options_without_a_grid(job)
 
 
 def determinism_faults(job: Job) -> Iterator[Fault]:
@@ -101,17 +101,17 @@ def _layers_without_a_grid(job: Job) -> Iterator[Fault]:
             yield Fault("plan.tp_method", rule, method, "use plan.tp_method: 1d")
 
 
-def _options_without_a_grid(plan: Plan) -> Iterator[Fault]:
-    method = plan.tp_method
+def _options_without_a_grid(job: Job) -> Iterator[Fault]:
+    plan, method = job.plan, job.plan.tp_method
     if plan.sequence_parallel:
         rule = f"divides what plan.tp_method: {method} already divides"
         yield Fault("plan.sequence_parallel", rule, True, "remove it")
     if plan.cp > 1:
         rule = f"cannot be combined with plan.tp_method: {method}, which keeps sequences whole"
         yield Fault("plan.cp", rule, plan.cp, "use plan.cp: 1, or plan.tp_method: 1d")
-    if plan.zero == 3:
+    if job.choices.shards_weights:
         rule = f"runs in no framework together with plan.tp_method: {method}"
-        yield Fault("plan.zero", rule, plan.zero, "use plan.zero: 2 or less")
+        yield Fault("plan.zero", rule, 3, "use plan.zero: 2 or less")
     if plan.optimizer not in _ELEMENT_WISE:
         rule = f"is not modelled if plan.tp_method: {method} divides matrices along both axes"
         yield Fault("plan.optimizer", rule, plan.optimizer, "use adam, sgd or sgd-momentum")

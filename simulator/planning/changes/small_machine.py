@@ -134,7 +134,7 @@ def _rungs(job: Job) -> Iterator[Rung]:
     if batch.micro_batch > 1:
         words = "one sequence at a time, with as many more microbatches"
         yield Rung("accumulation", Change(words, {"batch.micro": 1}))
-    if job.dp > 1 and plan.zero < 3:
+    if job.dp > 1 and not job.choices.shards_weights:
         yield Rung("shards", Change("sharding over the GPUs (FSDP)", {"plan.zero": 3}))
     if plan.optimizer == "adam":
         yield Rung("8-bit states", Change("8-bit Adam", {"plan.optimizer": "adam-8bit"}))

@@ -68,7 +68,7 @@ def _variant(job: Job, words: str, entry: Mapping[str, Any], values: Mapping[str
 
 def _values_by_name(job: Job, step_s: float) -> dict[str, Any]:
     """What stands in the list in braces."""
-    work = job.plan.stack.host_work_per_launch
+    work = job.choices.host_work_per_launch
     return {
         "{all_gpus}": f"0-{job.cluster.gpus - 1}" if job.cluster.gpus > 1 else 0,
         "{gpus_per_node}": job.cluster.profile.network.scale_up.gpus,

@@ -76,7 +76,7 @@ def expert_waits(
         timer: What each piece takes.
         hiding: Which exchanges are hidden.
     """
-    asks, experts = job.plan.stack.expert_waits, job.model.experts
+    asks, experts = job.choices.expert_waits, job.model.experts
     asked_at = next((i for i, piece in enumerate(layer.pieces) if _needs_sizes(piece)), None)
     if asks == "none" or asked_at is None or experts is None:
         return None

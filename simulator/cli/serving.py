@@ -68,7 +68,7 @@ def run(
     if plot is not None:
         from simulator.plots.serving import draw_serving
 
-        draw_serving(_title(job), served.steps, plot)
+        draw_serving(_title(job), served.steps[0], plot)
         note(f"wrote {plot}")
     if as_json:
         print_json(answers.to_dict())
@@ -156,14 +156,18 @@ def capacity(
 
     job = _read(file, changes)
     deployment = job.deployment
-    one = deployment.model_copy(update={"gpus": deployment.ranks})
-    found = largest_rate(one, job.workload)
-    replicas = None if rate is None or not found.rate else int(-(-rate // found.rate))
+    # A pool for prompts and the replicas that it feeds only grow together.
+    unit = deployment
+    if deployment.prefill is None:
+        unit = deployment.model_copy(update={"gpus": deployment.ranks})
+    found = largest_rate(unit, job.workload)
+    copies = deployment.all_gpus // unit.all_gpus
+    wanted = None if rate is None or not found.rate else int(-(-rate // found.rate))
     document: dict[str, Any] = {
         "rate_per_replica": found.rate,
-        "rate": found.rate * deployment.replicas,
-        "gpus_per_replica": deployment.ranks,
-        "gpus": None if replicas is None else replicas * deployment.ranks,
+        "rate": found.rate * copies,
+        "gpus_per_replica": unit.all_gpus,
+        "gpus": None if wanted is None else wanted * unit.all_gpus,
         "answers_of_a_replica": found.answers and found.answers.to_dict(),
     }
     if as_json:
@@ -171,8 +175,8 @@ def capacity(
     else:
         lines = [
             ("requests/s that a replica sustains", f"{found.rate:.3g}"),
-            ("GPUs per replica", str(deployment.ranks)),
-            (f"requests/s that {deployment.gpus} GPUs sustain", f"{document['rate']:.3g}"),
+            ("GPUs per replica", str(unit.all_gpus)),
+            (f"requests/s that {deployment.all_gpus} GPUs sustain", f"{document['rate']:.3g}"),
         ]
         if rate is not None:
             needed = document["gpus"]
@@ -193,7 +197,8 @@ def _read(file: Path, changes: Sequence[str] | None) -> ServingJob:
 
 def _title(job: ServingJob) -> str:
     d = job.deployment
-    return f"{d.model.name} on {d.gpus} x {d.profile.name}, {d.engine}, tp {d.tp}, pp {d.pp}"
+    pool = f" + {d.prefill.gpus} for prompts" if d.prefill else ""
+    return f"{d.model.name} on {d.gpus}{pool} x {d.profile.name}, {d.engine}, tp {d.tp}, pp {d.pp}"
 
 
 def _lines(answers: Answers) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ One event per engine step, on the same models and hardware profiles as training.
 :mod:`.step_time`       how long a step takes
 :mod:`.engine`          steps of one replica, one after another
 :mod:`.cluster`         replicas behind a router
+:mod:`.handovers`       prompts computed apart, whose keys and values cross the links
 :mod:`.answers`         throughput, TTFT, TPOT, goodput, money
 :mod:`.bearable_rate`   the largest rate, the fewest GPUs, the best split
 :mod:`.serving_file`    a YAML file becomes a deployment and a workload

@@ -68,7 +68,7 @@ def answers_of(served: Served, deployment: Deployment, workload: Workload) -> An
     counted = requests[int(workload.warm_up_share * len(requests)) :]
     good = sum(1 for request in counted if is_good(request, workload.objective)) / len(counted)
     price = deployment.usd_per_gpu_hour
-    usd_per_s = None if price is None else price * deployment.gpus / _SECONDS_PER_HOUR
+    usd_per_s = None if price is None else price * deployment.all_gpus / _SECONDS_PER_HOUR
     return Answers(
         requests_per_s=len(requests) / span_s,
         output_tokens_per_s=output / span_s,

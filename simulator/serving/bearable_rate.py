@@ -51,13 +51,16 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
     """The largest Poisson rate at which enough requests keep to the objective, within 3 %.
 
     Doubles until it breaks, then halves the gap. Replicas behind a router are alike, so one of
-    them is asked and its rate multiplied.
+    them is asked and its rate multiplied, unless a pool for prompts feeds them all.
 
     Raises:
         InputError: The objective sets no limit, so every rate would do.
     """
     _need_a_limit(workload)
-    one = deployment.model_copy(update={"gpus": deployment.ranks})
+    one, copies = deployment, 1
+    if deployment.prefill is None:
+        copies = deployment.replicas
+        one = deployment.model_copy(update={"gpus": deployment.ranks})
     good, answers, rate = 0.0, None, _FIRST_RATE
     bad = None
     while bad is None and rate < _MOST_RATE:
@@ -74,7 +77,7 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
             low, good, answers = rate, rate, found
         else:
             high = rate
-    return Bearable(good * deployment.replicas, answers)
+    return Bearable(good * copies, answers)
 
 
 def ranked_splits(job: ServingJob) -> list[Choice]:

@@ -15,6 +15,7 @@ from simulator.serving.cache_memory import MemoryPlan, memory_plan
 from simulator.serving.defaults import engine_defaults, limits_of, scheduler_name
 from simulator.serving.described import Deployment, Workload
 from simulator.serving.engine import Replica, Step
+from simulator.serving.handovers import Handovers
 from simulator.serving.request import Request
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch
@@ -27,15 +28,15 @@ class Served:
 
     Attributes:
         requests: All requests with their times.
-        replicas: Who served them.
-        memory: The plan of a rank's memory.
-        steps: Steps of the first replica, if they were recorded.
+        replicas: Who served them; those for prompts only come last.
+        memory: The plan of a rank's memory, of those that make tokens.
+        steps: Steps of each replica, if they were recorded.
     """
 
     requests: Sequence[Request]
     replicas: Sequence[Replica]
     memory: MemoryPlan
-    steps: Sequence[Step]
+    steps: Sequence[Sequence[Step]]
 
 
 def serve(
@@ -52,7 +53,7 @@ def serve(
         deployment: What runs where.
         workload: The traffic.
         requests: The requests themselves, where the caller has them.
-        record: Whether to keep the steps of the first replica.
+        record: Whether to keep the steps of all replicas.
         step_time: Seconds of a batch; by default from the deployment's kernels.
 
     Raises:
@@ -61,75 +62,108 @@ def serve(
     """
     requests = requests_of(workload) if requests is None else requests
     longest = max((r.prompt_tokens + r.output_tokens for r in requests), default=1)
+    # Who arrives as soon as somebody is done, or as soon as blocks are free.
+    waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
+    replicas, memory = _pool(deployment, longest, step_time, waits_for_ends=waits_for_ends)
+    between = None
+    if deployment.prefill:
+        pool = deployment.prefill_deployment
+        prompts, _ = _pool(pool, longest, step_time, waits_for_ends=waits_for_ends)
+        between = Handovers(deployment, prompts, replicas, requests)
+        replicas = [*replicas, *prompts]
+    if record:
+        for replica in replicas:
+            replica.steps_taken = []
+    front_s = engine_defaults(deployment).host.front_s if deployment.has_front_end else 0.0
+    _run(replicas, between, requests, workload.arrivals.users, deployment.routing, front_s)
+    return Served(requests, replicas, memory, [r.steps_taken or () for r in replicas])
+
+
+def _pool(
+    deployment: Deployment,
+    longest: int,
+    step_time: Callable[[Batch], StepSeconds] | None,
+    *,
+    waits_for_ends: bool,
+) -> tuple[list[Replica], MemoryPlan]:
+    """All replicas of a deployment, idle, and the memory of one of their ranks."""
     limits = limits_of(deployment, longest)
     memory = memory_plan(deployment, limits)
     if longest > memory.blocks * memory.block_tokens:
         rule = f"a request of {longest} tokens does not fit in the cache"
         tokens = memory.blocks * memory.block_tokens
         raise InputError.single("workload", rule, hint=f"it holds {tokens} tokens")
-    known = engine_defaults(deployment)
-    keeps = known.prefix_caching if deployment.prefix_caching is None else deployment.prefix_caching
+    said = deployment.prefix_caching
+    keeps = engine_defaults(deployment).prefix_caching if said is None else said
     step_time = step_time or StepTime(deployment)
-    steps: list[Step] = []
-    replicas = []
-    for index in range(deployment.replicas):
-        cache = BlockCache(memory.blocks, memory.block_tokens, keeps_prefixes=keeps)
-        replicas.append(
-            Replica(
-                SCHEDULERS[scheduler_name(deployment)](limits, cache),
-                step_time,
-                plans_ahead=limits.plans_ahead,
-                is_closed_loop=bool(workload.arrivals.users),
-                record=steps.append if record and index == 0 else None,
-            )
-        )
-    _run(
-        replicas,
-        requests,
-        users=workload.arrivals.users,
-        routing=deployment.routing,
-        front_s=known.host.front_s if deployment.has_front_end else 0.0,
+    make = SCHEDULERS[scheduler_name(deployment)]
+    caches = (
+        BlockCache(memory.blocks, memory.block_tokens, keeps_prefixes=keeps)
+        for _ in range(deployment.replicas)
     )
-    return Served(requests, replicas, memory, steps)
+    replicas = [
+        Replica(
+            make(limits, cache),
+            step_time,
+            plans_ahead=limits.plans_ahead,
+            waits_for_ends=waits_for_ends,
+        )
+        for cache in caches
+    ]
+    return replicas, memory
 
 
 def _run(
     replicas: Sequence[Replica],
+    between: Handovers | None,
     requests: Sequence[Request],
-    *,
     users: int,
     routing: str,
     front_s: float,
 ) -> None:
-    """One event per step: arrivals and ends of steps in order of time.
+    """One event per step: arrivals, ends of steps and of handovers in order of time.
 
     With ``users``, a request arrives when one before it is done.
     """
-    route = _ROUTES[routing](replicas)
+    entry = len(between.answers) if between else 0
+    route = _ROUTES[routing](replicas[entry:])
     ends: list[tuple[float, int]] = []
     coming = iter(requests)
     first = itertools.islice(coming, users) if users else coming
     pending = [(request.arrival_s + front_s, request.number, request) for request in first]
     heapq.heapify(pending)
-    while pending or ends:
+    moved_s = math.inf
+    while pending or ends or moved_s < math.inf:
         step_end_s = ends[0][0] if ends else math.inf
-        now_s = min(step_end_s, pending[0][0] if pending else math.inf)
+        now_s = min(step_end_s, pending[0][0] if pending else math.inf, moved_s)
         woken = []
         # Who arrives as a step ends is there for the next one.
         while pending and pending[0][0] <= now_s:
             request = heapq.heappop(pending)[2]
-            index = route(request)
-            replicas[index].arrive(request)
+            index = entry + route(request)
+            replicas[index].arrive(between.prompt_of(request) if between else request)
             woken.append(index)
+        if between:
+            for source, target in between.arrivals(now_s):
+                woken += [entry + source, target]
         while ends and ends[0][0] <= now_s:
             index = heapq.heappop(ends)[1]
             done = replicas[index].finish_step()
             woken.append(index)
-            for request in itertools.islice(coming, len(done) if users else 0):
+            is_prompt = between is not None and index >= entry
+            ended = between.take(done, index - entry) if between and is_prompt else len(done)
+            for request in itertools.islice(coming, ended if users else 0):
                 request.arrival_s = now_s
                 heapq.heappush(pending, (now_s + front_s, request.number, request))
+        if between:
+            between.start(now_s)
+            moved_s = between.next_end_s
         quiet_until_s = _next_arrival_s(replicas, pending, users)
-        for index in dict.fromkeys(woken):
+        # Prompts first: what they begin now may be handed over next.
+        for index in sorted(set(woken), reverse=True):
+            if between and index < entry:
+                prompts_s = min(replica.end_s for replica in between.prompts)
+                quiet_until_s = min(quiet_until_s, moved_s, prompts_s)
             replica = replicas[index]
             before = replica.end_s
             replica.wake(now_s, quiet_until_s)

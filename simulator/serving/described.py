@@ -49,6 +49,27 @@ class Speculation(Spec):
         return acceptance
 
 
+class PrefillPool(Spec):
+    """GPUs that compute prompts only and hand their keys and values to those that make tokens."""
+
+    gpus: Count
+    """GPUs of all its replicas together."""
+    tp: Count = 1
+    """Ranks that share every head and product."""
+    pp: Count = 1
+    """Pipeline stages."""
+    max_tokens: CountOrZero = 0
+    """Tokens of a step; 0 is the engine's own."""
+
+    @field_validator("pp")
+    @classmethod
+    def _fills_whole_replicas(cls, pp: int, info: ValidationInfo) -> int:
+        gpus, tp = info.data.get("gpus"), info.data.get("tp")
+        if gpus and tp and gpus % (tp * pp):
+            raise ValueError(f"tp x pp must divide the {gpus} GPUs")
+        return pp
+
+
 class Deployment(Spec):
     """A model on GPUs behind an engine; settings left out are the engine's own."""
 
@@ -57,7 +78,7 @@ class Deployment(Spec):
     profile: HardwareProfile
     """The system."""
     gpus: Count
-    """GPUs of all replicas together."""
+    """GPUs of all replicas together, those of ``prefill`` not counted."""
     engine: Engine = "vllm"
     """Whose scheduler, defaults and overheads hold."""
     version: str = ""
@@ -107,6 +128,9 @@ class Deployment(Spec):
     """Whether steps of answers only are launched as one graph."""
     routing: Routing = "round-robin"
     """Which replica gets a request."""
+    prefill: PrefillPool | None = None
+    """Prefill apart from decode: these GPUs compute prompts, ``gpus`` make the tokens after the
+    first. By default each replica does both."""
     speculation: Speculation | None = None
     """Drafts; by default every token is made alone."""
     usd_per_gpu_hour: _Positive | None = None
@@ -121,6 +145,18 @@ class Deployment(Spec):
     def replicas(self) -> int:
         """Copies of the model."""
         return self.gpus // self.ranks
+
+    @property
+    def all_gpus(self) -> int:
+        """GPUs of both pools."""
+        return self.gpus + (self.prefill.gpus if self.prefill else 0)
+
+    @property
+    def prefill_deployment(self) -> Deployment:
+        """The pool that computes prompts as a deployment of its own."""
+        assert self.prefill is not None
+        alone = {"prefill": None, "speculation": None, "attention_dp": 1, "kv_blocks": 0}
+        return self.model_copy(update={**alone, **dict(self.prefill), "ep": 1})
 
     @field_validator("model")
     @classmethod

@@ -37,8 +37,7 @@ class Replica:
         scheduler: Who forms batches.
         step_time: Seconds of a batch.
         plans_ahead: Whether a step is scheduled while another runs.
-        is_closed_loop: Whether somebody arrives as soon as somebody is done.
-        record: Called with each step, if given.
+        waits_for_ends: Whether somebody arrives as soon as somebody is done.
     """
 
     def __init__(
@@ -47,14 +46,14 @@ class Replica:
         step_time: Callable[[Batch], StepSeconds],
         *,
         plans_ahead: bool,
-        is_closed_loop: bool = False,
-        record: Callable[[Step], None] | None = None,
+        waits_for_ends: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self._step_time = step_time
         self._plans_ahead = plans_ahead
-        self._record = record
-        self._is_closed_loop = is_closed_loop
+        self.steps_taken: list[Step] | None = None
+        """Each step as it ran; None keeps none."""
+        self._waits_for_ends = waits_for_ends
         self._flying: Batch | None = None
         self._planned: tuple[Batch, StepSeconds, float, int] | None = None
         self._start_s = 0.0
@@ -93,8 +92,8 @@ class Replica:
         assert batch is not None
         self._flying, self.end_s = None, float("inf")
         self.scheduler.complete(batch, now_s)
-        if self._record is not None:
-            self._note(batch, now_s)
+        if self.steps_taken is not None:
+            self.steps_taken.append(self._step(batch, now_s))
         return batch.finished
 
     def _start(self, now_s: float) -> None:
@@ -134,7 +133,8 @@ class Replica:
     def _frees_a_place(self) -> bool:
         """Whether somebody may be admitted or arrive because the running step ends."""
         flying = self._flying
-        is_awaited = self._is_closed_loop or bool(self.scheduler.waiting)
+        scheduler = self.scheduler
+        is_awaited = self._waits_for_ends or bool(scheduler.waiting or scheduler.received)
         return is_awaited and flying is not None and bool(flying.finished)
 
     def _repeated(self, batch: Batch, first: StepSeconds, now_s: float) -> tuple[int, StepSeconds]:
@@ -162,18 +162,15 @@ class Replica:
         mean = batch.decode_context / batch.decodes
         return mean / self.scheduler.limits.tokens_per_step
 
-    def _note(self, batch: Batch, now_s: float) -> None:
-        assert self._record is not None
+    def _step(self, batch: Batch, now_s: float) -> Step:
         scheduler = self.scheduler
-        self._record(
-            Step(
-                self._start_s,
-                now_s,
-                batch.decodes,
-                sum(chunk.tokens for chunk in batch.chunks),
-                len(scheduler.running),
-                len(scheduler.waiting),
-                scheduler.used_share,
-                len(batch.preempted),
-            )
+        return Step(
+            self._start_s,
+            now_s,
+            batch.decodes,
+            sum(chunk.tokens for chunk in batch.chunks),
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.used_share,
+            len(batch.preempted),
         )

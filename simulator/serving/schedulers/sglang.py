@@ -48,6 +48,19 @@ class Sglang(Scheduler):
         """Reach the socket; the scheduler looks there every ``receive_steps`` of answers."""
         self._unseen.append(request)
 
+    def reserve(self, request: Request) -> bool:
+        """Take the tokens of a prompt, if those of answers to come fit beside them.
+
+        Source: ``disaggregation/decode.py``, ``DecodePreallocQueue``.
+        """
+        answer = min(request.output_tokens, _CLIPPED_ANSWER_TOKENS)
+        kept = self._tokens_to_come() + answer if self.running else 0
+        tokens = request.known_tokens
+        if self.waiting or self._unseen or tokens + kept > self.tree.available_tokens:
+            return False
+        self._held[request] = tokens
+        return self.tree.take(tokens)
+
     @property
     def load(self) -> int:
         """Requests that run or wait, seen or not."""

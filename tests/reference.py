@@ -24,7 +24,7 @@ from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
 from simulator.facts import shipped_facts
 from simulator.planning.distribution.sampled_steps import StepDistribution, StragglerScale
 from simulator.planning.distribution.step_sampler import Control
-from simulator.planning.offers.offers_schema import offers_schema
+from simulator.planning.offers.offers_file import offers_schema
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.verdict import Advice, WhatIf

@@ -14,7 +14,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Picture, quantity
+from simulator.cli.options import AsJson, Picture, command_group, quantity
 from simulator.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -34,12 +34,11 @@ def complete_algorithm(incomplete: str) -> list[str]:
 
 def build_collective_group() -> typer.Typer:
     """The ``collective`` commands."""
-    group = typer.Typer(
-        name="collective", no_args_is_help=True, help="Show collectives, chunk by chunk."
+    return command_group(
+        "collective",
+        "Show collectives, chunk by chunk.",
+        {"list": list_algorithms, "show": show_collective},
     )
-    group.command("list")(list_algorithms)
-    group.command("show")(show_collective)
-    return group
 
 
 def list_algorithms(*, as_json: AsJson = False) -> None:

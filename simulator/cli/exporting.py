@@ -8,21 +8,23 @@ from typing import Annotated
 import typer
 
 from simulator.cli.console import counting, note
-from simulator.cli.options import Changes, JobFile, read_job
+from simulator.cli.options import Changes, JobFile, command_group, read_job
 from simulator.errors import InputError
 from simulator.files import write_whole
 
 
 def build_export_group() -> typer.Typer:
     """The ``export`` commands."""
-    group = typer.Typer(
-        name="export", no_args_is_help=True, help="Export jobs to other frameworks."
+    return command_group(
+        "export",
+        "Export jobs to other frameworks.",
+        {
+            "megatron": export_megatron,
+            "deepspeed": export_deepspeed,
+            "torchtitan": export_torchtitan,
+            "chakra": export_chakra,
+        },
     )
-    group.command("megatron")(export_megatron)
-    group.command("deepspeed")(export_deepspeed)
-    group.command("torchtitan")(export_torchtitan)
-    group.command("chakra")(export_chakra)
-    return group
 
 
 def export_megatron(job_file: JobFile, changes: Changes = None) -> None:

@@ -128,8 +128,13 @@ def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
         InputError: Neither this machine nor the package knows the name, or the file is wrong.
     """
     from simulator.described.huggingface.config_file import read_huggingface_config
-    from simulator.importers.hub_cache import cached_config, hub_cache_folder, is_hub_name
-    from simulator.importers.hub_models import model_document, shipped_model
+    from simulator.importers.hub_models import (
+        cached_config,
+        hub_cache_folder,
+        is_hub_name,
+        model_document,
+        shipped_model,
+    )
 
     if not is_hub_name(config):
         model, report = read_huggingface_config(config)

@@ -17,7 +17,7 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, complete_model
+from simulator.cli.options import AsJson, command_group, complete_model
 from simulator.errors import InputError
 from simulator.files import is_there
 from simulator.units import format_count
@@ -30,13 +30,11 @@ _WIDTHS = ("layers", "hidden", "heads", "vocab")
 
 def build_models_group() -> typer.Typer:
     """The ``models`` commands."""
-    group = typer.Typer(
-        name="models", no_args_is_help=True, help="List and show shipped models; count parameters."
+    return command_group(
+        "models",
+        "List and show shipped models; count parameters.",
+        {"list": list_models, "show": show_model, "count": count_parameters},
     )
-    group.command("list")(list_models)
-    group.command("show")(show_model)
-    group.command("count")(count_parameters)
-    return group
 
 
 def list_models(*, as_json: AsJson = False) -> None:

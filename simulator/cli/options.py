@@ -1,4 +1,4 @@
-"""Which arguments do several commands share?"""
+"""Which arguments do several commands share, and how are commands grouped?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.files import PICTURES, is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
@@ -83,6 +83,14 @@ AskedRisk = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def command_group(name: str, help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
+    """A command that only holds others, by their names."""
+    group = typer.Typer(name=name, no_args_is_help=True, help=help)
+    for each, function in commands.items():
+        group.command(each)(function)
+    return group
 
 
 def read_job(path: Path, assignments: Sequence[str] | None) -> Job:

@@ -17,7 +17,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, Picture, complete_schedule
+from simulator.cli.options import AsJson, Changes, Picture, command_group, complete_schedule
 from simulator.cli.schedules_of_job import compare_steps, print_lines, refuse_sizes, show_step
 from simulator.errors import InputError
 from simulator.files import write_whole
@@ -77,13 +77,11 @@ _NEVER_DRAINS = "never drains; the step time is that of as many microbatches in 
 
 def build_schedule_group() -> typer.Typer:
     """The ``schedule`` commands."""
-    group = typer.Typer(
-        name="schedule", no_args_is_help=True, help="Show and compare pipeline schedules."
+    return command_group(
+        "schedule",
+        "Show and compare pipeline schedules.",
+        {"list": list_schedules, "show": show_schedule, "compare": compare_schedules},
     )
-    group.command("list")(list_schedules)
-    group.command("show")(show_schedule)
-    group.command("compare")(compare_schedules)
-    return group
 
 
 def list_schedules(*, as_json: AsJson = False) -> None:

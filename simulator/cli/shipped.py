@@ -20,7 +20,13 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, complete_profile, file_to_write, parse_assignments
+from simulator.cli.options import (
+    AsJson,
+    command_group,
+    complete_profile,
+    file_to_write,
+    parse_assignments,
+)
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.units import format_bytes
@@ -43,14 +49,16 @@ ProfileName = Annotated[
 
 def build_profile_group() -> typer.Typer:
     """The ``profile`` commands."""
-    group = typer.Typer(
-        name="profile", no_args_is_help=True, help="List, show, check and make hardware profiles."
+    return command_group(
+        "profile",
+        "List, show, check and make hardware profiles.",
+        {
+            "list": list_profiles,
+            "show": show_profile,
+            "check": check_profiles,
+            "new": new_profile,
+        },
     )
-    group.command("list")(list_profiles)
-    group.command("show")(show_profile)
-    group.command("check")(check_profiles)
-    group.command("new")(new_profile)
-    return group
 
 
 def list_profiles(*, as_json: AsJson = False) -> None:
@@ -277,7 +285,7 @@ def schema(name: Annotated[SchemaName, typer.Argument(help="The kind of file.")]
 def schema_text(name: SchemaName) -> str:
     """The JSON schema of a kind of file, as text that ends in a newline."""
     from simulator.described import json_schemas as schemas
-    from simulator.planning.offers.offers_schema import offers_schema
+    from simulator.planning.offers.offers_file import offers_schema
 
     builders: dict[SchemaName, Callable[[], dict[str, Any]]] = {
         SchemaName.JOB: schemas.job_schema,

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from simulator.described.job import Job
-from simulator.described.lengths import Lengths
+from simulator.described.variation import Lengths
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult

@@ -7,7 +7,7 @@ pipeline, memory, comparison, links, roofline       one step
 sweep, goodput, variant_comparison, distribution    many steps
 offer_intervals                                     offers side by side
 serving                                             requests of a serving run
-schedule, schedule_lanes                            orders of a pipeline
+schedule                                            orders of a pipeline
 bus_bandwidth, kernel_fit, measured_timeline        predictions beside measurements
 machines/                                           systems, placements, steps of a collective
 """

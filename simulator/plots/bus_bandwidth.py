@@ -24,26 +24,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow, bus_share
 from simulator.plots import style
-from simulator.plots.style import (
-    BLUE,
-    GREEN,
-    GRID,
-    INK,
-    ORANGE,
-    PALE_INK,
-    PURPLE,
-    SKY,
-    SMALL_PT,
-    VERMILLION,
-    WIDTH_IN,
-    add_axes_in,
-    add_heading,
-    add_legend,
-    add_title,
-    legend_height_in,
-    new_figure,
-    words,
-)
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Point
@@ -56,16 +36,14 @@ _ROOM = 1.18
 """Height of a panel over its largest value."""
 _MEASURED, _PREDICTED = style.INK, style.VERMILLION
 
-_COLORS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY)
-
 _FIT_LEFT_IN, _GAP_IN, _FIT_TOP_IN, _FIT_BETWEEN_IN = 0.75, 0.75, 0.95, 0.7
 
 _CURVES_IN, _STRIP_IN, _STRIP_GAP_IN = 2.3, 0.75, 0.12
 
 _LABEL_IN = 0.52
 
-_CLOSE_PCT, _FARTHEST_PCT = 25.0, 100.0
-"""Errors that count as close are on a band; larger ones than the second stand at the edge."""
+_CLOSE_PCT = 25.0
+"""Errors that count as close are on a band."""
 
 Group = tuple[int, int]
 """GPUs that take part, and the nodes they are in."""
@@ -229,19 +207,19 @@ def build_collective_fit_figure(points: Sequence[Point], title: str) -> Figure:
     columns = min(2, len(kinds))
     rows = -(-len(kinds) // columns)
     panel_in = _CURVES_IN + _STRIP_GAP_IN + _STRIP_IN
-    height_in = _FIT_TOP_IN + rows * (panel_in + _FIT_BETWEEN_IN) + legend_height_in(handles)
-    figure = new_figure(height_in)
-    add_title(figure, title, _subtitle(points), left=_FIT_LEFT_IN)
-    width_in = (WIDTH_IN - _FIT_LEFT_IN - 0.2 - (columns - 1) * _GAP_IN) / columns
+    height_in = _FIT_TOP_IN + rows * (panel_in + _FIT_BETWEEN_IN) + style.legend_height_in(handles)
+    figure = style.new_figure(height_in)
+    style.add_title(figure, title, _subtitle(points), left=_FIT_LEFT_IN)
+    width_in = (style.WIDTH_IN - _FIT_LEFT_IN - 0.2 - (columns - 1) * _GAP_IN) / columns
     for index, kind in enumerate(kinds):
         row, column = divmod(index, columns)
         left = _FIT_LEFT_IN + column * (width_in + _GAP_IN)
         top = _FIT_TOP_IN + row * (panel_in + _FIT_BETWEEN_IN)
         own = [point for point in points if point.row.kind == kind]
-        curves = add_axes_in(figure, left=left, top=top, width=width_in, height=_CURVES_IN)
+        curves = style.add_axes_in(figure, left=left, top=top, width=width_in, height=_CURVES_IN)
         below = top + _CURVES_IN + _STRIP_GAP_IN
-        strip = add_axes_in(figure, left=left, top=below, width=width_in, height=_STRIP_IN)
-        add_heading(curves, words(kind))
+        strip = style.add_axes_in(figure, left=left, top=below, width=width_in, height=_STRIP_IN)
+        style.add_heading(curves, style.words(kind))
         for group in groups:
             members = sorted(
                 (point for point in own if _group(point.row) == group),
@@ -250,7 +228,7 @@ def build_collective_fit_figure(points: Sequence[Point], title: str) -> Figure:
             _draw_curves(curves, members, colors[group])
             _draw_errors(strip, members, colors[group])
         _finish(curves, strip, own)
-    add_legend(figure, handles, left=_FIT_LEFT_IN)
+    style.add_legend(figure, handles, left=_FIT_LEFT_IN)
     return figure
 
 
@@ -265,8 +243,8 @@ def _group_name(group: Group) -> str:
 
 def _colors(groups: Sequence[Group]) -> dict[Group, str]:
     """Distinct colours; shades of one safe map where there are many groups."""
-    if len(groups) <= len(_COLORS):
-        return dict(zip(groups, _COLORS, strict=False))
+    if len(groups) <= len(style.SERIES):
+        return dict(zip(groups, style.SERIES, strict=False))
     shades = mpl.colormaps["viridis"]
     last = len(groups) - 1
     return {group: to_hex(shades(0.95 * index / last)) for index, group in enumerate(groups)}
@@ -295,7 +273,7 @@ def _draw_curves(axes: Axes, members: Sequence[Point], color: str) -> None:
 
 def _draw_errors(axes: Axes, members: Sequence[Point], color: str) -> None:
     sizes = [point.row.num_bytes for point in members]
-    errors = [max(-_FARTHEST_PCT, min(_FARTHEST_PCT, 100 * point.error)) for point in members]
+    errors = [style.error_at_edge(100 * point.error) for point in members]
     axes.plot(
         sizes, errors, ls="", marker="o", ms=4, mfc=color, mec="white", mew=0.5, clip_on=False
     )
@@ -306,20 +284,16 @@ def _finish(curves: Axes, strip: Axes, points: Sequence[Point]) -> None:
     for axes in (curves, strip):
         axes.yaxis.set_label_coords(-_LABEL_IN / _width_in(axes), 0.5)
         show_sizes(axes, (min(sizes) / 2, max(sizes) * 2))
-        axes.grid(axis="both", color=GRID, lw=0.6)
+        axes.grid(axis="both", color=style.GRID, lw=0.6)
     curves.set_yscale("log")
     curves.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     curves.tick_params(labelbottom=False)
-    curves.set_ylabel("bus bandwidth [GB/s]", fontsize=SMALL_PT, color=INK)
-    strip.set_xlabel("message size", fontsize=SMALL_PT, color=INK)
+    curves.set_ylabel("bus bandwidth [GB/s]", fontsize=style.SMALL_PT, color=style.INK)
+    strip.set_xlabel("message size", fontsize=style.SMALL_PT, color=style.INK)
     farthest = max(abs(100 * point.error) for point in points)
-    limit = next((limit for limit in (10.0, 25.0, 50.0) if farthest <= limit), _FARTHEST_PCT)
-    strip.set_ylim(-limit, limit)
-    strip.set_yticks([-limit, 0, limit])
-    strip.axhspan(-_CLOSE_PCT, _CLOSE_PCT, color=GRID, alpha=0.35, lw=0)
-    strip.axhline(0, color=PALE_INK, lw=0.8)
-    strip.set_ylabel("error [%]", fontsize=SMALL_PT, color=INK)
+    style.show_errors(strip, farthest, _CLOSE_PCT)
+    strip.set_ylabel("error [%]", fontsize=style.SMALL_PT, color=style.INK)
 
 
 def _width_in(axes: Axes) -> float:
-    return float(axes.get_position().width * WIDTH_IN)
+    return float(axes.get_position().width * style.WIDTH_IN)

@@ -36,6 +36,8 @@ from simulator.program.ir import Category, Kind, Owner
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+SERIES = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY)
+"""Colours of series without one of their own, in this order."""
 
 INK = "#222222"
 """Text and marks."""
@@ -49,6 +51,8 @@ TITLE_PT, TEXT_PT, SMALL_PT = 12.0, 10.0, 9.0
 """Font sizes [pt]."""
 PNG_DPI = 160
 """Resolution of bitmaps."""
+_FARTHEST_PCT = 100.0
+"""Largest error that an axis of errors shows."""
 
 KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
     {
@@ -364,6 +368,20 @@ def name_rows(axes: Axes, names: Sequence[str], row_pt: float, *, centre: float 
     axes.set_yticks([row + centre for row in shown], [names[row] for row in shown])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+
+
+def show_errors(axes: Axes, farthest_pct: float, close_pct: float) -> None:
+    """Make the vertical axis one of errors [%] to both sides of zero, with a band of close ones."""
+    limit = next((edge for edge in (10.0, 25.0, 50.0) if farthest_pct <= edge), _FARTHEST_PCT)
+    axes.set_ylim(-limit, limit)
+    axes.set_yticks([-limit, 0, limit])
+    axes.axhspan(-close_pct, close_pct, color=GRID, alpha=0.35, lw=0)
+    axes.axhline(0, color=PALE_INK, lw=0.8)
+
+
+def error_at_edge(error_pct: float) -> float:
+    """Where such an axis shows an error [%]; those beyond its largest range stand at the edge."""
+    return max(-_FARTHEST_PCT, min(_FARTHEST_PCT, error_pct))
 
 
 def show_seconds(axis: Axis, longest_s: float, name: str = "time", *, ticks: int = 8) -> None:

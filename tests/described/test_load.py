@@ -25,7 +25,7 @@ from simulator.described.load import (
 )
 from simulator.described.rules.profile_rules import profile_faults
 from simulator.errors import InputError
-from simulator.planning.offers.offers_schema import offers_schema
+from simulator.planning.offers.offers_file import offers_schema
 
 JOB = """
     model: llama3.1-8b

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from simulator.cli import main
-from simulator.importers.hub_cache import cached_config, hub_cache_folder, is_hub_name
+from simulator.importers.hub_models import cached_config, hub_cache_folder, is_hub_name
 
 CONFIG = {
     "model_type": "llama",

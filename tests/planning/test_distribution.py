@@ -14,15 +14,14 @@ import pytest
 import simulator as sim
 from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job
-from simulator.described.lengths import Lengths
-from simulator.described.variation import ExpertVariation, Variation
+from simulator.described.variation import ExpertVariation, Lengths, Variation
 from simulator.engine.des import simulate_program
 from simulator.engine.sampled_replay import Pipelines
 from simulator.errors import InputError
 from simulator.planning.distribution import step_sampler
+from simulator.planning.distribution.drawn_jitter import largest_of_normals
 from simulator.planning.distribution.drawn_microbatches import DrawnMicrobatches
 from simulator.planning.distribution.drawn_routing import RoutingTables
-from simulator.planning.distribution.order_statistics import largest_of_normals
 from simulator.planning.distribution.sampled_steps import step_distribution
 from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category, Program, Scope

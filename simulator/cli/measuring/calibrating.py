@@ -22,7 +22,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.measuring.calibrating_gpu import gpu
 from simulator.cli.measuring.calibrating_runs import runs
-from simulator.cli.options import AsJson, Picture, complete_profile, quantity
+from simulator.cli.options import AsJson, Picture, command_group, complete_profile, quantity
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
@@ -44,15 +44,15 @@ _LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
 
 def build_calibrate_group() -> typer.Typer:
     """The ``calibrate`` commands."""
-    group = typer.Typer(
-        name="calibrate",
-        no_args_is_help=True,
-        help="Make hardware profiles from your own measurements.",
+    return command_group(
+        "calibrate",
+        "Make hardware profiles from your own measurements.",
+        {
+            "gpu": gpu,
+            "collectives": collectives,
+            "runs": runs,
+        },
     )
-    group.command("gpu")(gpu)
-    group.command("collectives")(collectives)
-    group.command("runs")(runs)
-    return group
 
 
 def collectives(  # noqa: PLR0917 - typer's way of declaring options

@@ -20,7 +20,7 @@ from simulator.cli.console import (
     text_columns,
 )
 from simulator.cli.measuring.validating_torch import torch
-from simulator.cli.options import AsJson, complete_profile
+from simulator.cli.options import AsJson, command_group, complete_profile
 from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import whole_file
@@ -46,15 +46,17 @@ class Report(Protocol):
 
 def build_validate_group() -> typer.Typer:
     """The ``validate`` commands."""
-    group = typer.Typer(
-        name="validate", no_args_is_help=True, help="Compare predictions with measurements."
+    return command_group(
+        "validate",
+        "Compare predictions with measurements.",
+        {
+            "published": published,
+            "collectives": collectives,
+            "kernels": kernels,
+            "serving": serving,
+            "torch": torch,
+        },
     )
-    group.command("published")(published)
-    group.command("collectives")(collectives)
-    group.command("kernels")(kernels)
-    group.command("serving")(serving)
-    group.command("torch")(torch)
-    return group
 
 
 def published(

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from simulator.errors import InputError
-from simulator.importers.shell.shell_functions import Functions
 from simulator.importers.shell.shell_language import (
     MAX_LETTERS,
     Command,
     Expansion,
+    Functions,
     commands_of,
     too_long,
 )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.described.job import Job
-from simulator.described.lengths import Lengths
+from simulator.described.variation import Lengths
 from simulator.planning.drawn_lengths import padded_multiple
 
 Floats = NDArray[np.float64]

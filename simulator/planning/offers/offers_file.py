@@ -28,6 +28,7 @@ from simulator.described.campaign import Checkpoint, Failures, Power, Site, Toke
 from simulator.described.documents import merged, read_yaml, validated, with_changes
 from simulator.described.faults import NO_SUCH_FIELD
 from simulator.described.job import Job
+from simulator.described.json_schemas import DIALECT, job_schema, schema_of
 from simulator.described.load import job_file, job_from_document
 from simulator.errors import Fault, InputError
 from simulator.files import is_there
@@ -312,3 +313,30 @@ def _moved(fault: Fault, workload: str, offer: str) -> Fault:
     else:
         path = f"workloads.{workload}.job.{fault.path}"
     return Fault(path, fault.rule, fault.value, fault.hint)
+
+
+def offers_schema() -> dict[str, Any]:
+    """JSON schema of a file of offers and workloads."""
+    schema, job = schema_of(Offers), job_schema()
+    blocks = schema["$defs"]
+    blocks |= {name: block for name, block in job["$defs"].items() if name not in blocks}
+    blocks["Job"] = {
+        "type": "object",
+        "description": "A job; its cluster, where it has one, is replaced by each offer's.",
+        "properties": {**job["properties"], "cluster": {"type": "object"}},
+        "required": [name for name in job["required"] if name != "cluster"],
+        "additionalProperties": False,
+    }
+    cluster = blocks["Cluster"]
+    del cluster["properties"]["gpus"]
+    cluster["anyOf"] = [{"required": ["profile"]}, {"required": ["pools"]}]
+    _describe(blocks["Offer"], "cluster", {"$ref": "#/$defs/Cluster"})
+    job_text = {"type": "string"}
+    _describe(blocks["Workload"], "job", {"anyOf": [job_text, {"$ref": "#/$defs/Job"}]})
+    return {"$schema": DIALECT, **schema}
+
+
+def _describe(block: dict[str, Any], field: str, values: dict[str, Any]) -> None:
+    """Say which values a field takes, and leave its text."""
+    text = block["properties"][field]["description"]
+    block["properties"][field] = {**values, "description": text}

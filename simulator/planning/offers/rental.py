@@ -128,17 +128,18 @@ class Rental:
 
     def write_html(self, path: str | Path) -> Path:
         """Write one HTML page that needs no network."""
-        from simulator.exporters.html.offers_report import write_offers_report
+        from simulator.exporters.html.page import write_page
 
         numbers = views.numbers_of(list(self.rows))
         context = {
+            "title": "Which offer to rent",
             "texts": views.TEXTS,
             "numbers": numbers,
             "last_texts": views.LAST_TEXTS,
             "workloads": [self._section(choice, numbers) for choice in self.choices],
             "for_all": self.for_all_text,
         }
-        write_offers_report(context, path)
+        write_page(path, "offers.html", context)
         return Path(path)
 
     def _section(self, choice: Choice, numbers: tuple[str, ...]) -> Mapping[str, Any]:

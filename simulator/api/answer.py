@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.results.plain_data import json_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.described.job import Job
-    from simulator.exporters.html.answer_page import AnswerPage
 
 
 class Answer(ABC):

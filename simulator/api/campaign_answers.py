@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.described.job import Job, plan_text
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Bar,
+    Cell,
+    Column,
+    Meaning,
+    Table,
+    cells,
+    columns,
+)
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import DAY_S, HOUR_S, J_PER_KWH, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
     from simulator.planning.campaign.capacity import Capacity, Refusal
     from simulator.planning.campaign.goodput import Goodput
 
@@ -45,7 +54,6 @@ class CapacityAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Every factor, and where the time goes."""
-        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
         from simulator.planning.campaign.factors import factor_text, factors
 
         job = self.found.job
@@ -97,14 +105,12 @@ def _headline(found: Capacity) -> Iterator[tuple[str, str]]:
 
 
 def _goodput_tables(found: Goodput) -> Iterator[Table]:
-    from simulator.exporters.html.answer_page import PLAIN, Bar, Cell, Column, Table, columns
-
     rows: list[list[Cell]] = [
         [
             Cell(spent.value),
             Cell(format_seconds(seconds)),
             Cell(percent(seconds / found.wall_s, 2)),
-            Cell(bars=(Bar(spent.value, PLAIN, seconds / found.wall_s),)),
+            Cell(bars=(Bar(spent.value, Meaning.NUMBER, seconds / found.wall_s),)),
         ]
         for spent, seconds in found.spent_s.items()
     ]
@@ -195,8 +201,6 @@ class ClustersAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Clusters side by side, with days and their band as bars."""
-        from simulator.exporters.html.answer_page import AnswerPage
-
         return AnswerPage(
             title=f"On which cluster? {self.said_of()}",
             sentences=list(self._sentences()),
@@ -228,8 +232,6 @@ class ClustersAnswer(Answer):
             yield "Without a price, the cost is unknown."
 
     def _tables(self) -> list[Table]:
-        from simulator.exporters.html.answer_page import Column, Table, columns
-
         numbers = ("GPUs", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
         heads = [*columns(("system", "plan"), numbers), Column("way of paying")]
         rows = [_cluster_cells(each) for each in self.clusters]
@@ -237,8 +239,6 @@ class ClustersAnswer(Answer):
         return [figures, self._days_table()] if self.ran else [figures]
 
     def _days_table(self) -> Table:
-        from simulator.exporters.html.answer_page import PLAIN, Bar, Cell, Column, Table, columns
-
         ends_s = [_band_s(each)[1] for each in self.ran]
         most_s = max([*ends_s, self.deadline_s or 0.0])
         mark = None if self.deadline_s is None else self.deadline_s / most_s
@@ -247,7 +247,7 @@ class ClustersAnswer(Answer):
                 Cell(f"{each.time.gpus:,} x {each.job.cluster.profile.name}"),
                 Cell(format_seconds(each.time.wall_s)),
                 Cell(" to ".join(map(format_seconds, _band_s(each)))),
-                Cell(bars=(Bar("duration", PLAIN, each.time.wall_s / most_s),), mark=mark),
+                Cell(bars=(Bar("duration", Meaning.NUMBER, each.time.wall_s / most_s),), mark=mark),
             ]
             for each in self.ran
         ]
@@ -320,8 +320,6 @@ def cluster_row(found: Capacity | Refusal) -> list[str]:
 
 
 def _cluster_cells(found: Capacity | Refusal) -> list[Cell]:
-    from simulator.exporters.html.answer_page import Cell, cells
-
     system, gpus, plan, *figures, last = cluster_row(found)
     if not plan:
         return [Cell(system), Cell(f"{gpus} GPUs cannot run it: {last}", "pale", span=9)]

@@ -11,6 +11,16 @@ from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.api.one_step import simulate
 from simulator.described.job import Job, changed_fields
 from simulator.errors import InputError
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Cell,
+    Column,
+    Meaning,
+    Table,
+    around_zero,
+    cells,
+    columns,
+)
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import Engine
 from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
@@ -18,7 +28,6 @@ from simulator.units import format_bytes, format_seconds, signed_percent, signed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
     from simulator.exporters.html.compare_report import Run
     from simulator.planning.changes.profile_numbers import Sensitivity
     from simulator.planning.limits import Limit
@@ -48,8 +57,6 @@ class LimitsAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Each limit with what it takes."""
-        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
-
         numbers = (
             "now",
             "largest that fits",
@@ -140,17 +147,6 @@ class SensitivityAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """A bar to either side for every number, and what to calibrate first."""
-        from simulator.exporters.html.answer_page import (
-            GAIN,
-            LOSS,
-            AnswerPage,
-            Cell,
-            Column,
-            Table,
-            around_zero,
-            columns,
-        )
-
         shown = self.largest(30)
         most = max((each.effect for each in shown), default=0.0)
         rows = [
@@ -173,7 +169,7 @@ class SensitivityAnswer(Answer):
             f"The dashed line is no change; each side spans {percent(most, 2)}",
             heads,
             rows,
-            (("shorter step", GAIN), ("longer step", LOSS)),
+            (("shorter step", Meaning.GAIN), ("longer step", Meaning.LOSS)),
             (self.count_text(),),
         )
         return AnswerPage(
@@ -318,8 +314,6 @@ class CompareAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """What a notebook shows; :meth:`write_html` writes the page with timelines."""
-        from simulator.exporters.html.answer_page import AnswerPage
-
         first, *others = self.runs
         pairs = list(zip(others, self.differences, strict=True))
         return AnswerPage(
@@ -335,8 +329,6 @@ class CompareAnswer(Answer):
         )
 
     def _price_tables(self) -> list[Table]:
-        from simulator.exporters.html.answer_page import Table, cells, columns
-
         if not self.price_row():
             return []
         rows = [
@@ -354,8 +346,6 @@ class CompareAnswer(Answer):
 
 
 def _causes_table(first: Run, other: Run, found: Difference) -> Table:
-    from simulator.exporters.html.answer_page import Table, cells, columns
-
     rows: list[list[Cell]] = [
         cells(
             [

@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import job_yaml, percent
 from simulator.described.job import Job
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Bar,
+    Cell,
+    Column,
+    Meaning,
+    Table,
+    columns,
+)
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -14,7 +23,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
 
 _MOST_ROWS = 500
 """More make a page that nobody reads; all are in the table of --out."""
@@ -38,7 +46,6 @@ def write_sweep_page(table: pd.DataFrame, job: Job, path: str | Path) -> Path:
 
 def sweep_page(table: pd.DataFrame, job: Job) -> AnswerPage:
     """The fastest combination, a heat map where two fields vary, and every row."""
-    from simulator.exporters.html.answer_page import AnswerPage
     from simulator.planning.sweep import RESULTS
 
     fields = [name for name in table.columns if name not in RESULTS]
@@ -75,8 +82,6 @@ def _sentences(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:
 
 def _heat_map(rows: Sequence[Row], fields: Sequence[str]) -> list[Table]:
     """Rate by two fields; nothing where more or fewer vary."""
-    from simulator.exporters.html.answer_page import Cell, Column, Table
-
     if len(fields) != 2:
         return []
     down, across = fields
@@ -93,8 +98,6 @@ def _heat_map(rows: Sequence[Row], fields: Sequence[str]) -> list[Table]:
 
 
 def _heat(row: Row | None, best: float) -> Cell:
-    from simulator.exporters.html.answer_page import Cell
-
     if row is None or row["error"]:
         return Cell("cannot run", "pale")
     if row["fits"] is not True:
@@ -104,8 +107,6 @@ def _heat(row: Row | None, best: float) -> Cell:
 
 
 def _rows_table(rows: Sequence[Row], fields: Sequence[str]) -> Table:
-    from simulator.exporters.html.answer_page import PLAIN, Bar, Cell, Column, Table, columns
-
     best = max((row["tokens_per_s_per_gpu"] for row in rows if not row["error"]), default=1.0)
     body = []
     for row in rows[:_MOST_ROWS]:
@@ -120,7 +121,7 @@ def _rows_table(rows: Sequence[Row], fields: Sequence[str]) -> Table:
                 *given,
                 Cell(format_seconds(row["step_time_s"])),
                 Cell(f"{row['tokens_per_s_per_gpu']:,.0f}"),
-                Cell(bars=(Bar("of the fastest", PLAIN, share),)),
+                Cell(bars=(Bar("of the fastest", Meaning.NUMBER, share),)),
                 Cell(format_bytes(row["peak_device_bytes"])),
                 Cell(percent(row["fits_probability"]), tone),  # type: ignore[arg-type]
                 Cell("" if row["fits"] is True else "does not fit", tone),  # type: ignore[arg-type]

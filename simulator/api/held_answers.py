@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.api.one_step import Result, simulate
 from simulator.described.job import Job
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Cell,
+    Column,
+    Table,
+    cells,
+    columns,
+    legend_of,
+    stacked_bytes,
+)
 from simulator.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.exporters.html.answer_page import AnswerPage, Cell
     from simulator.planning.changes.trials import Trial
     from simulator.schedule.unit_run import UnitRun
 
@@ -64,15 +73,6 @@ class MemoryAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Who holds the peak of every stage, against the capacity."""
-        from simulator.exporters.html.answer_page import (
-            AnswerPage,
-            Cell,
-            Column,
-            Table,
-            columns,
-            legend_of,
-            stacked_bytes,
-        )
         from simulator.results.rank_classes import fullest_of_each_stage
 
         stages = fullest_of_each_stage(self.result.memory)
@@ -149,8 +149,6 @@ class ScheduleAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Its figures, and how much every rank waits and holds."""
-        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
-
         run = self.run
         rows = [
             cells([rank, f"{run.peaks[rank]:g}", run.weight_versions[rank], f"{run.waits(rank):g}"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.described.job import Job
 from simulator.errors import InputError
+from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.units import format_bytes, format_seconds, signed_percent
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.calibrate.own_system import OwnSystem
-    from simulator.exporters.html.answer_page import AnswerPage
     from simulator.planning.diagnosis.diagnosis import Diagnosis
     from simulator.planning.diagnosis.observed import MemoryKind, TimeView
 
@@ -66,8 +66,6 @@ class DiagnoseAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """The hypotheses, the likeliest first, and how to check each."""
-        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
-
         found, observed = self.found, self.found.observation
         off = signed_percent(observed.step_s / found.result.step_time_s - 1)
         measured, predicted = map(format_seconds, (observed.step_s, found.result.step_time_s))
@@ -217,8 +215,6 @@ class CalibrateAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Every run before and after."""
-        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
-
         found = self.found
         rows = [cells(row) for row in run_rows(found)]
         title = f"{found.profile}, calibrated with {found.framework} runs"
@@ -286,8 +282,6 @@ class ValidateAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """The summary and every row."""
-        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
-
         document = self.to_dict()
         names = list(document["rows"][0]) if document["rows"] else []
         rows = [cells(map(cell_text, row.values())) for row in document["rows"]]

@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simulator.api.answer import Answer, frame, job_yaml, percent
 from simulator.described.job import Job, options_text
 from simulator.errors import InputError
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Cell,
+    Column,
+    Table,
+    cells,
+    columns,
+    legend_of,
+    stacked_seconds,
+)
 from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
@@ -16,7 +26,6 @@ from simulator.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
     from simulator.planning.changes.faster import Reasons
     from simulator.planning.changes.fitting import FitSearch
     from simulator.planning.changes.trials import Trial
@@ -219,8 +228,6 @@ class PlanAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """The plans side by side, where their time goes, and why the others are left out."""
-        from simulator.exporters.html.answer_page import AnswerPage
-
         job = self.job
         headline, tables = [], []
         if self.choices:
@@ -233,7 +240,11 @@ class PlanAnswer(Answer):
                 ("likely to fit", percent(best.fits_probability)),
                 ("valid plans", f"{self.search.plans:,}"),
             ]
-            tables = [self._plans_table(), self._time_table()]
+            times = [
+                (str(number), choice.step_time_s, choice.breakdown_s)
+                for number, choice in enumerate(self.choices, start=1)
+            ]
+            tables = [self._plans_table(), times_table("plan", times)]
         return AnswerPage(
             title=f"Fastest plans of {job.model.name} on {self.cluster_text}",
             sentences=[self._verdict(), *self.explanation()],
@@ -255,8 +266,6 @@ class PlanAnswer(Answer):
         )
 
     def _plans_table(self) -> Table:
-        from simulator.exporters.html.answer_page import Table, cells, columns
-
         varied = list(self.choices[0].changes)
         names = [path.partition(".")[2] for path in varied]
         numbers = ("step time", "tokens/s per GPU", "fullest GPU", "likely to fit")
@@ -277,34 +286,7 @@ class PlanAnswer(Answer):
         caption = "Each is fully simulated; fastest first"
         return Table("Plans", caption, columns(("plan", *names, "dp"), numbers), rows)
 
-    def _time_table(self) -> Table:
-        from simulator.exporters.html.answer_page import (
-            Cell,
-            Column,
-            Table,
-            legend_of,
-            stacked_seconds,
-        )
-
-        longest_s = max(choice.step_time_s for choice in self.choices)
-        rows = [
-            [
-                Cell(str(number)),
-                Cell(format_seconds(choice.step_time_s)),
-                stacked_seconds(choice.breakdown_s, longest_s),
-                Cell(losses_text(choice.breakdown_s).replace("_", " ")),
-            ]
-            for number, choice in enumerate(self.choices, start=1)
-        ]
-        heads = [Column("plan"), Column("step time", "number"), Column("the mean GPU", "bars")]
-        caption = "Of the mean GPU in a step; all bars have the same scale"
-        return Table(
-            "Where the time goes", caption, [*heads, Column("lost to")], rows, legend_of(rows)
-        )
-
     def _pruned_table(self) -> Table:
-        from simulator.exporters.html.answer_page import Cell, Table, columns
-
         first, *others = self.pruned_text().splitlines()
         rows: list[list[Cell]] = []
         for line in others:
@@ -322,6 +304,29 @@ def _is_gain(knob: Trial) -> bool:
 
 def _knob(trial: Trial) -> dict[str, Any]:
     return {"changes": trial.changes, "gain": trial.saved_share, "fits": trial.fits}
+
+
+def times_table(head: str, steps: Sequence[tuple[str, float, Mapping[Category, float]]]) -> Table:
+    """Where the time of several steps goes.
+
+    Args:
+        head: What each step belongs to.
+        steps: Its name, its length [s], and that of the mean GPU by category [s].
+    """
+    longest_s = max((step_s for _, step_s, _ in steps), default=1.0)
+    rows = [
+        [
+            Cell(name),
+            Cell(format_seconds(step_s)),
+            stacked_seconds(breakdown_s, longest_s),
+            Cell(losses_text(breakdown_s).replace("_", " ")),
+        ]
+        for name, step_s, breakdown_s in steps
+    ]
+    bars = Column("the mean GPU", "bars")
+    heads = [Column(head), Column("step time", "number"), bars, Column("lost to")]
+    caption = "Of the mean GPU in a step; all bars have the same scale"
+    return Table("Where the time goes", caption, heads, rows, legend_of(rows))
 
 
 def losses_text(breakdown_s: Mapping[Category, float]) -> str:

@@ -7,15 +7,25 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame, job_yaml, percent
-from simulator.api.plan_answers import losses_text
+from simulator.api.plan_answers import times_table
 from simulator.described.job import Job, options_text
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Cell,
+    Column,
+    Table,
+    cells,
+    columns,
+    legend_of,
+    stacked_bytes,
+    stacked_seconds,
+)
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.exporters.html.answer_page import AnswerPage, Cell, Table
     from simulator.planning.changes.fitting import FitSearch
     from simulator.planning.data_parallel_variants import Comparison, Outcome
     from simulator.planning.parallelism_kinds import FamilyResult
@@ -89,8 +99,6 @@ class AdviseAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Strategies side by side, with where their time goes."""
-        from simulator.exporters.html.answer_page import AnswerPage
-
         cluster = self.job.cluster
         return AnswerPage(
             title=f"Which strategy suits {self.job.model.name} on {cluster.gpus} x "
@@ -124,11 +132,14 @@ class AdviseAnswer(Answer):
     def _tables(self) -> list[Table]:
         if self.way_out is not None:
             return [self._rungs_table()]
-        return [self._strategies_table(), self._time_table()]
+        times = [
+            (each.family.name, each.choice.step_time_s, each.choice.breakdown_s)
+            for each in self.strategies
+            if each.choice is not None
+        ]
+        return [self._strategies_table(), times_table("strategy", times)]
 
     def _rungs_table(self) -> Table:
-        from simulator.exporters.html.answer_page import Table, cells, columns
-
         rows = [
             cells(
                 [
@@ -145,8 +156,6 @@ class AdviseAnswer(Answer):
         return Table("Usual remedies on one machine", caption, heads, rows)
 
     def _strategies_table(self) -> Table:
-        from simulator.exporters.html.answer_page import Table, cells, columns
-
         best = self.strategies[0].choice
         rows = []
         for each in self.strategies:
@@ -170,32 +179,6 @@ class AdviseAnswer(Answer):
         numbers = ("step time", "relative to the best", "fullest GPU", "likely to fit")
         heads = columns(("strategy", "its best plan", "what it does"), numbers)
         return Table("Strategies", "Each with its fastest plan that fits", heads, rows)
-
-    def _time_table(self) -> Table:
-        from simulator.exporters.html.answer_page import (
-            Cell,
-            Column,
-            Table,
-            legend_of,
-            stacked_seconds,
-        )
-
-        ran = [(each, each.choice) for each in self.strategies if each.choice is not None]
-        longest_s = max((choice.step_time_s for _, choice in ran), default=1.0)
-        rows: list[list[Cell]] = [
-            [
-                Cell(each.family.name),
-                Cell(format_seconds(choice.step_time_s)),
-                stacked_seconds(choice.breakdown_s, longest_s),
-                Cell(losses_text(choice.breakdown_s).replace("_", " ")),
-            ]
-            for each, choice in ran
-        ]
-        heads = [Column("strategy"), Column("step time", "number"), Column("the mean GPU", "bars")]
-        caption = "Of the mean GPU in a step; all bars have the same scale"
-        return Table(
-            "Where the time goes", caption, [*heads, Column("lost to")], rows, legend_of(rows)
-        )
 
 
 def advise(
@@ -298,7 +281,6 @@ class StrategiesAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Time and memory of every strategy, and when to use which."""
-        from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
         from simulator.planning.data_parallel_variants import STRATEGIES
 
         job = self.comparisons[0].job
@@ -340,16 +322,6 @@ def _fastest_sentence(found: Comparison) -> str:
 
 
 def _comparison_tables(found: Comparison) -> list[Table]:
-    from simulator.exporters.html.answer_page import (
-        Cell,
-        Column,
-        Table,
-        columns,
-        legend_of,
-        stacked_bytes,
-        stacked_seconds,
-    )
-
     numbers = ("step time", "tokens/s per GPU", "exposed", "traffic per GPU", "memory")
     figures = Table(
         f"On {_on_nodes(found)}",
@@ -394,8 +366,6 @@ def _comparison_tables(found: Comparison) -> list[Table]:
 
 
 def _figures(found: Outcome) -> list[Cell]:
-    from simulator.exporters.html.answer_page import Cell, cells
-
     strategy, step = found.strategy, found.step
     if step is None:
         empty = cells([""] * 5)

@@ -12,6 +12,7 @@ import typer
 from simulator.cli.completion import complete_change, complete_job
 from simulator.cli.console import note
 from simulator.errors import InputError
+from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.files import PICTURES, is_there
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.job import Job
-    from simulator.exporters.html.answer_page import AnswerPage
 
 JobFile = Annotated[
     Path,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.planning.offers import views
 from simulator.planning.offers.choice import (
     DEFAULT_LATE_RISK,
@@ -76,13 +77,7 @@ class Rental:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the table of each workload, and what to rent."""
-        from simulator.exporters.html.answer_page import (
-            AnswerPage,
-            Table,
-            answer_view,
-            cells,
-            columns,
-        )
+        from simulator.exporters.html.answer_page import answer_view
 
         numbers = views.numbers_of(list(self.rows))
         heads = [*columns(views.TEXTS, numbers), *columns(views.LAST_TEXTS)]

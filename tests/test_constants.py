@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 from simulator.described.cluster.common import common_document, shipped_common
 from simulator.described.cluster.hardware import Provenance
 from simulator.described.load import load_profile
+from simulator.described.plan.stack import STACKS
+from simulator.importers.formats import FORMATS
 
 PACKAGE = Path(__file__).parent.parent / "simulator"
+DATA = PACKAGE.parent / "reports" / "data"
 FITTED = re.compile(r"\b(fitted|chosen|inferred)\b", re.IGNORECASE)
 
 
@@ -55,6 +59,37 @@ def test_no_constant_in_code_is_fitted_chosen_or_inferred():
         if FITTED.search(said)
     ]
     assert fitted == [], "numbers with evidence belong into hardware_profiles"
+
+
+def texts_of(source: str) -> Iterator[str]:
+    """Texts of a module that do something, which docstrings do not."""
+    tree = ast.parse(source)
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node.value
+
+
+def published_sources() -> set[str]:
+    """Sources of the tables of published runs; those that are frameworks have names elsewhere."""
+    names = set()
+    for table in (*DATA.glob("runs_*.csv"), DATA / "out_of_memory.csv"):
+        with table.open(encoding="utf-8") as file:
+            names |= {row["id"].rpartition("-")[0] for row in csv.DictReader(file)}
+    return names - {*FORMATS, *STACKS}
+
+
+def test_no_module_knows_a_published_source():
+    sources = published_sources()
+    assert len(sources) > 30
+    name = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, sources))})(?![\w-])")
+    known = [
+        f"{path.relative_to(PACKAGE)}: {text}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for text in texts_of(path.read_text(encoding="utf-8"))
+        if name.search(text)
+    ]
+    assert known == [], "facts of a source lie beside its table, in reports/data"
 
 
 def test_every_common_number_has_evidence_and_is_a_source_of_every_profile():

@@ -281,14 +281,14 @@ class StrategiesAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Time and memory of every strategy, and when to use which."""
-        from simulator.planning.data_parallel_variants import STRATEGIES
+        from simulator.planning.data_parallel_variants import known_strategies
 
         job = self.comparisons[0].job
         advice = Table(
             "When to use which",
             "",
             columns(("strategy", "what it does, and when to use it")),
-            [cells([each.name, each.advice]) for each in STRATEGIES],
+            [cells([each.name, each.advice]) for each in known_strategies()],
         )
         tables = [table for each in self.comparisons for table in _comparison_tables(each)]
         return AnswerPage(

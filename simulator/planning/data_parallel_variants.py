@@ -1,9 +1,9 @@
 """What does each way of data parallelism cost, for one model?
 
-The strategies are data: what each changes in a plan, and one sentence for people. Everything
-else of the job stays, number formats and kernels too, so that strategies are compared and not
-the frameworks that they come from. Whether a collective hides is part of a strategy, because
-their implementations differ in it.
+The strategies are data (``simulator/facts/data_parallel_strategies.yaml``): what each changes in a
+plan, and what it does and when to take it. Everything else of the job stays, number formats and
+kernels too, so that strategies are compared and not the frameworks that they come from. Whether a
+collective hides is part of a strategy, because their implementations differ in it.
 
 On more nodes every GPU keeps its share of the batch (weak scaling).
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import Fault, InputError
+from simulator.facts import shipped_facts
 from simulator.plots.style import save
 from simulator.plots.variant_comparison import Bar, build_strategies_figure
 from simulator.results.simulation import run_step
@@ -45,19 +47,6 @@ _NEUTRAL: Mapping[str, Any] = MappingProxyType(
     }
 )
 """What a job may say for its own strategy and has no meaning with others."""
-
-_FULL_SHARDING: Mapping[str, Any] = MappingProxyType(
-    {
-        "plan.zero": 3,
-        "plan.overlap_param_gather": True,
-        "plan.stack.keeps_half_weights": False,
-        "plan.stack.sharding_units": "root",
-        "plan.stack.gather_copy": 4.0,
-        "plan.stack.reduce_copy": 6.0,
-    }
-)
-"""PyTorch's ``fully_shard``: shards are fp32, cast as they are gathered, copied out of one buffer
-and into another; whatever belongs to no layer is a unit that stays."""
 
 
 @dataclass(frozen=True)
@@ -99,91 +88,11 @@ class Strategy:
         return changes
 
 
-STRATEGIES: Sequence[Strategy] = (
-    Strategy(
-        "DP",
-        "nothing",
-        "nn.DataParallel, one process: GPU 0 holds everything and the others wait for it. One "
-        "line of code, one node only; use DDP instead.",
-        {"plan.data_parallel": "data-parallel", "plan.zero": 0},
-    ),
-    Strategy(
-        "PS",
-        "optimizer on servers",
-        "Parameter servers: GPUs push gradients to hosts and pull weights back. For cheap hosts "
-        "and slow or uneven workers; collectives have replaced it for LLMs.",
-        {"plan.data_parallel": "parameter-server", "plan.zero": 0},
-    ),
-    Strategy(
-        "DDP",
-        "nothing",
-        "Every GPU holds the whole model; the all-reduce of gradients overlaps with the backward. "
-        "The simplest choice, as long as the model with its optimizer fits on each GPU.",
-        {"plan.zero": 0},
-    ),
-    Strategy(
-        "ZeRO-1",
-        "optimizer",
-        "Each GPU updates its shard of the weights, which are then all-gathered: the traffic of "
-        "DDP with a fraction of its optimizer memory. Use it before anything slower.",
-        {"plan.zero": 1, "plan.overlap_param_gather": False},
-    ),
-    Strategy(
-        "ZeRO-2",
-        "optimizer, gradients",
-        "Gradients are sharded too, so they are reduced after every microbatch. Use it if ZeRO-1 "
-        "does not quite fit and there are few microbatches.",
-        {"plan.zero": 2, "plan.overlap_param_gather": False},
-    ),
-    Strategy(
-        "ZeRO-3",
-        "optimizer, gradients, weights",
-        "Weights are gathered layer by layer, in the forward and again in the backward: 1.5 times "
-        "the traffic, for every microbatch. Use it if the 16-bit weights alone fill the GPU.",
-        {"plan.zero": 3, "plan.overlap_param_gather": True},
-    ),
-    Strategy(
-        "FSDP",
-        "optimizer, gradients, weights",
-        "PyTorch's ZeRO-3: fp32 shards are cast when they are gathered, so no 16-bit copy is "
-        "kept. The usual choice for 7B to 70B without other parallelism.",
-        _FULL_SHARDING,
-    ),
-    Strategy(
-        "HSDP",
-        "as FSDP, inside a node",
-        "FSDP inside each node, replicas across nodes: weights are gathered over fast links only. "
-        "Use it on many nodes, where rings across all of them are slow, if one node can hold the "
-        "model.",
-        {**_FULL_SHARDING, "plan.zero_group": _NODE},
-    ),
-    Strategy(
-        "Offload",
-        "as ZeRO-2, states on the host",
-        "ZeRO-Offload: gradients and optimizer states are in host memory, and the CPUs update. "
-        "Use it if there are too few GPUs for ZeRO-2 or ZeRO-3 and large batches hide the slow "
-        "update.",
-        {
-            "plan.zero": 2,
-            "plan.overlap_param_gather": False,
-            "plan.offload": {"optimizer": "cpu"},
-            "plan.stack.offloads": "infinity",
-        },
-    ),
-    Strategy(
-        "Infinity",
-        "as ZeRO-3, all states offloaded",
-        "ZeRO-Infinity: weights, too, are fetched for every use, from NVMe, or from host memory "
-        "if a node has no drives. Use it if nothing else fits; it saves memory, not time.",
-        {
-            "plan.zero": 3,
-            "plan.overlap_param_gather": True,
-            "plan.offload": {"optimizer": _FARTHEST, "parameters": _FARTHEST},
-            "plan.stack.offloads": "infinity",
-        },
-    ),
-)
-"""In the order in which people meet them: the simplest first, what is sharded most last."""
+@cache
+def known_strategies() -> Sequence[Strategy]:
+    """All of them, in the order in which people meet them: the simplest first."""
+    entries = shipped_facts("data_parallel_strategies")["strategies"]
+    return tuple(Strategy(**entry) for entry in entries)
 
 
 @dataclass(frozen=True)
@@ -246,7 +155,7 @@ def compare_strategies(
     found = []
     for nodes, scaled in zip(node_counts, jobs, strict=True):
         outcomes = []
-        for strategy in STRATEGIES:
+        for strategy in known_strategies():
             outcomes.append(_outcome(scaled, strategy))
             if on_trial:
                 on_trial()
@@ -322,7 +231,7 @@ def draw_comparisons(comparisons: Sequence[Comparison], path: str | Path) -> Non
         strategy.name: [
             _bar(comparison.nodes, comparison.outcomes[number]) for comparison in comparisons
         ]
-        for number, strategy in enumerate(STRATEGIES)
+        for number, strategy in enumerate(known_strategies())
     }
     per_gpu = job.microbatches * job.batch.micro_batch
     title = f"{job.model.name} on {job.cluster.profile.name}: ways of data parallelism"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _LOCK_PATIENCE_S = 3.0
-"""How long a journal that another process holds is asked for (chosen)."""
+"""How long a journal that another process holds is asked for."""
 
 
 def fingerprint(part: object) -> str:

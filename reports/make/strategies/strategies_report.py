@@ -16,11 +16,11 @@ from reports.make.strategies.zero_in_pipeline_picture import ZeroCurve, draw_zer
 from simulator.described.job import Job
 from simulator.described.load import load_job
 from simulator.planning.data_parallel_variants import (
-    STRATEGIES,
     Comparison,
     Outcome,
     compare_strategies,
     draw_comparisons,
+    known_strategies,
     node_count_text,
     on_nodes,
 )
@@ -62,7 +62,7 @@ def write_report(job: Job, folder: Path) -> Iterator[Path]:
 
 
 def _head(job: Job) -> str:
-    advice = [f"| **{s.name}** | {s.shards} | {s.advice} |" for s in STRATEGIES]
+    advice = [f"| **{s.name}** | {s.shards} | {s.advice} |" for s in known_strategies()]
     tokens = job.microbatches * job.batch.micro_batch * job.batch.seq_len
     return "\n".join(
         [

@@ -144,10 +144,10 @@ def strategies(
     Example:  clustersim strategies job.yaml --nodes 1,8 --plot strategies.png
     """
     from simulator import api
-    from simulator.planning.data_parallel_variants import STRATEGIES
+    from simulator.planning.data_parallel_variants import known_strategies
 
     job, counts = read_job(job_file, changes), whole_numbers(nodes, "--nodes")
-    with progress("strategies", len(STRATEGIES) * len(counts)) as count:
+    with progress("strategies", len(known_strategies()) * len(counts)) as count:
         answer = api.strategies(job, counts, on_trial=count)
     found = answer.comparisons
     if as_json:
@@ -199,9 +199,9 @@ def _variant_row(outcome: Outcome) -> Sequence[str]:
 
 
 def _print_advice() -> None:
-    from simulator.planning.data_parallel_variants import STRATEGIES
+    from simulator.planning.data_parallel_variants import known_strategies
 
-    rows = [(strategy.name, strategy.advice) for strategy in STRATEGIES]
+    rows = [(strategy.name, strategy.advice) for strategy in known_strategies()]
     print_table("when to use which", text_columns("", ""), rows)
     typer.echo("exposed: communication that delays the mean GPU, as a share of the step")
     typer.echo("traffic: through the links of the busiest GPU in a step, one direction")

@@ -25,6 +25,14 @@ from simulator.units import format_count
 if TYPE_CHECKING:
     from simulator.described.huggingface.parameter_counts import ParameterCount
 
+AnyModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE",
+        help="A shipped model, a model's .yaml, or a config.json of transformers.",
+        autocompletion=complete_model,
+    ),
+]
 _WIDTHS = ("layers", "hidden", "heads", "vocab")
 
 
@@ -77,14 +85,7 @@ def list_models(*, as_json: AsJson = False) -> None:
 
 
 def show_model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A shipped model, a model's .yaml, or a config.json of transformers.",
-            autocompletion=complete_model,
-        ),
-    ],
+    model: AnyModel,
     all_fields: Annotated[
         bool, typer.Option("--all", help="Also show fields that have their default values.")
     ] = False,
@@ -153,14 +154,7 @@ def _source_of(file: Path) -> str:
 
 
 def count_parameters(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME|FILE",
-            help="A shipped model, a model's .yaml, or a config.json of transformers.",
-            autocompletion=complete_model,
-        ),
-    ],
+    model: AnyModel,
     with_transformers: Annotated[
         bool,
         typer.Option(

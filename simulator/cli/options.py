@@ -240,6 +240,12 @@ Picture = Annotated[
 ]
 
 
+BothTimelines = Annotated[
+    Path | None,
+    file_to_write("Draw both timelines, one below the other (.png, .svg, .pdf).", *PICTURES),
+]
+
+
 PageFile = Annotated[
     Path | None,
     typer.Option(

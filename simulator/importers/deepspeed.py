@@ -19,7 +19,7 @@ from simulator.described.job import Job
 from simulator.described.plan.stack import STACKS
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.settings import Settings, option_rules, option_table
+from simulator.importers.settings import Settings, option_rules, option_table, sort_out
 
 _WANTED = "give a ds_config.json of DeepSpeed"
 
@@ -101,6 +101,14 @@ def completed(values: Mapping[str, Any], trainer: Mapping[str, Any]) -> dict[str
         else value
         for key, value in values.items()
     }
+
+
+def add_inner_faults(inner: Settings, settings: Settings, name: str, given: Given) -> None:
+    """Account for a configuration inside other settings; ``name`` is its file."""
+    rest = sort_out(inner, option_rules("deepspeed"), given.ignore)
+    settings.faults += [replace(fault, file=name) for fault in inner.faults]
+    settings.assumed += (*inner.assumed, *rest.assumed)
+    settings.unsupported += rest.unsupported
 
 
 def deepspeed_plan(settings: Settings) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from simulator.plots import style
@@ -102,13 +101,4 @@ def _draw_port(
     rate = format_rate(max(load.capacity_bytes_per_s for load in loads))
     style.add_heading(axes, f"{_PORT_NAMES[loads[0].port]}, sent per rank, of {rate}")
     style.show_seconds(axes.xaxis, step_s)
-    _add_scale(figure, axes, image)
-
-
-def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
-    box = axes.get_position()
-    width_in, _ = figure.get_size_inches()
-    scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))
-    bar = figure.colorbar(image, cax=scale, ticks=[0, 100], format="%d %%", extend="max")
-    bar.outline.set_edgecolor(style.GRID)
-    bar.ax.tick_params(labelsize=style.SMALL_PT, length=0, labelcolor=style.INK)
+    style.add_percent_scale(figure, axes, image).outline.set_edgecolor(style.GRID)

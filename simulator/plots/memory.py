@@ -14,7 +14,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
@@ -268,7 +267,7 @@ def _draw_strips(figure: Figure, axes: Axes, result: StepResult, worst: int, row
     style.name_rows(axes, [c.name for c in result.timeline.program.classes], row_in * 72)
     style.add_heading(axes, "allocated share of the capacity")
     style.show_seconds(axes.xaxis, step_s)
-    _add_scale(figure, axes, image)
+    style.add_percent_scale(figure, axes, image).outline.set_visible(False)
 
 
 def _filled_share(memory: ClassMemory, step_s: float) -> NDArray[np.float64]:
@@ -280,12 +279,3 @@ def _filled_share(memory: ClassMemory, step_s: float) -> NDArray[np.float64]:
     where = np.minimum((memory.time_s / step_s * _SLICES).astype(np.int64), _SLICES - 1)
     np.maximum.at(share, where, total)
     return share
-
-
-def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
-    box = axes.get_position()
-    width_in, _ = figure.get_size_inches()
-    scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))
-    bar = figure.colorbar(image, cax=scale, ticks=[0, 100], format="%d %%", extend="max")
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=style.SMALL_PT, length=0, labelcolor=style.INK)

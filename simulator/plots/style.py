@@ -24,8 +24,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -368,6 +370,16 @@ def name_rows(axes: Axes, names: Sequence[str], row_pt: float, *, centre: float 
     axes.set_yticks([row + centre for row in shown], [names[row] for row in shown])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+
+
+def add_percent_scale(figure: Figure, axes: Axes, image: AxesImage) -> Colorbar:
+    """A narrow scale from 0 to 100 % at the right of a picture of shares."""
+    box = axes.get_position()
+    width_in, _ = figure.get_size_inches()
+    scale = figure.add_axes((box.x1 + 0.17 / width_in, box.y0, 0.12 / width_in, box.height))
+    bar = figure.colorbar(image, cax=scale, ticks=[0, 100], format="%d %%", extend="max")
+    bar.ax.tick_params(labelsize=SMALL_PT, length=0, labelcolor=INK)
+    return bar
 
 
 def show_errors(axes: Axes, farthest_pct: float, close_pct: float) -> None:

@@ -21,6 +21,7 @@ from simulator.cli.console import (
 from simulator.cli.options import (
     TRACES,
     AsJson,
+    BothTimelines,
     Changes,
     JobFile,
     complete_profile,
@@ -32,7 +33,7 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError
 from simulator.extras import require
-from simulator.files import PICTURES, write_whole
+from simulator.files import write_whole
 
 if TYPE_CHECKING:
     from simulator.plots.measured_timeline import Rows
@@ -91,10 +92,7 @@ def torch(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.json", help="Also write the report.")
     ] = None,
-    plot: Annotated[
-        Path | None,
-        file_to_write("Draw both timelines, one below the other (.png, .svg, .pdf).", *PICTURES),
-    ] = None,
+    plot: BothTimelines = None,
     trace: Annotated[
         Path | None,
         file_to_write(

@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     from simulator.planning.campaign.capacity import Capacity
     from simulator.planning.campaign.goodput import Goodput
 
+Members = Annotated[
+    int, typer.Option(min=2, metavar="N", help="Number of campaigns with failures to simulate.")
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed of the failures.")]
+
 
 def capacity(
     context: typer.Context,
@@ -89,10 +94,8 @@ def capacity(
             "divided.",
         ),
     ] = None,
-    members: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Number of campaigns with failures to simulate.")
-    ] = 200,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed of the failures.")] = 0,
+    members: Members = 200,
+    seed: Seed = 0,
     risk: AskedRisk = None,
     keep_plan: Annotated[
         bool,

@@ -24,6 +24,7 @@ from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.distribution.sampled_steps import StepDistribution
+    from simulator.planning.drawn_lengths import Spread
 
 
 def distribution(
@@ -80,14 +81,19 @@ def distribution(
         raise typer.Exit(1)
 
 
-def _print(found: StepDistribution) -> None:
-    step, peak = found.step_time_s, found.peak_device_bytes
+def print_spreads(title: str, step: Spread, peak: Spread) -> None:
+    """Print means and percentiles of steps [s] and of the fullest GPU [B]."""
     rows = [
         ("step time", *(format_seconds(s) for s in (step.mean, step.p5, step.p50, step.p95))),
         ("fullest GPU", *(format_bytes(b) for b in (peak.mean, peak.p5, peak.p50, peak.p95))),
     ]
     columns = text_columns("") + number_columns("mean", "P5", "P50", "P95")
-    print_table(f"{found.title}: {found.samples:,} steps", columns, rows)
+    print_table(title, columns, rows)
+
+
+def _print(found: StepDistribution) -> None:
+    title = f"{found.title}: {found.samples:,} steps"
+    print_spreads(title, found.step_time_s, found.peak_device_bytes)
     typer.echo(
         f"the step without variation takes {format_seconds(found.typical_step_s)}; the mean "
         f"is {found.amplification:.3f} times that"

@@ -16,6 +16,7 @@ from simulator.cli.console import (
     text_columns,
 )
 from simulator.cli.options import PAGES, AsJson, Picture, Risk, file_to_write
+from simulator.cli.planning.capacity import Members, Seed
 from simulator.cli.planning.sweep import Workers
 from simulator.files import whole_file
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -42,10 +43,8 @@ def rent(
             help="Accepted probability of missing a deadline.",
         ),
     ] = 0.1,
-    members: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Number of campaigns with failures to simulate.")
-    ] = 200,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed of the failures.")] = 0,
+    members: Members = 200,
+    seed: Seed = 0,
     workers: Workers = None,
     out: Annotated[
         Path | None,

@@ -31,6 +31,7 @@ from simulator.cli.options import (
     read_job,
     whole_numbers,
 )
+from simulator.cli.planning.distribution import print_spreads
 from simulator.cli.step.capturing import (
     cluster_changes,
     end_captured,
@@ -161,14 +162,8 @@ def _drawn(result: Result) -> DrawnSteps | None:
 
 
 def _print_drawn(drawn: DrawnSteps) -> None:
-    step, peak = drawn.step_time_s, drawn.peak_device_bytes
-    columns = text_columns("") + number_columns("mean", "P5", "P50", "P95")
-    rows = [
-        ("step time", *(format_seconds(s) for s in (step.mean, step.p5, step.p50, step.p95))),
-        ("fullest GPU", *(format_bytes(b) for b in (peak.mean, peak.p5, peak.p50, peak.p95))),
-    ]
     title = f"{drawn.steps} steps with sampled lengths"
-    print_table(title, columns, rows)
+    print_spreads(title, drawn.step_time_s, drawn.peak_device_bytes)
     typer.echo(f"{percent(drawn.filled_share)} of the tokens belong to a sequence, not to padding")
 
 

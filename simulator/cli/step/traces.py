@@ -17,6 +17,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import (
     AsJson,
+    BothTimelines,
     Changes,
     JobFile,
     complete_profile,
@@ -24,7 +25,6 @@ from simulator.cli.options import (
     note_doubts_on,
     read_job,
 )
-from simulator.files import PICTURES
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
@@ -152,10 +152,7 @@ def compare(
         ),
     ] = None,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None,
-        file_to_write("Draw both timelines, one below the other (.png, .svg, .pdf).", *PICTURES),
-    ] = None,
+    plot: BothTimelines = None,
     calibrate: Annotated[
         Path | None,
         file_to_write(

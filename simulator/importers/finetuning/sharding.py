@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,12 +23,13 @@ from simulator.facts import shipped_facts
 from simulator.files import is_there
 from simulator.importers.assembly import Draft, Given, read_flat
 from simulator.importers.deepspeed import (
+    add_inner_faults,
     completed,
     deepspeed_facts,
     deepspeed_plan,
     with_open_settings,
 )
-from simulator.importers.settings import Settings, option_rules, sort_out
+from simulator.importers.settings import Settings
 
 STRATEGIES: Mapping[Any, tuple[int, bool]] = MappingProxyType(
     {
@@ -160,10 +161,7 @@ def add_deepspeed(
     draft.facts |= deepspeed_facts(inner, draft.stack, found["zero"], _hidden(draft.model))
     for key in _SAID_BY_THE_TRAINER:
         inner.get(key)
-    rest = sort_out(inner, option_rules("deepspeed"), given.ignore)
-    settings.faults += [replace(fault, file=name) for fault in inner.faults]
-    settings.assumed += (*inner.assumed, *rest.assumed)
-    settings.unsupported += rest.unsupported
+    add_inner_faults(inner, settings, name, given)
     beside.keys |= inner.keys
 
 

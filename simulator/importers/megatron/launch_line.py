@@ -8,7 +8,6 @@ The script is read, never run (:mod:`simulator.importers.shell.launch_script`); 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,15 @@ from simulator.described.job import Job
 from simulator.errors import InputError, UnsupportedError
 from simulator.files import read_text
 from simulator.importers.assembly import Given, finished
-from simulator.importers.deepspeed import checkpoint_fields, deepspeed_plan, read_settings
+from simulator.importers.deepspeed import (
+    add_inner_faults,
+    checkpoint_fields,
+    deepspeed_plan,
+    read_settings,
+)
 from simulator.importers.megatron.megatron_core import is_language_model, megatron_draft
 from simulator.importers.megatron.megatron_model import encoder_fields
-from simulator.importers.settings import Settings, option_rules, sort_out
+from simulator.importers.settings import Settings, option_rules
 from simulator.importers.shell.command_options import launched_gpus, options_of
 from simulator.importers.shell.container_job import read_launch_file
 from simulator.importers.shell.launch_script import Script
@@ -162,10 +166,7 @@ def _add_deepspeed(
         inner.get(key)
     if plan.get("offload", {}).get("optimizer") == "cpu":
         settings.get("cpu_optimizer")  # says the same once more
-    rest = sort_out(inner, option_rules("deepspeed"), given.ignore)
-    settings.faults += [replace(fault, file=name) for fault in inner.faults]
-    settings.assumed += (*inner.assumed, *rest.assumed)
-    settings.unsupported += rest.unsupported
+    add_inner_faults(inner, settings, name, given)
     return inner.keys
 
 

@@ -34,7 +34,7 @@ def export_megatron(job_file: JobFile, changes: Changes = None) -> None:
     """
     from simulator.exporters.megatron import megatron_script
 
-    typer.echo(megatron_script(read_job(job_file, changes)), nl=False)
+    typer.echo(megatron_script(read_job(job_file, changes, unfolded=None)), nl=False)
     note("add data, tokenizer, learning rate and rendezvous address")
 
 
@@ -46,7 +46,7 @@ def export_deepspeed(job_file: JobFile, changes: Changes = None) -> None:
     from simulator.exporters.deepspeed import deepspeed_config
     from simulator.exporters.plans import launch_line
 
-    job = read_job(job_file, changes)
+    job = read_job(job_file, changes, unfolded=None)
     typer.echo(deepspeed_config(job), nl=False)
     note(f"launch:  {launch_line(job, 'TRAIN.py --deepspeed_config CONFIG.json')}")
 
@@ -74,7 +74,7 @@ def export_torchtitan(
     from simulator.exporters.plans import launch_line
     from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
 
-    job = read_job(job_file, changes)
+    job = read_job(job_file, changes, unfolded=None)
     csv_name = (out or Path("job.toml")).with_suffix(".csv").name
     text, order = torchtitan_config(job, csv_name), schedule_csv(job)
     if order is not None and out is None:
@@ -123,7 +123,7 @@ def export_chakra(
     from simulator.chakra.messages import message_types
     from simulator.chakra.trace_files import file_name, write_trace
 
-    job = read_job(job_file, changes)
+    job = read_job(job_file, changes, unfolded=None)
     check_traceable(job)
     message_types()
     result = simulate(job)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,6 +84,13 @@ AskedRisk = Annotated[
         help="Probability of running out of memory that is accepted; above it, end with 1.",
     ),
 ]
+_YES = "CLUSTERSIM_YES"
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes", envvar=_YES, help="Simulate without a question what takes minutes or gigabytes."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -93,18 +102,43 @@ def command_group(name: str, help: str, commands: Mapping[str, Callable[..., Non
     return group
 
 
-def read_job(path: Path, assignments: Sequence[str] | None) -> Job:
+def read_job(
+    path: Path,
+    assignments: Sequence[str] | None,
+    *,
+    unfolded: bool | None = False,
+    yes: bool | None = None,
+) -> Job:
     """The job of a file with the ``--set`` assignments applied; doubts about hardware are noted.
 
+    Args:
+        path: The file, or the name of a shipped job.
+        assignments: FIELD=VALUE each.
+        unfolded: Whether every rank of it will be simulated by itself; None if no step will be.
+        yes: What the option ``--yes`` says; None for a command without it.
+
     Raises:
-        InputError: The file or an assignment is wrong.
+        InputError: The file or an assignment is wrong, or a step takes long and nobody says yes.
     """
     from simulator.api import load_job
 
     refuse_captures(path)
     job = load_job(path, parse_assignments(assignments or ()))
     note_doubts(job)
+    if not (yes or unfolded is None or os.environ.get(_YES)):
+        _ask_before_long_work(job, "set CLUSTERSIM_YES=1" if yes is None else "add --yes", unfolded)
     return job
+
+
+def _ask_before_long_work(job: Job, way_on: str, unfolded: bool) -> None:
+    from simulator.program.effort import step_effort
+
+    effort = step_effort(job, unfolded=unfolded)
+    if not effort.is_large():
+        return
+    asks = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    if not (asks and typer.confirm(f"A step takes {effort} to simulate. Go on?", err=True)):
+        raise effort.refusal(way_on)
 
 
 def refuse_captures(path: Path) -> None:

@@ -67,7 +67,7 @@ def studio(
 
         hint = "clustersim studio llama3-70b-64xh100 --set plan.tp=8"
         raise InputError.single("--set", "changes a job, and none is given", hint=hint)
-    start = START if job_file is None else state_of(read_job(job_file, changes))
+    start = START if job_file is None else state_of(read_job(job_file, changes, unfolded=None))
     job_of(start)  # refuses what the page could not show, such as a profile in a file
     token = "" if web_app.is_loopback(host) else web_app.new_token()
     opened = web_app.listening_socket(host, port)

@@ -52,7 +52,7 @@ def placement(
     """
     from simulator.program.grid.placement import placement as placement_of
 
-    placed = placement_of(read_job(job_file, changes))
+    placed = placement_of(read_job(job_file, changes, unfolded=None))
     if plot is not None:
         from simulator.plots.machines.placement import build_placement_figure
 

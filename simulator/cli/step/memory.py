@@ -27,6 +27,7 @@ from simulator.cli.options import (
     Gpus,
     JobOrCapture,
     ProfileName,
+    Yes,
     file_to_write,
     read_job,
 )
@@ -62,6 +63,7 @@ def memory(
             *PICTURES,
         ),
     ] = None,
+    yes: Yes = False,
 ) -> None:
     """Show what uses the memory of every pipeline stage.
 
@@ -80,7 +82,7 @@ def memory(
     if captured is not None:
         _show_captured(captured, over_time, as_json=as_json, savings=savings)
         return
-    job = read_job(job_file, cluster_changes(changes, profile, gpus))
+    job = read_job(job_file, cluster_changes(changes, profile, gpus), yes=yes)
     with counting("simulations") if savings else contextlib.nullcontext() as count:
         answer = api.memory(job, savings=savings, on_trial=count)
     result = answer.result

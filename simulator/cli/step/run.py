@@ -27,6 +27,7 @@ from simulator.cli.options import (
     Gpus,
     JobOrCapture,
     ProfileName,
+    Yes,
     file_to_write,
     read_job,
     whole_numbers,
@@ -98,6 +99,7 @@ def run(
         bool,
         typer.Option("--unfolded", help="Simulate every GPU, not one of each class; slow."),
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Simulate one training step.
 
@@ -127,7 +129,7 @@ def run(
         return
     changes = cluster_changes(changes, profile, gpus)
     ranks = None if trace_ranks is None else whole_numbers(trace_ranks, "--trace-ranks", 0)
-    result = simulate(read_job(job_file, changes), unfolded=unfolded)
+    result = simulate(read_job(job_file, changes, unfolded=unfolded, yes=yes), unfolded=unfolded)
     drawn = _drawn(result)
     if as_json:
         print_json({**result.to_dict(), **({"drawn_steps": asdict(drawn)} if drawn else {})})

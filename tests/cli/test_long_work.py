@@ -1,0 +1,35 @@
+"""Is somebody asked before work that takes minutes or gigabytes?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.program.effort import Effort
+
+
+@pytest.fixture
+def long_step(monkeypatch):
+    monkeypatch.setattr(
+        "simulator.program.effort.step_effort", lambda *_, **__: Effort(240.0, 6 * 2**30)
+    )
+
+
+@pytest.mark.usefixtures("long_step")
+@pytest.mark.parametrize("command", ["run", "memory"])
+def test_long_work_is_refused_until_somebody_says_yes(clustersim, command):
+    refused = clustersim(command, "gpt2-1xa100")
+    assert refused.code == 2
+    assert "takes about 4 min and 6 GiB to simulate; add --yes, or make it smaller" in refused.err
+    assert clustersim(command, "gpt2-1xa100", "--yes").code == 0
+
+
+@pytest.mark.usefixtures("long_step")
+def test_other_commands_take_the_yes_of_the_environment(clustersim, monkeypatch):
+    assert "set CLUSTERSIM_YES=1" in clustersim("limits", "gpt2-1xa100").err
+    monkeypatch.setenv("CLUSTERSIM_YES", "1")
+    assert clustersim("limits", "gpt2-1xa100").code == 0
+
+
+@pytest.mark.usefixtures("long_step")
+def test_who_needs_no_simulation_is_not_asked(clustersim):
+    assert clustersim("placement", "gpt2-1xa100").code == 0

@@ -194,7 +194,7 @@ _MAX_REFERENCE = 1024
 
 _REFERENCE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9@*#?$!])"
-    r"|\{(?P<name>[A-Za-z_]\w*|[0-9]{1,3}|[@*#])(?:\[(?P<index>[@*0-9]+)\])?"
+    r"|\{(?P<name>[A-Za-z_]\w*|[0-9]{1,3}|[@*#])(?:\[(?P<index>[@*]|[0-9]{1,9})\])?"
     r"(?:(?P<how>:?[-=+?])(?P<word>.*))?\})",
     re.DOTALL,
 )
@@ -301,7 +301,7 @@ class Expansion:
         value = self._variables.get(name)
         if isinstance(value, list):
             index = found["index"] or "0"
-            if index in "@*" or name in "@*":
+            if index in ("@", "*") or name in ("@", "*"):
                 value = " ".join(value)
             else:
                 value = value[int(index)] if int(index) < len(value) else None

@@ -1,0 +1,2 @@
+FORMAT=()
+${FORMAT[@@]}

@@ -51,7 +51,7 @@ def step_effort(job: Job, *, unfolded: bool = False) -> Effort:
     plan = job.plan
     operations = _OPERATIONS_PER_PASS * job.microbatches * plan.pp * plan.vpp
     layers = job.microbatches * job.model.layers
-    operations += _OPERATIONS_PER_GATHERED_LAYER * layers * (plan.zero == 3)
+    operations += _OPERATIONS_PER_GATHERED_LAYER * layers * job.choices.shards_weights
     operations += _OPERATIONS_PER_UNEVEN_LAYER * layers * (plan.expert_load is not None)
     copies = job.cluster.gpus // plan.pp
     differ = unfolded or bool(job.perturbations) or plan.expert_load is not None

@@ -289,13 +289,21 @@ def read_json(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[s
         operations=_count(config, "aggregated_iterations", file),
         library=library_name(version) if isinstance(version, int) else "",
     )
-    run.devices = _devices(config, run.threads * _count(config, "ngpus", file), file)
+    per_process = run.threads * _count(config, "ngpus", file)
+    if per_process > _MOST_GPUS_PER_PROCESS:
+        rule = f"makes {per_process} GPUs per process, of at most {_MOST_GPUS_PER_PROCESS}"
+        raise InputError.single("config.ngpus", rule, file=file)
+    run.devices = _devices(config, per_process, file)
     for index, result in enumerate(_list(document, "results", file)):
         entry, is_cpu_time = _entry(result, index, file)
         run.entries.append(entry)
         run.cpu_time = run.cpu_time or is_cpu_time
     assumed = ["any algorithm is assumed: the environment, and so NCCL_ALGO, is not read"]
     return [run], assumed, str(document.get("start_time") or "")[:10]
+
+
+_MOST_GPUS_PER_PROCESS = 1024
+"""Those of a host; none has a hundred (chosen)."""
 
 
 def _document(text: str, file: str) -> Mapping[str, Any]:

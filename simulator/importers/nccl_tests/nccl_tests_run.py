@@ -64,6 +64,10 @@ class Device:
     gpu: str
 
 
+_MOST_RANKS = 2**18
+"""More than any cluster has (chosen)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """What ran, where people pasted a table without the lines above it.
@@ -82,6 +86,9 @@ class Excerpt:
         if self.program not in PROGRAMS:
             hint = f"known: {', '.join(PROGRAMS)}"
             raise InputError.single("--collective", "is not known", self.program, hint)
+        if self.ranks > _MOST_RANKS:
+            rule = f"must be at most {_MOST_RANKS:,}"
+            raise InputError.single("--ranks", rule, self.ranks)
         if self.nodes < 1 or self.ranks % self.nodes:
             rule = f"must divide the {self.ranks} ranks"
             raise InputError.single("--nodes", rule, self.nodes)

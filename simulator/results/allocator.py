@@ -35,10 +35,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -64,12 +64,16 @@ class Pool(NamedTuple):
     has_own_stream: bool
 
 
+_POOLS = tuple(Pool(*each) for each in product((True, False), (False, True)))
+
+
 @dataclass(eq=False, slots=True)
 class Block:
     """A piece of a segment.
 
     Attributes:
         before, after: Neighbours in its segment.
+        free_since: Blocks that had been asked for when it became free.
     """
 
     num_bytes: int
@@ -77,11 +81,7 @@ class Block:
     is_free: bool = True
     before: Block | None = None
     after: Block | None = None
-
-    @property
-    def is_segment(self) -> bool:
-        """Whether it is all of its segment."""
-        return self.before is None and self.after is None
+    free_since: int = 0
 
 
 class Request(NamedTuple):
@@ -101,65 +101,67 @@ class _FreeBlocks:
     """The free blocks of a pool, smallest first, and of equal ones the first that became free.
 
     Steps of thousands of layers leave as many blocks of few sizes, so each size has its queue.
+
+    Attributes:
+        segments: Those that are all of their segment, in the order in which they became free.
     """
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
-        self._queues: dict[int, OrderedDict[Block, None]] = {}
-        self._segments: dict[Block, int] = {}
+        """Those of which there are blocks, ascending."""
+        self._queues: dict[int, OrderedDict[Block, None]] = defaultdict(OrderedDict)
+        self.segments: dict[Block, None] = {}
 
     def __iter__(self) -> Iterator[Block]:
         return chain.from_iterable(self._queues[size] for size in self._sizes)
 
     def pop(self, size: int, limit: float = math.inf) -> Block | None:
         """The smallest one of at least so many bytes and less than a limit."""
-        index = bisect_left(self._sizes, size)
-        if index == len(self._sizes) or self._sizes[index] >= limit:
+        sizes = self._sizes
+        index = bisect_left(sizes, size)
+        if index == len(sizes) or sizes[index] >= limit:
             return None
-        block = next(iter(self._queues[self._sizes[index]]))
-        self.remove(block)
+        queue = self._queues[sizes[index]]
+        block, _ = queue.popitem(last=False)
+        if not queue:
+            del sizes[index]
+        if block.before is block.after:  # both None
+            del self.segments[block]
         return block
 
-    def add(self, block: Block, turn: int) -> None:
-        """Offer a block from a turn on, after all of its size."""
-        size = block.num_bytes
-        queue = self._queues.get(size)
-        if queue is None:
-            queue = self._queues[size] = OrderedDict()
+    def add(self, block: Block) -> None:
+        """Offer a block, after all of its size."""
+        queue = self._queues[block.num_bytes]
         if not queue:
-            insort(self._sizes, size)
+            insort(self._sizes, block.num_bytes)
         queue[block] = None
-        if block.is_segment:
-            self._segments[block] = turn
+        if block.before is block.after:
+            self.segments[block] = None
 
     def remove(self, block: Block) -> None:
         """Offer a block no longer."""
-        size = block.num_bytes
-        queue = self._queues[size]
+        queue = self._queues[block.num_bytes]
         del queue[block]
         if not queue:
-            del self._sizes[bisect_left(self._sizes, size)]
-        self._segments.pop(block, None)
+            del self._sizes[bisect_left(self._sizes, block.num_bytes)]
+        if block.before is block.after:
+            del self.segments[block]
 
     def remove_segments(self, until: float = math.inf) -> int:
         """Offer no longer what has been all of its segment since a turn; how much that is [B]."""
-        segments = [block for block, turn in self._segments.items() if turn <= until]
+        segments = [block for block in self.segments if block.free_since <= until]
         for block in segments:
             self.remove(block)
         return sum(block.num_bytes for block in segments)
 
     def remove_segment(self, least_bytes: float) -> int:
         """Offer no longer the smallest segment of at least a size; how large it is [B]."""
-        large = (block for block in self._segments if block.num_bytes >= least_bytes)
+        large = (block for block in self.segments if block.num_bytes >= least_bytes)
         block = min(large, key=lambda block: block.num_bytes, default=None)
         if block is None:
             return 0
         self.remove(block)
         return block.num_bytes
-
-    def segment_turns(self) -> list[int]:
-        """Since when each of them is all of its segment."""
-        return list(self._segments.values())
 
 
 class CachingAllocator:
@@ -186,11 +188,7 @@ class CachingAllocator:
         self._expandable = settings.expandable_segments
         self._max_split_bytes = math.inf if self._expandable else settings.max_split_bytes
         self._turn = 0
-        self._free: dict[Pool, _FreeBlocks] = {
-            Pool(is_small, has_own_stream): _FreeBlocks()
-            for is_small in (True, False)
-            for has_own_stream in (False, True)
-        }
+        self._free = {pool: _FreeBlocks() for pool in _POOLS}
         self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
 
@@ -205,10 +203,11 @@ class CachingAllocator:
         is_large = size >= self._max_split_bytes
         limit = size + _LARGE_SEGMENT_BYTES if is_large else self._max_split_bytes
         block = self._free[pool].pop(size, limit) or self._new_space(size, pool)
-        rest = 0 if block.num_bytes >= self._max_split_bytes else block.num_bytes - size
-        splits_all = pool.is_small or self._expandable
-        if rest and (rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES):
-            self._split(block, size)
+        rest = block.num_bytes - size
+        if rest and block.num_bytes < self._max_split_bytes:
+            splits_all = pool.is_small or self._expandable
+            if rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES:
+                self._split(block, size)
         block.is_free = False
         self.allocated_bytes += block.num_bytes
         return block
@@ -216,15 +215,17 @@ class CachingAllocator:
     def give(self, block: Block) -> None:
         """Make a block free again and join it with free neighbours."""
         self.allocated_bytes -= block.num_bytes
+        free = self._free[block.pool]
         before, after = block.before, block.after
         if after is not None and after.is_free:
-            self._free[after.pool].remove(after)
+            free.remove(after)
             self._join(block, after)
         if before is not None and before.is_free:
-            self._free[before.pool].remove(before)
+            free.remove(before)
             self._join(before, block)
             block = before
-        self._offer(block)
+        block.is_free, block.free_since = True, self._turn
+        free.add(block)
 
     def free_blocks(self) -> list[list[Block]]:
         """The free blocks of each pool in the order in which they are looked at."""
@@ -253,7 +254,9 @@ class CachingAllocator:
     def _collect(self, wanted_bytes: float) -> None:
         """Return large segments that have been unused for longer than the mean, again if needed."""
         large = [blocks for pool, blocks in self._free.items() if not pool.is_small]
-        while wanted_bytes > 0 and (turns := [t for each in large for t in each.segment_turns()]):
+        while wanted_bytes > 0 and (
+            turns := [b.free_since for each in large for b in each.segments]
+        ):
             returned = sum(each.remove_segments(sum(turns) / len(turns)) for each in large)
             self.reserved_bytes -= returned
             wanted_bytes -= returned
@@ -293,8 +296,9 @@ class CachingAllocator:
             after.before = rest
         elif self._expandable:
             self._tail[block.pool] = rest
+        rest.free_since = self._turn
         block.num_bytes, block.after = size, rest
-        self._offer(rest)
+        self._free[block.pool].add(rest)
 
     def _join(self, first: Block, second: Block) -> None:
         first.num_bytes += second.num_bytes
@@ -303,10 +307,6 @@ class CachingAllocator:
             after.before = first
         elif self._expandable:
             self._tail[first.pool] = first
-
-    def _offer(self, block: Block) -> None:
-        block.is_free = True
-        self._free[block.pool].add(block, self._turn)
 
 
 def _rounded(num_bytes: int, multiple: int) -> int:
@@ -331,54 +331,125 @@ _Asked = tuple[float, bool]
 """Size of a block [B], and whether it is of another stream."""
 
 
+def _request(asked: _Asked) -> Request:
+    return request(asked[0], has_own_stream=asked[1])
+
+
 def reserved_bytes(
     exchanges: Sequence[Exchange],
     settings: AllocatorSettings,
     *,
+    steps: int = 1,
+    started: Exchange | None = None,
     room_bytes: float = math.inf,
     collects_above_bytes: float = math.inf,
 ) -> float:
     """The most that is reserved while blocks come and go [B].
 
     Args:
-        exchanges: In the order of the host. Of equal blocks the last one goes first.
+        exchanges: Of a step, in the order of the host. Of equal blocks the last one goes first.
         settings: How the allocator is set.
+        steps: How often the step runs.
+        started: What is taken and given back before the first.
         room_bytes: What the device has; more is reserved only where nothing can be returned.
         collects_above_bytes: Reserved at most before what is unused for long is returned.
     """
-    allocator = CachingAllocator(
-        settings, room_bytes=room_bytes, collects_above_bytes=collects_above_bytes
+    # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
+    is_limited = min(room_bytes, collects_above_bytes) < math.inf
+    together = [_POOLS] if is_limited else [(pool,) for pool in _POOLS]
+    first = [] if started is None else [started]
+    distinct = dict.fromkeys([*first, *exchanges])
+    most_bytes = 0
+    for pools in together:
+        part = {exchange: _part(exchange, pools) for exchange in distinct}
+        allocator = CachingAllocator(
+            settings, room_bytes=room_bytes, collects_above_bytes=collects_above_bytes
+        )
+        replay = _Replay(*([part[one] for one in many] for many in (exchanges, first)), allocator)
+        replay.run_steps(steps)
+        most_bytes += allocator.most_reserved_bytes
+    return float(most_bytes)
+
+
+class _Part(NamedTuple):
+    """Blocks of some pools that are taken, and those that are free after it."""
+
+    takes: tuple[_Asked, ...]
+    gives: tuple[_Asked, ...]
+
+
+def _part(exchange: Exchange, pools: Collection[Pool]) -> _Part:
+    def of_pools(sizes: Sequence[float], on_own_stream: Sequence[float]) -> tuple[_Asked, ...]:
+        asked = (*((size, False) for size in sizes), *((size, True) for size in on_own_stream))
+        return tuple(one for one in asked if _request(one).pool in pools)
+
+    return _Part(
+        of_pools(exchange.takes, exchange.own_stream_takes),
+        of_pools(exchange.gives, exchange.own_stream_gives),
     )
-    replay = _Replay(exchanges, allocator)
-    replay.run()
-    return float(allocator.most_reserved_bytes)
+
+
+class _Moment(NamedTuple):
+    """All that decides what an allocator does next.
+
+    Where a segment lies decides nothing: the blocks in the order in which they are looked at,
+    and which one each of them follows in its segment.
+
+    Attributes:
+        reserved_bytes: In segments [B].
+        counts: Blocks of each group: those that are free by pool, those that are taken by size.
+        sizes: Of the blocks, group after group [B].
+        before: Number of the block before each in its segment; None of the first.
+    """
+
+    reserved_bytes: int
+    counts: list[int]
+    sizes: list[int]
+    before: list[int | None]
+
+
+_NOTHING = _Part((), ())
 
 
 class _Replay:
     """An allocator on its way through a step."""
 
-    def __init__(self, exchanges: Sequence[Exchange], allocator: CachingAllocator) -> None:
-        known: dict[Exchange, int] = {}
-        self.numbers = [known.setdefault(exchange, len(known)) for exchange in exchanges]
+    def __init__(
+        self, exchanges: Sequence[_Part], started: Sequence[_Part], allocator: CachingAllocator
+    ) -> None:
+        known = {part: n for n, part in enumerate(dict.fromkeys([*started, *exchanges]))}
+        self.numbers = [known[part] for part in exchanges if part != _NOTHING]
         """Equal exchanges have equal numbers."""
         self.allocator = allocator
         self._repeats_until: dict[int, int] = {}
         """First exchange, by period, that was found to differ from the one a period before."""
         self._taken: dict[_Asked, list[Block]] = {}
-        takes = [_asked(one.takes, one.own_stream_takes) for one in known]
-        gives = [_asked(one.gives, one.own_stream_gives) for one in known]
-        requests = {
-            asked: request(asked[0], has_own_stream=asked[1])
-            for asked in dict.fromkeys(asked for each in takes for asked in each)
-        }
-        self._takes: list[list[tuple[list[Block], Request]]] = [
-            [(self._stack(asked), requests[asked]) for asked in each] for each in takes
+        self._takes = [
+            [(self._stack(asked), _request(asked)) for asked in part.takes] for part in known
         ]
-        self._gives = [[self._stack(asked) for asked in each] for each in gives]
+        self._gives = [[self._stack(asked) for asked in part.gives] for part in known]
+        for part in started:
+            self._exchange(known[part])
+
+    def run_steps(self, steps: int) -> None:
+        """Run the step as often as it can make a difference."""
+        start = self.moment()
+        for _ in range(steps):
+            self.run()
+            if self.is_at(start):
+                break
+            start = self.moment()
 
     def run(self) -> None:
-        """Do everything that can make a difference."""
+        """Do everything of a step that can make a difference.
+
+        Equal blocks change places from microbatch to microbatch, so it may take many of them
+        until the allocator is where it was. It is compared with one moment, and after twice as
+        long with a later one (R. P. Brent, An improved Monte Carlo factorization algorithm, 1980).
+        """
+        self._repeats_until.clear()
         seen: dict[tuple[int, int, int], int] = {}
+        mark, marked_at, patience = None, 0, 0
         index, end = 0, len(self.numbers)
         while index < end:
             number = self.numbers[index]
@@ -388,9 +459,15 @@ class _Replay:
             # everything be as it was then.
             books = number, self.allocator.allocated_bytes, self.allocator.reserved_bytes
             before, seen[books] = seen.get(books, index), index
-            repeats = self._repeats(index, index - before)
-            if repeats > 1:
-                index = self._passed_over(index, index - before, repeats)
+            if self._repeats(index, index - before) < 2:
+                continue
+            period = index - marked_at
+            if mark is not None and self.is_at(mark) and (repeats := self._repeats(index, period)):
+                index += period * repeats
+                mark, patience = None, 0
+            elif mark is None or period >= patience:
+                mark, marked_at = self.moment(), index
+                patience = 2 * patience or index - before
 
     def _repeats(self, index: int, period: int) -> int:
         """How often the exchanges before an index follow again, whole."""
@@ -404,13 +481,6 @@ class _Replay:
             self._repeats_until[period] = end
         return (end - index) // period
 
-    def _passed_over(self, index: int, period: int, repeats: int) -> int:
-        """Run a period; where it leads is after all repeats, if it leads back."""
-        before = self._state()
-        for number in self.numbers[index : index + period]:
-            self._exchange(number)
-        return index + period * (repeats if self._state() == before else 1)
-
     def _exchange(self, number: int) -> None:
         serve, give = self.allocator.serve, self.allocator.give
         for blocks, asked in self._takes[number]:
@@ -422,19 +492,28 @@ class _Replay:
         """Blocks of one size and stream that are taken, the last one last."""
         return self._taken.setdefault(asked, [])
 
-    def _state(self) -> object:
-        """All that decides what the allocator does next.
-
-        Where a segment lies decides nothing: the blocks in the order in which they are looked at,
-        and which one each of them follows in its segment.
-        """
-        groups = [*self.allocator.free_blocks(), *self._taken.values()]
+    def moment(self) -> _Moment:
+        """Where the allocator is now."""
+        groups = self._groups()
         blocks = [*chain.from_iterable(groups)]
         number = dict(zip(map(id, blocks), range(len(blocks)), strict=True))
-        neighbours = [*map(number.get, map(id, map(attrgetter("before"), blocks)))]
-        sizes = [*map(attrgetter("num_bytes"), blocks)]
-        return self.allocator.reserved_bytes, [*map(len, groups)], sizes, neighbours
+        return _Moment(
+            self.allocator.reserved_bytes,
+            [*map(len, groups)],
+            [*map(attrgetter("num_bytes"), blocks)],
+            [*map(number.get, map(id, map(attrgetter("before"), blocks)))],
+        )
 
+    def is_at(self, moment: _Moment) -> bool:
+        """Whether the allocator is where it was."""
+        groups = self._groups()
+        if (self.allocator.reserved_bytes, [*map(len, groups)]) != moment[:2]:
+            return False
+        blocks = [*chain.from_iterable(groups)]
+        return all(
+            block.num_bytes == size and block.before is (None if before is None else blocks[before])
+            for block, size, before in zip(blocks, moment.sizes, moment.before, strict=True)
+        )
 
-def _asked(sizes: Sequence[float], on_own_stream: Sequence[float]) -> list[_Asked]:
-    return [*((size, False) for size in sizes), *((size, True) for size in on_own_stream)]
+    def _groups(self) -> list[list[Block]]:
+        return [*self.allocator.free_blocks(), *self._taken.values()]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +77,8 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
     operations = [timeline.program.operations[i] for i in booked]
     reserved = reserved_memory(
-        [started, *_exchanges(operations, timeline.program) * _STEPS],
+        _exchanges(operations, timeline.program),
+        started,
         settings,
         resident_bytes=resident_bytes,
         allocated_bytes=allocated,
@@ -113,6 +115,7 @@ class Reserved(NamedTuple):
 
 def reserved_memory(
     exchanges: Sequence[Exchange],
+    started: Exchange,
     settings: AllocatorSettings,
     *,
     resident_bytes: float,
@@ -123,7 +126,8 @@ def reserved_memory(
     """What is reserved on a device of any size, and on one with so much room.
 
     Args:
-        exchanges: Blocks that come and go, in the order of the host.
+        exchanges: Blocks that come and go in a step, in the order of the host.
+        started: Blocks that come and go before the first step.
         settings: How the allocator is set.
         resident_bytes: What is there all the time. It counts as it is: it was taken first [B].
         allocated_bytes: In tensors at the peak [B].
@@ -131,16 +135,14 @@ def reserved_memory(
         room_bytes: What the device has for the allocator [B].
     """
     collects_above_bytes = settings.collects_above_share * room_bytes - resident_bytes
-    replayed = reserved_bytes(exchanges, settings, collects_above_bytes=collects_above_bytes)
-    free = max(resident_bytes + replayed, least_bytes)
+    replayed = partial(
+        reserved_bytes, exchanges, settings, steps=_STEPS, started=started,
+        collects_above_bytes=settings.collects_above_share * room_bytes - resident_bytes,
+    )  # fmt: skip
+    free = max(resident_bytes + replayed(), least_bytes)
     if free <= room_bytes:
         return Reserved(free, free)
-    pressed = reserved_bytes(
-        exchanges,
-        settings,
-        room_bytes=room_bytes - resident_bytes,
-        collects_above_bytes=collects_above_bytes,
-    )
+    pressed = replayed(room_bytes=room_bytes - resident_bytes)
     return Reserved(free, max(resident_bytes + pressed, allocated_bytes))
 
 

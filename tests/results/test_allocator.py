@@ -138,18 +138,19 @@ def reserved_one_by_one(exchanges, *, expandable):
     st.integers(1, 30 * MIB),
     st.integers(0, 4),
     st.integers(1, 12),
+    st.integers(1, 3),
     st.booleans(),
 )
 @few
 def test_passing_over_repeats_reserves_what_running_them_would(
-    kept, held, warm_up, repeats, expandable
+    kept, held, warm_up, repeats, steps, expandable
 ):
     forward = [Exchange((held, *sizes), (held,)) for sizes in kept]
     backward = [Exchange((2 * held,), (2 * held, *sizes)) for sizes in reversed(kept)]
-    steps = forward * warm_up + (forward + backward) * repeats + backward * warm_up
-    steps = [*steps, Exchange((50 * MIB,), (50 * MIB,)), *(forward + backward) * repeats]
-    expected = reserved_one_by_one(steps, expandable=expandable)
-    assert reserved_bytes(steps, AllocatorSettings(expandable)) == expected
+    step = forward * warm_up + (forward + backward) * repeats + backward * warm_up
+    step = [*step, Exchange((50 * MIB,), (50 * MIB,)), *(forward + backward) * repeats]
+    expected = reserved_one_by_one(step * steps, expandable=expandable)
+    assert reserved_bytes(step, AllocatorSettings(expandable), steps=steps) == expected
 
 
 def test_microbatches_that_repeat_themselves_are_not_replayed(monkeypatch):

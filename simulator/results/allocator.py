@@ -254,9 +254,8 @@ class CachingAllocator:
     def _collect(self, wanted_bytes: float) -> None:
         """Return large segments that have been unused for longer than the mean, again if needed."""
         large = [blocks for pool, blocks in self._free.items() if not pool.is_small]
-        while wanted_bytes > 0 and (
-            turns := [b.free_since for each in large for b in each.segments]
-        ):
+        while wanted_bytes > 0 and any(each.segments for each in large):
+            turns = [block.free_since for each in large for block in each.segments]
             returned = sum(each.remove_segments(sum(turns) / len(turns)) for each in large)
             self.reserved_bytes -= returned
             wanted_bytes -= returned
@@ -365,8 +364,8 @@ def reserved_bytes(
         allocator = CachingAllocator(
             settings, room_bytes=room_bytes, collects_above_bytes=collects_above_bytes
         )
-        replay = _Replay(*([part[one] for one in many] for many in (exchanges, first)), allocator)
-        replay.run_steps(steps)
+        before, step = ([part[one] for one in many] for many in (first, exchanges))
+        _Replay(step, before, allocator).run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
 

@@ -134,7 +134,6 @@ def reserved_memory(
         least_bytes: Reserved at least where there is room [B].
         room_bytes: What the device has for the allocator [B].
     """
-    collects_above_bytes = settings.collects_above_share * room_bytes - resident_bytes
     replayed = partial(
         reserved_bytes, exchanges, settings, steps=_STEPS, started=started,
         collects_above_bytes=settings.collects_above_share * room_bytes - resident_bytes,

@@ -107,7 +107,17 @@ def test_the_fullest_moment_of_an_interleaved_order_is_within_its_first_round(
     parts = np.arange(stages)[:, None] + stages * np.arange(chunks)
     shapes = np.zeros(stages * chunks, dtype=np.int64)
     pipeline = Pipeline(
-        "interleaved-1f1b", stages, chunks, (), shapes, parts, 1, True, False, False
+        "interleaved-1f1b",
+        stages,
+        chunks,
+        (),
+        shapes,
+        parts,
+        0 * parts[:, 0],
+        1,
+        True,
+        False,
+        False,
     )
     saved_bytes, working_bytes = np.moveaxis(np.asarray([sizes], dtype=float), -1, 0)
     closed = _active_interleaved(pipeline, saved_bytes, working_bytes, np.asarray([microbatches]))

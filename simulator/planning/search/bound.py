@@ -4,11 +4,13 @@ Closed forms for all plans of a space at once, so that few of them have to be si
 What passes and states cost is for :mod:`simulator.planning.search.plan_costs` to say.
 
 **Time.** No rank can be done before it has run all of its microbatches forward and backward.
-The first of them reaches it through the stages before it, and (where backward is in one
-piece) the gradient of the last one has to travel back through them. No rank updates its
-weights before the last rank is through, because all wait for the gradient norm. Nor is it done
-before its gradients are reduced, one after another, or its weights gathered. That these hide each
-other only in part, transfers, gaps inside the pipeline and contention are left out, so a simulated
+The first of them reaches it through the stages before it and the transfers between them, and
+(where backward is in one piece) the gradient of the last one has to travel back. A rank that sends
+without overlap computes nothing meanwhile. Its gradients are reduced with the last backward at the
+earliest, or after it where nothing overlaps. Where all wait for the gradient norm no rank updates
+its weights before the last rank is through; updated weights may be gathered after that. Nor is a
+rank done before its gradients are reduced, one after another, or its weights gathered. What else
+hides each other only in part, gaps inside the pipeline and contention are left out, so a simulated
 step is never shorter. Nothing is claimed where steps overlap each other, or where a
 forward and a backward run as one: the bound is 0 then.
 
@@ -27,7 +29,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.planning.search.plan_costs import CostTables, Floats, Ints, Pipeline, PlanCosts
+from simulator.planning.search.plan_costs import (
+    CostTables,
+    Exposure,
+    Floats,
+    Ints,
+    Pipeline,
+    PlanCosts,
+)
 from simulator.planning.search.space import PlanSpace
 from simulator.schedule.orders.one_f_one_b import round_length
 
@@ -64,31 +73,41 @@ def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBound
         pipeline = tables.pipeline(int(plans[0]))
         costs = tables.of(plans, pipeline)
         microbatches = space.microbatches[plans]
-        step_s[plans] = _step_s(pipeline, costs, microbatches)
+        if pipeline.adds_up:
+            exposure = tables.exposure(plans, pipeline)
+            step_s[plans] = _step_s(pipeline, costs, exposure, microbatches)
         allocated_bytes[plans] = _allocated_bytes(pipeline, costs, microbatches)
     # What the allocator leaves unused, and communicators, come on top.
     device_bytes = allocated_bytes + space.job.cluster.profile.device.context_bytes
-    bounds = np.stack([step_s, device_bytes])[:, tables.like] * ROUNDING
-    return PlanBounds(*bounds)
+    return PlanBounds(step_s * ROUNDING, device_bytes * ROUNDING)
 
 
-def _step_s(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
-    if not pipeline.adds_up:
-        return np.zeros(len(microbatches))
+def _step_s(pipeline: Pipeline, costs: PlanCosts, exposure: Exposure, microbatches: Ints) -> Floats:
     passes = microbatches[:, None] / pipeline.copies
     nearest = pipeline.parts[:, 0]
-    through_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
-    through_s += _before(costs.forward_s)[:, nearest]
+    hops_s = exposure.transfer_s * np.where(pipeline.sends > 0, nearest, 0)
+    own_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
+    own_s += _before(costs.forward_s)[:, nearest] + hops_s
+    # The last gradient that a rank sends is on its way back.
+    sent = pipeline.sends * passes - np.sign(nearest)
+    own_s += exposure.blocks * exposure.transfer_s * np.maximum(sent, 0)
+    reduced_s = _per_rank(pipeline, costs.step_reduced_s)
+    alone_s = exposure.reduces_alone * reduced_s
+    last_s = exposure.reduces_last * costs.step_reduced_s[:, nearest]
+    through_s = np.maximum(own_s + alone_s, own_s - costs.backward_s[:, nearest] + last_s)
     if not pipeline.splits_backward:
-        through_s += _before(costs.backward_s)[:, nearest]
-    optimizer_s = _per_rank(pipeline, costs.optimizer_s)
-    computed_s: Floats = through_s.max(axis=1) + optimizer_s.max(axis=1)
-    reduced_s = _per_rank(pipeline, costs.pass_reduced_s) * passes
-    reduced_s += _per_rank(pipeline, costs.step_reduced_s)
+        first = int(nearest.argmin())
+        back_s = own_s + _before(costs.backward_s)[:, nearest] + hops_s + alone_s[:, [first]]
+        through_s[:, first] = np.maximum(through_s[:, first], back_s.max(axis=1))
+    updated_s = _per_rank(pipeline, costs.optimizer_s)
+    updated_s += exposure.gathers_alone * _per_rank(pipeline, costs.step_gathered_s)
+    together_s = through_s.max(axis=1) + updated_s.max(axis=1)
+    each_s = (through_s + updated_s).max(axis=1)
+    reduced_s += _per_rank(pipeline, costs.pass_reduced_s) * passes
     gathered_s = _per_rank(pipeline, costs.pass_gathered_s) * passes
     gathered_s += _per_rank(pipeline, costs.step_gathered_s)
     exchanged_s = np.maximum(reduced_s, gathered_s).max(axis=1)
-    step_s: Floats = np.maximum(computed_s, exchanged_s)
+    step_s: Floats = np.maximum(np.where(exposure.agrees[:, 0], together_s, each_s), exchanged_s)
     return step_s
 
 

@@ -23,10 +23,12 @@ from simulator.cost.kernel_time import memory_bound_s
 from simulator.described.job import Job
 from simulator.planning.search.space import PlanSpace
 from simulator.program.build import steps_around
+from simulator.program.grid.rank_groups import pipeline_pair
 from simulator.program.grid.stage_layers import Slice, cut, ends_apart, stage_slices
 from simulator.program.ir import total_bytes
 from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.layer_part import LayerKind
+from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
@@ -49,7 +51,7 @@ _OVERLAPS = ("plan.overlap_grad_reduce", "plan.overlap_param_gather", "plan.over
 """Fields that change none of these costs."""
 
 _OF_PASSES = ("batch.micro", "plan.recompute")
-"""Fields that change what passes cost, but not what data-parallel ranks exchange."""
+"""Fields that change what passes cost, but nothing of weights, their states and exchanges."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Pipeline:
         shape_of: Which of them each virtual stage of the model is, in order; shape (runs,).
         parts: Virtual stages of the model that each rank runs, those of all copies,
             ascending; shape (ranks, virtual stages of a rank).
+        sends: After how many passes of a microbatch each rank sends, and runs nothing with them;
+            shape (ranks,). 0 where stages are not dealt out in rounds.
         adds_up: Whether passes run one after another and steps meet at their ends.
         splits_backward: Whether weight gradients may come later.
         tied_copy: Whether the last run holds a copy of the embedding.
@@ -74,6 +78,7 @@ class Pipeline:
     shapes: tuple[Slice, ...]
     shape_of: Ints
     parts: Ints
+    sends: Ints
     copies: int
     adds_up: bool
     splits_backward: bool
@@ -91,13 +96,18 @@ def _pipeline(job: Job) -> Pipeline:
     kinds = layer_kinds(job.model)
     contents = [_content(run, kinds, job.plan.recompute_layers) for run in runs]
     known = list(dict.fromkeys(contents))
+    held = np.sort(np.asarray(parts), axis=1)
+    travels = placement is Placement.LOOP and stages > 1
+    # What a forward and the backward beside it send leaves together, after the backward.
+    forwards = (held < len(runs) - 1) * (info.paired_order is None)
     return Pipeline(
         schedule=info.name,
         stages=stages,
         chunks=chunks,
         shapes=tuple(runs[contents.index(content)] for content in known),
         shape_of=np.asarray([known.index(content) for content in contents]),
-        parts=np.sort(np.asarray(parts), axis=1),
+        parts=held,
+        sends=travels * (forwards + np.sign(held)).sum(axis=1),
         copies=placement.copies,
         adds_up=steps_around(job).total == 1 and not info.joins_passes and not job.plan.overlap_ep,
         splits_backward=info.splits_backward,
@@ -134,6 +144,26 @@ class PlanCosts(NamedTuple):
     pass_gathered_s: Floats
 
 
+class Exposure(NamedTuple):
+    """What no computing hides of the exchanges of each plan of a group: shape (plans, 1).
+
+    Attributes:
+        transfer_s: From one stage to the next, at least [s].
+        blocks: 1 where the sender computes nothing meanwhile.
+        reduces_last: 1 where gradients are reduced with or after the last backward alone.
+        reduces_alone: 1 where that is after it, and no rank computes meanwhile.
+        gathers_alone: 1 where updated weights come after the update, and no rank computes.
+        agrees: 1 where no rank updates before all of them are through.
+    """
+
+    transfer_s: Floats
+    blocks: Floats
+    reduces_last: Floats
+    reduces_alone: Floats
+    gathers_alone: Floats
+    agrees: Floats
+
+
 class CostTables:
     """Costs by what they depend on: each distinct combination is computed once."""
 
@@ -150,23 +180,16 @@ class CostTables:
         shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)
         self._adds_up = adds_up
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
-        self._tensor_kind = _kinds(*codes)
-        self._state_kind = _kinds(*codes, zero, space.dp)
-        pairs = zip(others, codes, strict=True)
+        pairs = list(zip(others, codes, strict=True))
         shared = [codes for path, codes in pairs if path not in _OF_PASSES]
-        self._exchange_kind = _kinds(*shared, zero, space.dp)
-        bounded = [
-            codes
-            for path, codes in zip(varied, space.codes.T, strict=True)
-            if path not in _OVERLAPS
-        ]
-        _, first, which = np.unique(
-            _kinds(np.zeros(len(space)), *bounded), return_index=True, return_inverse=True
-        )
-        self.like: Ints = first[which]
-        """Of each plan the first one that has the same costs."""
-        self.groups = [np.intersect1d(plans, first) for plans in _groups(space, _PIPELINE_FIELDS)]
-        """The first plans of each kind of costs, those with the same pipeline together."""
+        self._tensor_kind = _kinds(*shared, np.zeros(len(space)))
+        self._state_kind = _kinds(*shared, zero, space.dp)
+        overlaps = [space.codes[:, varied.index(path)] for path in _OVERLAPS if path in varied]
+        self._overlap_kind = _kinds(self._state_kind, *overlaps)
+        of_transfers = [codes for path, codes in pairs if path != "plan.recompute"]
+        self._transfer_kind = _kinds(*of_transfers, np.zeros(len(space)))
+        self.groups = [*_groups(space, _PIPELINE_FIELDS)]
+        """Plans with the same pipeline together."""
 
     def pipeline(self, plan: int) -> Pipeline:
         """The pipeline of a plan."""
@@ -193,7 +216,7 @@ class CostTables:
         )  # fmt: skip
         forward, backward, saved, working = np.split(passes, 4, axis=1)
         exchanges = self._table(
-            self._exchange_kind, plans, ("exchange", pipeline.stages, shapes, tied),
+            self._state_kind, plans, ("exchange", pipeline.stages, shapes, tied),
             lambda n: self._exchange_row(n, shapes, tied),
         )  # fmt: skip
         dense, expert = np.split(numel, 2, axis=1)
@@ -202,6 +225,17 @@ class CostTables:
         exchanged = np.split(exchanges, 4, axis=1)
         by_shape = (forward, backward, saved, working, kept, update, updated_s, *exchanged)
         return PlanCosts(*(column[:, pipeline.shape_of] for column in by_shape))
+
+    def exposure(self, plans: Ints, pipeline: Pipeline) -> Exposure:
+        """What of the exchanges of the same plans nothing hides."""
+        hops = pipeline.stages, pipeline.chunks, bool(pipeline.sends.any())
+        transfers = self._table(
+            self._transfer_kind, plans, ("transfer", hops), lambda n: self._transfer_row(n, *hops)
+        )
+        flags = self._table(
+            self._overlap_kind, plans, ("exposure", pipeline.schedule), self._exposure_row
+        )
+        return Exposure(transfers, *np.split(flags, len(Exposure._fields) - 1, axis=1))
 
     def _table(
         self, kinds: Ints, plans: Ints, what: Hashable, row: Callable[[int], list[float]]
@@ -250,6 +284,33 @@ class CostTables:
     def _exchange_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
         exchanges = least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
         return [seconds for column in zip(*exchanges, strict=True) for seconds in column]
+
+    def _transfer_row(self, plan: int, stages: int, chunks: int, travels: bool) -> list[float]:
+        job = self._space.plan_job(plan)
+        if not travels:
+            return [0.0]
+        ranks = range(stages if chunks > 1 else stages - 1)
+        pairs = {pipeline_pair(job, rank, (rank + 1) % stages): rank for rank in ranks}
+        sent_bytes = StageCosts(job).boundary_bytes
+        hops = (
+            transfer_work(job, sent_bytes, rank, (rank + 1) % stages) for rank in pairs.values()
+        )
+        return [min(hop.seconds for hop in hops)]
+
+    def _exposure_row(self, plan: int) -> list[float]:
+        job = self._space.plan_job(plan)
+        choices = job.choices
+        every_backward = choices.reduces_every_backward or choices.keeps_gradients_of_a_turn
+        reduces_last = not (every_backward or job.plan.offload.is_used)
+        ahead = choices.overlaps_gather and not choices.updates_whole_parameters
+        by_collectives = choices.data_parallelism.reduces_by_collectives
+        return [
+            not choices.overlaps_transfers,
+            reduces_last,
+            reduces_last and by_collectives and not choices.overlaps_reduction,
+            by_collectives and choices.hands_out_weights and not ahead,
+            job.plan.takes_gradient_norm or job.plan.precision == "fp16",
+        ]
 
     def _state_row(self, plan: int) -> list[float]:
         """Bytes kept and seconds of the update, per dense and per expert parameter."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from simulator.described.model import Model
@@ -36,6 +37,7 @@ _NORMS_BEFORE = 2
 """Norms before the mixer and before the MLP; any more stand behind them."""
 
 
+@lru_cache(maxsize=4096)
 def layer_kind(model: Model, layer_index: int) -> LayerKind:
     """Kind of one layer, counted from 0."""
     mixer, mlp = (
@@ -45,6 +47,7 @@ def layer_kind(model: Model, layer_index: int) -> LayerKind:
     return LayerKind(mixer, mlp, model.window(layer_index))
 
 
+@lru_cache(maxsize=16)
 def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     """Kind of every layer, so that costs are computed once per distinct kind."""
     return tuple(layer_kind(model, index) for index in range(model.layers))
@@ -61,6 +64,7 @@ def layer_parts(kind: LayerKind) -> tuple[LayerPart, LayerPart]:
     return MIXERS[kind.mixer], MLPS[kind.mlp]
 
 
+@lru_cache(maxsize=4096)
 def layer_tensors(model: Model, layer_index: int) -> tuple[ParameterTensor, ...]:
     """Tensors of one layer, counted from 0, in the order in which forward uses them.
 

@@ -168,14 +168,16 @@ class ClustersAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Every cluster, and the answers."""
-        chosen = {name: cluster_dict(best) if best else None for name, best in self.answers.items()}
-        return {"clusters": [cluster_dict(each) for each in self.clusters], "answers": chosen}
+        chosen = {
+            name: _cluster_dict(best) if best else None for name, best in self.answers.items()
+        }
+        return {"clusters": [_cluster_dict(each) for each in self.clusters], "answers": chosen}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cluster: system, gpus, plan, step_time_s, wall_days, gpu_hours, usd."""
         rows = []
         for each in self.clusters:
-            found = cluster_dict(each)
+            found = _cluster_dict(each)
             if "reason" not in found:
                 cheapest = each.money.cheapest  # type: ignore[union-attr]
                 found |= {
@@ -272,7 +274,7 @@ def _where(found: Capacity) -> str:
     )
 
 
-def cluster_dict(found: Capacity | Refusal) -> dict[str, Any]:
+def _cluster_dict(found: Capacity | Refusal) -> dict[str, Any]:
     """One cluster as plain data."""
     from simulator.planning.campaign.capacity import Refusal
 

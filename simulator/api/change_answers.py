@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from simulator.planning.limits import Limit
     from simulator.results.difference import Difference
 
-SMALLEST_EFFECT = 1e-6
+_SMALLEST_EFFECT = 1e-6
 """Shares of a step below this are none."""
 _ROUGH = ("assumed", "default")
 _SCHEMA_VERSION = 1
@@ -125,7 +125,7 @@ class SensitivityAnswer(Answer):
 
     def largest(self, count: int) -> list[Sensitivity]:
         """The numbers with the largest effects, without those that have none."""
-        return [each for each in self.numbers[:count] if each.effect > SMALLEST_EFFECT]
+        return [each for each in self.numbers[:count] if each.effect > _SMALLEST_EFFECT]
 
     def to_dict(self) -> dict[str, Any]:
         """Every number with its two effects."""
@@ -138,7 +138,7 @@ class SensitivityAnswer(Answer):
 
     def count_text(self) -> str:
         """How many numbers were changed, and how many of them had no effect."""
-        without = sum(each.effect <= SMALLEST_EFFECT for each in self.numbers)
+        without = sum(each.effect <= _SMALLEST_EFFECT for each in self.numbers)
         return f"{len(self.numbers)} numbers changed, {without} of them without effect on this job."
 
     def to_calibrate(self, top: int = 15) -> Sensitivity | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from simulator.planning.search.space import Axes
     from simulator.program.ir import Category
 
-OTHER_RISKS = (0.01, 0.2)
+_OTHER_RISKS = (0.01, 0.2)
 """Risks whose price is told beside the plans of the one that is asked."""
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Smaller shares of a step are not told."""
@@ -401,7 +401,7 @@ def plan(
         variants = _variants(job, global_batches, sizes)
         found = _searched(variants, top, {**settings, "risk": risk})
         if why and found.choices:
-            risks = [other for other in OTHER_RISKS if other != risk]
+            risks = [other for other in _OTHER_RISKS if other != risk]
             prices = _at_other_risks(variants, risks, settings)
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
     causes = None

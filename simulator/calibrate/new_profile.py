@@ -19,7 +19,7 @@ from simulator.described.rules.profile_rules import profile_faults
 from simulator.errors import InputError
 from simulator.files import read_text
 
-SHEET_FIELDS = (
+_SHEET_FIELDS = (
     "device.memory", "device.memory_bandwidth", "device.peak.fp32", "device.peak.fp16",
     "device.sm_count", "device.l2_cache", "device.boost_clock", "device.power",
     "network.scale_up.bandwidth",
@@ -77,7 +77,7 @@ def new_profile_text(
 
 def not_stated(values: Mapping[str, str]) -> list[str]:
     """Fields of a data sheet that stay as the relative has them."""
-    return [field for field in SHEET_FIELDS if field not in values]
+    return [field for field in _SHEET_FIELDS if field not in values]
 
 
 def _without(text: str, path: str) -> str:

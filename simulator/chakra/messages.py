@@ -25,7 +25,7 @@ from simulator.files import why_unreadable
 
 MAX_MESSAGE_BYTES = 16 * 1024**2
 """A longer message is no node; the longest real ones list the ranks of process groups."""
-MAX_JSON_BYTES = 512 * 1024**2
+_MAX_JSON_BYTES = 512 * 1024**2
 """A longer file has more nodes than are read."""
 _MAX_VARINT_BYTES = 10
 _SPACE = re.compile(r"\s*")
@@ -137,8 +137,8 @@ def json_messages(path: Path, kinds: Iterable[str]) -> Iterator[Any]:
     from google.protobuf.json_format import ParseDict, ParseError
 
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise broken_file(path, f"has more than {MAX_JSON_BYTES} bytes of JSON")
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise broken_file(path, f"has more than {_MAX_JSON_BYTES} bytes of JSON")
         text, decoder = path.read_text(encoding="utf-8"), json.JSONDecoder()
         place = _next_place(text, 0)
         for kind in kinds:

@@ -22,7 +22,7 @@ from simulator.errors import InputError
 from simulator.program.ir import COMMUNICATION, Lane, Operation, Program, RankClass
 
 
-def traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Program:
+def _traced_program(traces: Sequence[RankTrace], profile: HardwareProfile) -> Program:
     """The program that traces describe, on the links of a profile.
 
     Raises:
@@ -179,7 +179,7 @@ def replay_traces(
     Raises:
         InputError: The traces contradict themselves or each other.
     """
-    program = traced_program(traces, profile)
+    program = _traced_program(traces, profile)
     try:
         timeline = simulate_program(program) if contention else replay(program)
     except DeadlockError as error:

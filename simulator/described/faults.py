@@ -126,11 +126,11 @@ def _way_out(detail: ErrorDetails) -> str:
     bounds = detail.get("ctx", {})
     for name, text in _BOUNDS.items():
         if name in bounds:
-            return text.format(plain_number(bounds[name]))
+            return text.format(_plain_number(bounds[name]))
     return _TYPES.get(kind.partition("_")[0], "")
 
 
-def plain_number(bound: float) -> str:
+def _plain_number(bound: float) -> str:
     """A bound with all of its digits."""
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 

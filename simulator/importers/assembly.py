@@ -221,7 +221,7 @@ def _document(draft: Draft, given: Given) -> dict[str, Any]:
         "model": given.model or draft.model,
         "cluster": {"profile": given.profile, "gpus": given.gpus or draft.gpus},
         "batch": batch,
-        "plan": plan_document(draft.plan, draft.stack, draft.facts),
+        "plan": _plan_document(draft.plan, draft.stack, draft.facts),
     }
     return with_changes(document, given.changes)
 
@@ -276,7 +276,7 @@ def _missing(document: Mapping[str, Any], *, knows_share: bool) -> list[Fault]:
     return faults
 
 
-def plan_document(plan: Mapping[str, Any], stack: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _plan_document(plan: Mapping[str, Any], stack: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """A plan as a job file writes it, without what its defaults say already.
 
     Args:

@@ -20,7 +20,7 @@ from simulator.files import read_text
 from simulator.units import format_quantity, format_rate, parse_quantity
 
 NVIDIA, AMD = "nvidia-smi topo -m", "rocm-smi --showtopo"
-SELF = "X"
+_SELF = "X"
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _GPU = re.compile(r"GPU\d+\Z")
@@ -28,7 +28,7 @@ _NVIDIA_LINK = re.compile(r"(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC)\Z")
 _AMD_LINK = re.compile(r"(?:0|XGMI|PCIE)\Z")
 _AMD_TITLE = "Link Type between two GPUs"
 _NIC_NAME = re.compile(r"^\s*(NIC\d+):\s*(\S+)\s*$")
-_OLD_NAMES = {"SOC": "SYS", "0": SELF}
+_OLD_NAMES = {"SOC": "SYS", "0": _SELF}
 """Paths between sockets were called SOC by old drivers; AMD writes 0 for a GPU itself."""
 
 
@@ -38,7 +38,7 @@ class TopologyMatrix:
 
     Attributes:
         program: What printed it, ``NVIDIA`` or ``AMD``.
-        links: Kind of link from GPU to GPU; :data:`SELF` on the diagonal.
+        links: Kind of link from GPU to GPU; :data:`_SELF` on the diagonal.
         nics: Kind of path from each NIC to each GPU, by name of the NIC.
     """
 
@@ -134,7 +134,7 @@ def _check_symmetry(
 ) -> None:
     for i, row in enumerate(links):
         for j, link in enumerate(row):
-            if (link == SELF) != (i == j) or link != links[j][i]:
+            if (link == _SELF) != (i == j) or link != links[j][i]:
                 rule = f"says {link} from {gpus[i]} to {gpus[j]} and {links[j][i]} back"
                 hint = "give the text as it was printed"
                 raise InputError.single(f"line {head + 2 + i}", rule, hint=hint, file=file)
@@ -256,7 +256,7 @@ def node_topology(
 
 
 def _links(matrix: TopologyMatrix, base: HardwareProfile, file: str) -> _Links:
-    pairs = [link for row in matrix.links for link in row if link != SELF]
+    pairs = [link for row in matrix.links for link in row if link != _SELF]
     if not pairs:
         up = base.network.scale_up
         return _Links(up.kind, up.bandwidth_bytes_per_s, "assumed", f"as {base.name}: one GPU")

@@ -147,7 +147,7 @@ class _Watch:
             return True
 
 
-def installed_versions() -> dict[str, str]:
+def _installed_versions() -> dict[str, str]:
     """Versions where this runs of all that a row depends on."""
     found = {"clustersim": __version__, "Python": ".".join(map(str, sys.version_info[:2]))}
     for library in _LIBRARIES:
@@ -160,9 +160,9 @@ def installed_versions() -> dict[str, str]:
 
 def _check_workers(client: Client, address: str) -> None:
     run: Any = client.run
-    wanted = installed_versions()
+    wanted = _installed_versions()
     try:
-        found: dict[str, dict[str, str]] = run(installed_versions)
+        found: dict[str, dict[str, str]] = run(_installed_versions)
     except Exception as error:
         rule = f"has workers that cannot load clustersim: {error}"
         hint = "install clustersim on the workers"

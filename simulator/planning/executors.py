@@ -50,11 +50,11 @@ def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
     if processes == 1:
         yield None, 1
         return
-    with process_pool(processes) as executor:
+    with _process_pool(processes) as executor:
         yield executor, processes
 
 
-def process_pool(workers: int) -> ProcessPoolExecutor:
+def _process_pool(workers: int) -> ProcessPoolExecutor:
     """Processes of this machine that end with the process that started them, however it ends."""
     return ProcessPoolExecutor(workers, initializer=_end_with_parent)
 
@@ -119,7 +119,7 @@ def _until_broken(
 ) -> Generator[tuple[int, R | Exception], None, list[int]]:
     """Take tasks from ``waiting`` until all are done; returns what was under way at a break."""
     under_way: dict[Future[R], int] = {}
-    pool = process_pool(min(workers, len(waiting)))
+    pool = _process_pool(min(workers, len(waiting)))
     try:
         while waiting or under_way:
             while waiting and len(under_way) < _QUEUED_PER_WORKER * workers:
@@ -139,7 +139,7 @@ def _until_broken(
 
 
 def _alone(function: Callable[[T], R], item: T) -> R | Exception:
-    with process_pool(1) as pool:
+    with _process_pool(1) as pool:
         future: Future[R] = pool.submit(function, item)
         if isinstance(future.exception(), BrokenExecutor):
             return WorkerDiedError("its worker process died: killed, or out of memory")

@@ -124,7 +124,7 @@ def _draw_panel(
         *_columns(points), linestyle="none", marker="o", markersize=3.2, color=_MEASURED,
         markeredgecolor="white", markeredgewidth=0.3, zorder=3,
     )  # fmt: skip
-    show_sizes(axes, span)
+    _show_sizes(axes, span)
     axes.set_ylim(0, _ROOM * max((value for _, value in (*curve, *points)), default=1.0))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
     axes.grid(color=style.GRID, linewidth=0.6)
@@ -158,7 +158,7 @@ def _size_span(rows: Sequence[BusBandwidth]) -> tuple[float, float]:
     return min(sizes) / 2, max(sizes) * 2
 
 
-def show_sizes(axes: Axes, span: tuple[float, float]) -> None:
+def _show_sizes(axes: Axes, span: tuple[float, float]) -> None:
     """Make the horizontal axis one of message sizes [B], with powers of two that people name."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(*span)
@@ -283,7 +283,7 @@ def _finish(curves: Axes, strip: Axes, points: Sequence[Point]) -> None:
     sizes = [point.row.num_bytes for point in points]
     for axes in (curves, strip):
         axes.yaxis.set_label_coords(-_LABEL_IN / _width_in(axes), 0.5)
-        show_sizes(axes, (min(sizes) / 2, max(sizes) * 2))
+        _show_sizes(axes, (min(sizes) / 2, max(sizes) * 2))
         axes.grid(axis="both", color=style.GRID, lw=0.6)
     curves.set_yscale("log")
     curves.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

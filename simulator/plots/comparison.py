@@ -42,7 +42,7 @@ _CAUSES_LEFT_IN, _CAUSES_RIGHT_IN, _CAUSES_TOP_IN, _CAUSES_AXIS_IN, _ROW_IN, _HE
 
 _LONGER, _SHORTER = style.VERMILLION, style.GREEN
 
-SMALLEST_SHARE = 0.001
+_SMALLEST_SHARE = 0.001
 """Causes below this share of the first step are drawn as one."""
 
 
@@ -181,7 +181,7 @@ def build_differences_figure(differences: Sequence[Difference], names: Sequence[
 
 def falls(difference: Difference) -> list[tuple[str, float]]:
     """Names and lengths [s] of the bars between both steps, the largest first."""
-    smallest_s = SMALLEST_SHARE * difference.first_s
+    smallest_s = _SMALLEST_SHARE * difference.first_s
     causes = sorted(difference.causes, key=lambda cause: -abs(cause.difference_s))
     shown = [(_name(c), c.difference_s) for c in causes if abs(c.difference_s) >= smallest_s]
     if all(cause.difference_s == 0 for cause in causes[len(shown) :]):

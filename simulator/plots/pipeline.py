@@ -240,7 +240,7 @@ def _typical_box_s(scene: Scene) -> float:
     return float(spans_s[np.searchsorted(busy_s, busy_s[-1] / 2)])
 
 
-def look_color(look: Look, num_chunks: int) -> str:
+def _look_color(look: Look, num_chunks: int) -> str:
     """Colour of the boxes of one look."""
     if look.part is not None:
         return style.CATEGORY_COLOR[look.part]
@@ -258,7 +258,7 @@ def _draw_boxes(view: _View, scene: Scene, layout: RowLayout) -> None:
         style.hatch_waits(collection, category)
     for look, boxes in scene.work.items():
         collection = _add_boxes(view, boxes, f"{look.kind} {look.chunk} {look.part or ''}".strip())
-        collection.set_facecolor(look_color(look, chunks))
+        collection.set_facecolor(_look_color(look, chunks))
         collection.set_edgecolor("white")
         collection.set_linewidth(_edges_pt(view, collection))
     for look, boxes in scene.lanes.items():
@@ -297,7 +297,7 @@ def _number_microbatches(view: _View, scene: Scene, chunks: int) -> None:
             (label.top + label.bottom) / 2,
             str(label.microbatch),
             fontsize=size_pt,
-            color=style.ink_on(look_color(label.look, chunks)),
+            color=style.ink_on(_look_color(label.look, chunks)),
             ha="center",
             va="center_baseline",
             clip_on=True,
@@ -319,7 +319,7 @@ def blend(
     edges_s = np.linspace(0.0, step_s, columns + 1)
     height = layout.compute[1] - layout.compute[0]
     chunks = _num_chunks(scene)
-    painted = [(boxes, look_color(look, chunks)) for look, boxes in scene.work.items()]
+    painted = [(boxes, _look_color(look, chunks)) for look, boxes in scene.work.items()]
     painted += [(boxes, _wait_color(category)) for category, boxes in scene.waits.items()]
     image = np.ones((rows, columns, 3))
     for boxes, color in painted:
@@ -368,7 +368,7 @@ def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:
     for kind in style.KIND_COLOR:
         looks = sorted((k for k in scene.work if k.kind is kind and k.part is None), key=_chunk)
         name = style.words(kind) + (f" (chunks 0 to {chunks - 1})" if len(looks) > 1 else "")
-        patches = tuple(Patch(color=look_color(k, chunks), lw=0, label=name) for k in looks)
+        patches = tuple(Patch(color=_look_color(k, chunks), lw=0, label=name) for k in looks)
         handles += [patches if len(patches) > 1 else patches[0]] if patches else []
     for part in style.CATEGORY_COLOR:
         if any(look.part is part for look in scene.work):

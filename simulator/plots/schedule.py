@@ -38,7 +38,7 @@ _LEFT_IN, _TOP_IN, _AXIS_IN, _RIGHT_IN = 0.85, 0.72, 0.48, 0.5
 _BETWEEN_IN = 0.32
 """Between the slots and the heading's panel below them."""
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
-SMALLEST_LABELLED_PT = style.SMALL_PT
+_SMALLEST_LABELLED_PT = style.SMALL_PT
 """Rows of at least this height have a number at their right."""
 _FULLEST = 0.86
 """Height of the fullest rank's activations, as a share of its row."""
@@ -74,23 +74,23 @@ def build_schedule_figure(run: UnitRun) -> Figure:
     """The picture of a schedule: the slots of every rank above the activations it holds."""
     lanes_in = run.stages * float(np.clip(4.0 / run.stages, 0.07, 0.34))
     strips_in = run.stages * float(np.clip(1.6 / run.stages, 0.05, 0.2))
-    handles = legend_handles([run])
+    handles = _legend_handles([run])
     below_in = _TOP_IN + lanes_in + _BETWEEN_IN
     figure = style.new_figure(below_in + strips_in + _AXIS_IN + style.legend_height_in(handles))
     axes = _add_panel(figure, run, top_in=_TOP_IN, height_in=lanes_in)
     axes.tick_params(axis="x", labelbottom=False, length=0)
     row_pt = lanes_in * 72 / run.stages
-    draw_slots(Lanes(axes, row_pt, _WIDTH_IN * 72 / run.span), run)
+    _draw_slots(Lanes(axes, row_pt, _WIDTH_IN * 72 / run.span), run)
     strips = _add_panel(figure, run, top_in=below_in, height_in=strips_in)
     style.add_heading(strips, "activations held, in microbatches of a rank's whole share")
     _draw_levels(strips, run, strips_in * 72 / run.stages)
-    show_time(strips, run)
-    style.add_title(figure, _title(run), summary_text(run), left=_LEFT_IN)
+    _show_time(strips, run)
+    style.add_title(figure, _title(run), _summary_text(run), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
 
 
-def show_time(axes: Axes, run: UnitRun) -> None:
+def _show_time(axes: Axes, run: UnitRun) -> None:
     """Label the time axis with the costs that are its unit."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 4, 5, 10]))
     axes.set_xlabel(f"time ({costs_text(run.costs)})", fontsize=style.TEXT_PT, color=style.INK)
@@ -101,7 +101,7 @@ def _title(run: UnitRun) -> str:
     return f"{run.info.name}: {sizes}"
 
 
-def summary_text(run: UnitRun) -> str:
+def _summary_text(run: UnitRun) -> str:
     """Time and memory of a run in one line."""
     words = [
         f"step {run.step_time:g}",
@@ -110,13 +110,13 @@ def summary_text(run: UnitRun) -> str:
     ]
     if not run.info.synchronous:
         words[0] = f"once full, {words[0]}"
-        words.append(f"never drains; {versions_text(run)}")
+        words.append(f"never drains; {_versions_text(run)}")
     elif run.info.placement.copies > 1:
         words.append(f"{run.info.placement.copies} copies of the model")
     return "   |   ".join(words)
 
 
-def versions_text(run: UnitRun) -> str:
+def _versions_text(run: UnitRun) -> str:
     """How many versions of the weights the ranks keep, in words."""
     least, most = min(run.weight_versions), max(run.weight_versions)
     return f"{most if least == most else f'{most} to {least}'} weight versions"
@@ -138,12 +138,12 @@ def _draw_levels(axes: Axes, run: UnitRun, row_pt: float) -> None:
     areas.set(facecolor=style.mix(color, "#FFFFFF", 0.45), edgecolor="none")
     axes.add_collection(areas, autolim=False)
     axes.hlines(np.arange(1, run.stages + 1), 0, run.span, color=style.GRID, linewidth=0.6)
-    label_peaks(axes, run, row_pt)
+    _label_peaks(axes, run, row_pt)
 
 
-def label_peaks(axes: Axes, run: UnitRun, row_pt: float) -> None:
+def _label_peaks(axes: Axes, run: UnitRun, row_pt: float) -> None:
     """The most activations that a rank holds, right of its row, where rows have the room."""
-    if row_pt < SMALLEST_LABELLED_PT:
+    if row_pt < _SMALLEST_LABELLED_PT:
         return
     for rank, peak in enumerate(run.peaks):
         style.annotate(
@@ -175,7 +175,7 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
     tops_in = accumulate(
         heights_in[:-1], lambda t, h: t + h + _HEADING_IN, initial=_COMPARED_TOP_IN
     )
-    handles = legend_handles(runs)
+    handles = _legend_handles(runs)
     blocks_in = math.fsum(heights_in) + _HEADING_IN * (len(runs) - 1)
     figure = style.new_figure(
         _COMPARED_TOP_IN + blocks_in + _COMPARED_AXIS_IN + style.legend_height_in(handles)
@@ -187,17 +187,17 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
         )
         axes.set_xlim(0.0, longest)
         axes.set_ylim(run.stages, 0)
-        draw_slots(Lanes(axes, row_in * 72, _COMPARED_WIDTH_IN * 72 / longest), run)
+        _draw_slots(Lanes(axes, row_in * 72, _COMPARED_WIDTH_IN * 72 / longest), run)
         style.name_rows(axes, [f"rank {rank}" for rank in range(run.stages)], row_in * 72)
-        label_peaks(axes, run, row_in * 72)
-        style.add_heading(axes, f"{run.info.name}: {summary_text(run)}")
-        show_time(axes, run)
+        _label_peaks(axes, run, row_in * 72)
+        style.add_heading(axes, f"{run.info.name}: {_summary_text(run)}")
+        _show_time(axes, run)
         if run is not runs[-1]:
             axes.tick_params(axis="x", labelbottom=False, length=0)
             axes.set_xlabel("")
     sizes = sizes_text(runs[0].stages, runs[0].microbatches)
     subtitle = "equal work on every rank"
-    if row_in * 72 >= SMALLEST_LABELLED_PT:
+    if row_in * 72 >= _SMALLEST_LABELLED_PT:
         subtitle += "; at the right, the most microbatches in flight"
     style.add_title(figure, sizes, subtitle, left=_COMPARED_LEFT_IN)
     style.add_legend(figure, handles, left=_COMPARED_LEFT_IN)
@@ -219,7 +219,7 @@ class Lanes:
     unit_pt: float
 
 
-def draw_slots(lanes: Lanes, run: UnitRun) -> None:
+def _draw_slots(lanes: Lanes, run: UnitRun) -> None:
     """Draw what every rank of a run does until the end of its span."""
     gaps = [(rank, *gap) for rank in range(run.stages) for gap in run.idle(rank)]
     style.hatch_waits(_add(lanes, gaps, "idle"), Category.BUBBLE)
@@ -240,21 +240,21 @@ def _draw_look(
     name = f"{phase.name.lower()} {part}"
     spans = [(rank, box.start, box.end) for rank, box in boxes]
     filled = _add(lanes, spans, name)
-    filled.set(facecolor=box_color(run, phase, part), edgecolor="none")
+    filled.set(facecolor=_box_color(run, phase, part), edgecolor="none")
     if part:
         foot = _add(lanes, spans, f"{name} foot", top=_BOTTOM - _FOOT)
-        foot.set(facecolor=box_color(run, phase, 0), edgecolor="none")
+        foot.set(facecolor=_box_color(run, phase, 0), edgecolor="none")
     edges = _add(lanes, spans, f"{name} edges")
     edges.set(facecolor="none", edgecolor="white")
     edges.set_linewidth([_edge_pt(lanes, end - start) for _, start, end in spans])
 
 
-def box_color(run: UnitRun, phase: Phase, part: int) -> str:
+def _box_color(run: UnitRun, phase: Phase, part: int) -> str:
     """Colour of the slots of one phase on one chunk or direction."""
     return style.chunk_shade(style.KIND_COLOR[PHASE_KIND[phase]], part, run.num_parts)
 
 
-def legend_handles(runs: Sequence[UnitRun]) -> list[style.Handle]:
+def _legend_handles(runs: Sequence[UnitRun]) -> list[style.Handle]:
     """One entry for each thing in the pictures of these runs."""
     joint = any(slot.overlaps_next for run in runs for slots in run.order for slot in slots)
     handles: list[style.Handle] = []
@@ -264,7 +264,7 @@ def legend_handles(runs: Sequence[UnitRun]) -> list[style.Handle]:
             widest = max(users, key=lambda run: run.num_parts)
             label = name + _parts_named(widest, runs)
             parts = range(widest.num_parts)
-            patches = (Patch(color=box_color(widest, phase, k), lw=0, label=label) for k in parts)
+            patches = (Patch(color=_box_color(widest, phase, k), lw=0, label=label) for k in parts)
             handles.append(tuple(patches))
     if joint:
         frame = Patch(facecolor="none", edgecolor=style.INK, lw=_FRAME_PT, label="run together")
@@ -331,7 +331,7 @@ def _number_microbatches(lanes: Lanes, run: UnitRun) -> None:
         size_pt = min(_LARGEST_NUMBER_PT, height_pt, width_pt / (digits * _DIGIT_EM))
         if size_pt < _SMALLEST_NUMBER_PT:
             continue
-        color = box_color(run, box.slot.phase, _part(run, box.slot))
+        color = _box_color(run, box.slot.phase, _part(run, box.slot))
         lanes.axes.text(
             (box.start + box.end) / 2,
             rank + 0.5,

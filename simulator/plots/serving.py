@@ -22,10 +22,10 @@ def draw_serving(title: str, steps: Sequence[Step], path: str | Path) -> None:
         steps: Steps of one replica in order of time.
         path: Where to.
     """
-    style.save(build_serving_figure(title, steps), path)
+    style.save(_build_serving_figure(title, steps), path)
 
 
-def build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
+def _build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
     """Three panels over the same time: the batch, the queue, the cache."""
     height_in = _TOP_IN + 3 * (_PANEL_IN + _GAP_IN) + 0.2
     figure = style.new_figure(height_in)

@@ -49,7 +49,7 @@ GRID = "#D9D9D9"
 """Rules behind the data."""
 WIDTH_IN = 10.0
 """Width of every figure [in]."""
-TITLE_PT, TEXT_PT, SMALL_PT = 12.0, 10.0, 9.0
+_TITLE_PT, TEXT_PT, SMALL_PT = 12.0, 10.0, 9.0
 """Font sizes [pt]."""
 PNG_DPI = 160
 """Resolution of bitmaps."""
@@ -274,7 +274,7 @@ def add_title(figure: Figure, title: str, subtitle: str, *, left: float) -> None
     """
     width, height = figure.get_size_inches()
     room_em = (width - left - 0.2) * 72 / _BOLD_EM
-    size_pt = max(_SMALLEST_TITLE_PT, min(TITLE_PT, room_em / max(len(title), 1)))
+    size_pt = max(_SMALLEST_TITLE_PT, min(_TITLE_PT, room_em / max(len(title), 1)))
     shown = shorten(title, int(room_em / size_pt))
     x = left / width
     figure.text(x, 1 - 0.14 / height, shown, fontsize=size_pt, weight="bold", va="top", color=INK)

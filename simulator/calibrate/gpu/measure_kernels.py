@@ -38,7 +38,7 @@ _WITNESS_EVERY_S = 10.0
 
 _WITNESS_WIDTH = {"cuda": 4096, "cpu": 256}
 
-WIDE_SPREAD = 0.1
+_WIDE_SPREAD = 0.1
 """Quartiles of an undisturbed kernel are within a few per cent (published repeats: 0.05 to
 2 %); beyond this a row counts as disturbed."""
 
@@ -282,11 +282,11 @@ def _empty(device: torch.device) -> None:
 def _disturbances(witness: Witness, rows: Sequence[KernelRow]) -> list[str]:
     notes = []
     spreads = [(row.number("spread_pct") or 0.0) / 100 for row in rows]
-    wide = sum(spread > WIDE_SPREAD for spread in spreads)
+    wide = sum(spread > _WIDE_SPREAD for spread in spreads)
     if spreads and wide > _MANY_WIDE * len(spreads):
         notes.append(
             f"the device was shared or throttled: {wide} of {len(spreads)} rows spread by more "
-            f"than {WIDE_SPREAD:.0%} (median spread {statistics.median(spreads):.1%})"
+            f"than {_WIDE_SPREAD:.0%} (median spread {statistics.median(spreads):.1%})"
         )
     if witness.drift > _DRIFT:
         notes.append(

@@ -18,7 +18,7 @@ from simulator.described.huggingface.formulas import names_in_formula, value_of_
 from simulator.errors import InputError, UnsupportedError
 from simulator.facts import fact_files, shipped_facts
 
-MAX_LAYERS = 10_000
+_MAX_LAYERS = 10_000
 """More layers are refused, as :class:`~simulator.described.model.Model` does."""
 
 _LAYER = "layer"
@@ -141,8 +141,8 @@ class _Network:
     @property
     def layers(self) -> int:
         layers = self._found("layers", None)
-        if type(layers) is not int or not 0 < layers <= MAX_LAYERS:
-            rule = f"must be a whole number from 1 to {MAX_LAYERS}"
+        if type(layers) is not int or not 0 < layers <= _MAX_LAYERS:
+            rule = f"must be a whole number from 1 to {_MAX_LAYERS}"
             raise InputError.single("num_hidden_layers", rule, layers, file=self._origin)
         return layers
 

@@ -213,7 +213,7 @@ def _perturbed_ranks_exist(job: Job) -> Iterator[Fault]:
                 )
 
 
-def finetuning_faults(job: Job) -> Iterator[Fault]:
+def _finetuning_faults(job: Job) -> Iterator[Fault]:
     """Between frozen weights, adapters, and the rest of a job.
 
     Names of parameters are judged where these are known
@@ -278,7 +278,7 @@ _RULES = (
     _frameworks_shard_inside_pipelines,
     data_parallel_faults,
     optimizer_faults,
-    finetuning_faults,
+    _finetuning_faults,
     offload_faults,
     partition_faults,
     contiguity_faults,

@@ -52,7 +52,7 @@ _QUIET_STREAMS = frozenset({"recv_previous", "recv_next"})
 """Hidden until asked for: they mirror the sends of a neighbour."""
 
 
-def memory_data(result: StepResult) -> dict[str, Any]:
+def _memory_data(result: StepResult) -> dict[str, Any]:
     """Curves by owner of each rank class, as the script ``memory.js`` reads them."""
     classes = result.timeline.program.classes
     worst = fullest(result)
@@ -144,7 +144,7 @@ def _content(
         "assumed": _assumed(job),
         "job_yaml": yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True),
     }
-    return context, {"timeline": timeline, "memory": memory_data(result), "sources": blocks}
+    return context, {"timeline": timeline, "memory": _memory_data(result), "sources": blocks}
 
 
 def headline(result: StepResult) -> Iterator[tuple[str, str]]:

@@ -59,7 +59,7 @@ def used_numbers(job: Job) -> Iterator[tuple[HardwareProfile, str, Provenance]]:
                 yield profile, path, source
 
 
-def rests_on(operation: Operation, blocks: Sequence[str]) -> list[str]:
+def _rests_on(operation: Operation, blocks: Sequence[str]) -> list[str]:
     """Those of the blocks that decide how long an operation takes."""
     work = operation.work
     used = set()
@@ -202,7 +202,7 @@ class _Tables:
                         [part.name, style.words(part.category), part.seconds, part.repeats]
                         for part in work.parts
                     ],
-                    "sources": rests_on(operation, self._blocks),
+                    "sources": _rests_on(operation, self._blocks),
                 }
             )
         return known
@@ -212,7 +212,7 @@ class _Tables:
         work = operation.work
         known = self._content_of.get(id(work))
         if known is None:
-            sources = tuple(rests_on(operation, self._blocks))
+            sources = tuple(_rests_on(operation, self._blocks))
             content = (work.seconds, work.flop, work.num_bytes, work.parts, sources)
             number = self._contents.setdefault(content, len(self._contents))
             known = self._content_of[id(work)] = (work, number)

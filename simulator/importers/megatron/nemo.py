@@ -56,7 +56,7 @@ _MIXES: Mapping[str, Mapping[str, object]] = MappingProxyType(
 )
 """What the named mixtures of Megatron-Bridge stand for."""
 
-MODEL_NAME = "model.name_or_class"
+_MODEL_NAME = "model.name_or_class"
 """Under which a recipe's model is kept: a name of the hub, or a class of the framework."""
 _USUAL = "pretrain_recipe"
 _MOVED = {
@@ -77,7 +77,7 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     """The job of a YAML of NeMo 1 or Megatron-Bridge, or of ``FILE.py:FUNCTION``."""
     origin = str(path)
     is_python = ".py:" in origin or Path(origin).suffix == ".py"
-    known, notes = read_python_recipe(origin) if is_python else (_yaml(origin, given), [])
+    known, notes = _read_python_recipe(origin) if is_python else (_yaml(origin, given), [])
     settings = Settings(_one_mapping(known), "NeMo")
     settings.assumed += notes
     settings.define(given.definitions)
@@ -128,7 +128,7 @@ def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, **found}
 
 
-def read_python_recipe(origin: str) -> tuple[dict[str, Any], list[str]]:
+def _read_python_recipe(origin: str) -> tuple[dict[str, Any], list[str]]:
     """Settings of a recipe by dotted path, and notes on what was simplified.
 
     Args:
@@ -151,7 +151,7 @@ def read_python_recipe(origin: str) -> tuple[dict[str, Any], list[str]]:
     return {key: value for key, value in values.items() if not _is_name(key)}, notes
 
 
-def hub_name(text: str) -> str:
+def _hub_name(text: str) -> str:
     """A class such as ``Llama31Config70B`` as the hub would name the model; other texts stay."""
     found = re.fullmatch(_CLASS, text)
     if found is None:
@@ -182,7 +182,7 @@ def _with_moved_sections(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
     for key, value in values.items():
         if key in _NAMES_OF_MODELS:
             if re.fullmatch(_CLASS, str(value)) or "/" in str(value):
-                yield MODEL_NAME, hub_name(str(value))
+                yield _MODEL_NAME, _hub_name(str(value))
             continue
         if key == f"mixed_precision.{TARGET}":
             yield "mixed_precision", value

@@ -259,7 +259,7 @@ _SECRET = ("env",)
 _LAST_KEY = "average_bus_bandwidth"
 
 
-def read_json(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[str], str]:
+def _read_json(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[str], str]:
     """The run of a file, what was taken for granted, and the day it began.
 
     Args:
@@ -416,7 +416,7 @@ def read_nccl_tests(
     modified_s = file.stat().st_mtime
     date = ""
     if text.lstrip().startswith("{"):
-        runs, assumed, date = read_json(text, file.name, partial=partial)
+        runs, assumed, date = _read_json(text, file.name, partial=partial)
     else:
         runs, assumed = read_text(text, file.name, partial=partial, excerpt=excerpt)
     modified = datetime.datetime.fromtimestamp(modified_s, datetime.UTC)

@@ -90,11 +90,11 @@ def read_script(text: str, definitions: Mapping[str, str], origin: str = "") -> 
         script = _Reader(definitions, origin).read(commands_of(text, origin))
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=origin) from error
-    script.directives = directives_of(text)
+    script.directives = _directives_of(text)
     return script
 
 
-def directives_of(text: str) -> list[str]:
+def _directives_of(text: str) -> list[str]:
     """Words of a script's headers for Slurm, PBS and LSF; comments behind them are left out."""
     lines = re.findall(r"^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]{1,500})", text, re.MULTILINE)
     return [word.strip("'\"") for line in lines for word in line.split()]

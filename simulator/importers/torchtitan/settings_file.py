@@ -87,7 +87,7 @@ def torchtitan_draft(
     draft.plan = {
         **degrees,
         "etp": degrees["etp"] if degrees["ep"] > 1 else None,
-        **pipeline_fields(settings, degrees["pp"], _layers(draft.model), folder),
+        **_pipeline_fields(settings, degrees["pp"], _layers(draft.model), folder),
         **_sharding(settings, degrees, width),
         **_dispatch(settings, degrees["ep"]),
         "cp_method": _context_method(settings, degrees["cp"]),
@@ -311,7 +311,7 @@ def _batch(settings: Settings, draft: Draft, dp: int, pp: int) -> None:
     draft.global_batch = total if total > 0 else (local * dp or None)
 
 
-CSV_KEYS = tuple(
+_CSV_KEYS = tuple(
     f"{table}.pipeline_parallel_schedule_csv" for table in ("parallelism", "experimental")
 )
 """Settings that name a file with a schedule; the first is today's."""
@@ -319,7 +319,7 @@ _NAME = "parallelism.pipeline_parallel_schedule"
 _LAYERS_PER_STAGE = "parallelism.pipeline_parallel_layers_per_stage"
 
 
-def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> dict[str, Any]:
+def _pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> dict[str, Any]:
     """Schedule, chunks per rank, and how layers are dealt to them; faults go to ``settings``.
 
     Args:
@@ -328,7 +328,7 @@ def pipeline_fields(settings: Settings, pp: int, layers: int, folder: Path) -> d
         layers: Layers of the model.
         folder: Where a schedule's CSV lies, unless its path is absolute.
     """
-    csv_key, written = settings.first(*CSV_KEYS)
+    csv_key, written = settings.first(*_CSV_KEYS)
     schedule = _named(settings, is_written=bool(written))
     first, last = (
         settings.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", default=1)

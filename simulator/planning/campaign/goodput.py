@@ -34,7 +34,7 @@ from simulator.planning.campaign.failures import (
     simulated_run,
 )
 
-PERCENTILES = (5, 25, 50, 75, 95)
+_PERCENTILES = (5, 25, 50, 75, 95)
 """Of the wall time, that are reported."""
 
 _STEPS_AROUND_GUESS = range(-4, 5)
@@ -132,7 +132,7 @@ def goodput(
         wall_s=wall_s,
         wall_error_s=float(walls_s.std(ddof=1) / sqrt(members)) if members > 1 else inf,
         walls_s=tuple(np.sort(walls_s).tolist()),
-        wall_percentiles_s={p: float(np.percentile(walls_s, p)) for p in PERCENTILES},
+        wall_percentiles_s={p: float(np.percentile(walls_s, p)) for p in _PERCENTILES},
         spent_s=_mean_spent_s(runs),
         failures=_mean_failures(runs),
         members=members,

@@ -213,11 +213,11 @@ def gpu_usd_per_s(job: Job) -> float | None:
 def _least_usd_per_s(system: System) -> float | None:
     ways = [] if system.on_demand_usd_per_s is None else [system.on_demand_usd_per_s]
     ways += [] if system.reserved is None else [system.reserved.gpu_usd_per_s]
-    ways += [] if system.owned is None else [owned_usd_per_s(system.owned)]
+    ways += [] if system.owned is None else [_owned_usd_per_s(system.owned)]
     return min(ways, default=None)
 
 
-YEAR_S = 365.25 * DAY_S
+_YEAR_S = 365.25 * DAY_S
 """A year [s]."""
 
 
@@ -264,7 +264,7 @@ def money(job: Job, time: CampaignTime, energy: Energy) -> Money:
         reserved_usd = paid_s * time.gpus * system.reserved.gpu_usd_per_s
         idle_share = 1 - time.wall_s / paid_s
     if system.owned is not None:
-        depreciation_usd = time.gpu_s * owned_usd_per_s(system.owned)
+        depreciation_usd = time.gpu_s * _owned_usd_per_s(system.owned)
     electricity_usd = owned_usd = None
     if energy.total_j is not None and price is not None:
         electricity_usd = energy.total_j * price
@@ -291,7 +291,7 @@ def annuity(price: float, interest: float, years: float) -> float:
     return price / present
 
 
-def owned_usd_per_s(owned: Owned) -> float:
+def _owned_usd_per_s(owned: Owned) -> float:
     """What one owned GPU costs while it is used, without electricity [USD/s]."""
-    yearly = annuity(owned.gpu_usd, owned.interest, owned.lifetime_s / YEAR_S)
-    return (yearly + owned.upkeep * owned.gpu_usd) / YEAR_S / owned.use
+    yearly = annuity(owned.gpu_usd, owned.interest, owned.lifetime_s / _YEAR_S)
+    return (yearly + owned.upkeep * owned.gpu_usd) / _YEAR_S / owned.use

@@ -115,7 +115,7 @@ def way_out(search: FitSearch) -> Iterator[str]:
         )
         return
     if search.ladder is not None:
-        yield from ladder_lines(search.ladder)
+        yield from _ladder_lines(search.ladder)
     yield f"Nearest change that fits ({tried} simulated): {options_text(nearest.changes)}"
     yield f"With it, {_outcome(nearest)}."
     if search.faster is not None:
@@ -124,7 +124,7 @@ def way_out(search: FitSearch) -> Iterator[str]:
         yield f"With them, {_outcome(search.faster)}."
 
 
-def ladder_lines(found: Ladder) -> Iterator[str]:
+def _ladder_lines(found: Ladder) -> Iterator[str]:
     """What each rung of a small machine's ladder costs and holds, with those above it."""
     yield "Each remedy includes those above it; speed is relative to the job with unlimited memory:"
     for name, trial in zip(found.rungs, found.trials, strict=True):

@@ -146,14 +146,14 @@ class DrawnFactors:
         if not tables.differ:
             return None
         if not tables.last and of_all:
-            return drawn_from(tables.of_all, (1, self._shape[1]), self._random)
+            return _drawn_from(tables.of_all, (1, self._shape[1]), self._random)
         if not tables.last:
-            return drawn_from(tables.of_group, self._shape, self._random)
+            return _drawn_from(tables.of_group, self._shape, self._random)
         if not tables.pass_by:
             return self._lasting[stage]
         slowest = np.zeros(self._shape, dtype=np.float32)
         for lasting in self._lasting[stage]:
-            factors = drawn_from(tables.of_one, self._shape, self._random)
+            factors = _drawn_from(tables.of_one, self._shape, self._random)
             np.maximum(slowest, np.multiply(factors, lasting, out=factors), out=slowest)
         return slowest
 
@@ -166,7 +166,7 @@ def largest_of_normals(count: int) -> Floats:
     return np.interp(log_u / count, log_below, places)
 
 
-def drawn_from(
+def _drawn_from(
     table: NDArray[np.float32], shape: tuple[int, ...], random: np.random.Generator
 ) -> NDArray[np.float32]:
     """Entries of a table of :data:`PARTS`, each as likely, in an array of a shape."""

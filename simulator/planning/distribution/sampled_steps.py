@@ -31,8 +31,8 @@ from simulator.results.fit_probability import job_spread, out_of_memory_probabil
 
 Floats = NDArray[np.float64]
 
-DEFAULT_SAMPLES = 1000
-MOST_SAMPLES = 1_000_000
+_DEFAULT_SAMPLES = 1000
+_MOST_SAMPLES = 1_000_000
 """Steps that are drawn at most: each keeps the end of every pipeline that is drawn."""
 
 
@@ -110,7 +110,7 @@ class StepDistribution:
 
 
 def step_distribution(
-    job: Job, samples: int = DEFAULT_SAMPLES, seed: int | None = None
+    job: Job, samples: int = _DEFAULT_SAMPLES, seed: int | None = None
 ) -> StepDistribution:
     """Sampled steps of a job.
 
@@ -168,9 +168,9 @@ def _powers_of_two_below(limit: int) -> Iterator[int]:
 
 def _check(job: Job, samples: int) -> None:
     variation, path = job.variation, "variation"
-    if not 1 <= samples <= MOST_SAMPLES:
-        hint = f"percentiles need a few thousand; use {DEFAULT_SAMPLES:,}"
-        raise InputError.single("samples", f"must be 1 to {MOST_SAMPLES:,}", samples, hint)
+    if not 1 <= samples <= _MOST_SAMPLES:
+        hint = f"percentiles need a few thousand; use {_DEFAULT_SAMPLES:,}"
+        raise InputError.single("samples", f"must be 1 to {_MOST_SAMPLES:,}", samples, hint)
     if not variation.is_any and job.batch.lengths is None:
         hint = "for example {compute: {sigma: 0.02}, slow: {rate: 0.001, slowdown: 0.2}}"
         raise InputError.single(path, "contains nothing that varies", hint=hint)

@@ -40,7 +40,7 @@ from simulator.program.ir import Operation, Program, Scope
 
 Floats = NDArray[np.float64]
 
-JOINING = frozenset({Scope.SHARDS, Scope.COPIES, Scope.WORLD})
+_JOINING = frozenset({Scope.SHARDS, Scope.COPIES, Scope.WORLD})
 """Scopes of operations that several pipelines run as one."""
 _POINTS = 6
 """Values of microbatches that are priced."""
@@ -81,7 +81,7 @@ class StepSampler:
         labels = scope_labels(job)
         _, first, ranks = np.unique(labels[Scope.PASS], return_index=True, return_counts=True)
         self.pipelines = self.drawn = len(first)
-        self._joined = {scope: labels[scope][first] for scope in JOINING}
+        self._joined = {scope: labels[scope][first] for scope in _JOINING}
         self._members, variation = Members(job.plan.pp, int(ranks[0]), len(first)), job.variation
         self.compute = FactorTables(variation.compute, variation.slow, self._members)
         self.links = FactorTables(variation.links, None, self._members)
@@ -343,7 +343,7 @@ class _Chunk:
         """How much longer an operation takes, of which a share does."""
         if not share:
             return None
-        is_of_all = operation.scope in JOINING
+        is_of_all = operation.scope in _JOINING
         factors = drawn.of_operation(operation.lanes[0][0], of_all=is_of_all)
         if factors is None or share == 1.0:
             return factors

@@ -67,14 +67,14 @@ def _choice(rows: Sequence[OfferResult], late_risk: float) -> Choice:
     return Choice(rows[0].workload, answers, best, sentences)
 
 
-def success_probability(row: OfferResult) -> float:
+def _success_probability(row: OfferResult) -> float:
     """That a run neither runs out of memory nor is late, the two taken as independent, 0 to 1."""
     return row.fits_probability * (1 - _late(row))
 
 
 def _danger(row: OfferResult) -> tuple[float, float, float]:
     """What the safest has least of; of those about as safe the cheapest comes first."""
-    return -round(success_probability(row) / _ALIKE), _usd(row), row.done_s
+    return -round(_success_probability(row) / _ALIKE), _usd(row), row.done_s
 
 
 def _late(row: OfferResult) -> float:
@@ -122,18 +122,18 @@ def name_of(row: OfferResult) -> str:
     return f"{row.offer} with {row.gpus} {'GPU' if row.gpus == 1 else 'GPUs'}"
 
 
-def days_text(seconds: float) -> str:
+def _days_text(seconds: float) -> str:
     """Days as people say them ("12.3 days")."""
     days = seconds / DAY_S
     return f"{days:.0f} days" if days >= 100 else f"{days:.1f} days"
 
 
 def _what_it_gives(row: OfferResult) -> str:
-    low, high = (days_text(each).removesuffix(" days") for each in row.done_interval_s)
-    text = f"{name_of(row)} finishes after {days_text(row.done_s)} (80 % interval {low} to {high})"
+    low, high = (_days_text(each).removesuffix(" days") for each in row.done_interval_s)
+    text = f"{name_of(row)} finishes after {_days_text(row.done_s)} (80 % interval {low} to {high})"
     if row.deadline_s is not None:
         text += (
-            f", and misses the deadline of {days_text(row.deadline_s)} with a probability of "
+            f", and misses the deadline of {_days_text(row.deadline_s)} with a probability of "
             f"{_chance(_late(row))}"
         )
     if row.usd is not None:
@@ -151,7 +151,7 @@ def _other_size(row: OfferResult, best: OfferResult, late_risk: float) -> str:
         return f"{start} cannot run: {row.reason}."
     if _late(row) > late_risk:
         return f"{start} misses the deadline with a probability of {_chance(_late(row))}."
-    takes = f"{start} would finish after {days_text(row.done_s)}"
+    takes = f"{start} would finish after {_days_text(row.done_s)}"
     if row.usd is None or best.usd is None:
         return takes + "."
     return f"{takes} and cost {_more_or_less(row.usd / best.usd - 1)}."
@@ -164,9 +164,9 @@ def _other_offer(rows: Sequence[OfferResult], best: OfferResult, late_risk: floa
     in_time = [row for row in running if _late(row) <= late_risk]
     if not in_time:
         nearest = min(running, key=_late)
-        when = f" (finishes after {days_text(nearest.done_s)}"
+        when = f" (finishes after {_days_text(nearest.done_s)}"
         start = (
-            f", of which {days_text(nearest.start_s)} until it starts" if nearest.start_s else ""
+            f", of which {_days_text(nearest.start_s)} until it starts" if nearest.start_s else ""
         )
         return (
             f"{name_of(nearest)} misses the deadline with a probability of "
@@ -174,7 +174,7 @@ def _other_offer(rows: Sequence[OfferResult], best: OfferResult, late_risk: floa
         )
     row = min(in_time, key=lambda each: (_usd(each), each.gpus))
     if row.usd is None or best.usd is None:
-        return f"{name_of(row)} finishes after {days_text(row.done_s)}; {_speed_text(row, best)}."
+        return f"{name_of(row)} finishes after {_days_text(row.done_s)}; {_speed_text(row, best)}."
     cost = _more_or_less(row.usd / best.usd - 1)
     return f"{name_of(row)} costs {cost}: {_price_text(row, best)}{_speed_text(row, best)}."
 
@@ -234,7 +234,7 @@ def _nothing_suits(rows: Sequence[OfferResult], late_risk: float) -> str:
     nearest = min(running, key=_late)
     return (
         f"No offer meets the deadline with a probability of {1 - late_risk:.0%}. The nearest is "
-        f"{name_of(nearest)}, which finishes after {days_text(nearest.done_s)}; it misses the "
+        f"{name_of(nearest)}, which finishes after {_days_text(nearest.done_s)}; it misses the "
         "deadline with "
         f"a probability of {_chance(_late(nearest))}."
     )

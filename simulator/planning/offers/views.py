@@ -7,8 +7,8 @@ from simulator.planning.offers.offer_results import OfferResult
 from simulator.units import DAY_S, format_seconds
 
 TEXTS = ("offer",)
-NUMBERS = ("GPUs", "step time", "MFU", "fits", "done after", "80 % interval", "late", "USD")
-MORE_NUMBERS = ("MWh", "t CO2e")
+_NUMBERS = ("GPUs", "step time", "MFU", "fits", "done after", "80 % interval", "late", "USD")
+_MORE_NUMBERS = ("MWh", "t CO2e")
 """Columns that are left out where no row has any."""
 LAST_TEXTS = ("plan",)
 
@@ -16,7 +16,7 @@ LAST_TEXTS = ("plan",)
 def numbers_of(rows: list[OfferResult]) -> tuple[str, ...]:
     """Columns of numbers that any of the rows can fill."""
     has = (any(row.energy_kwh is not None for row in rows), any(row.co2_kg for row in rows))
-    return (*NUMBERS, *(name for name, there in zip(MORE_NUMBERS, has, strict=True) if there))
+    return (*_NUMBERS, *(name for name, there in zip(_MORE_NUMBERS, has, strict=True) if there))
 
 
 def cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:

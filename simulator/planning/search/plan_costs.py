@@ -282,7 +282,7 @@ class CostTables:
         return [update_memory(job, [run], tied_copy=tied).most_bytes for run in shapes]
 
     def _exchange_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        exchanges = least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
+        exchanges = _least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
         return [seconds for column in zip(*exchanges, strict=True) for seconds in column]
 
     def _transfer_row(self, plan: int, stages: int, chunks: int, travels: bool) -> list[float]:
@@ -354,7 +354,7 @@ class LeastExchanges(NamedTuple):
 _NONE = LeastExchanges(0.0, 0.0, 0.0, 0.0)
 
 
-def least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[LeastExchanges]:
+def _least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[LeastExchanges]:
     """Exchanges of one rank for each run of layers.
 
     ``tied_copy``: whether the last stage holds its own copy of the token embedding.

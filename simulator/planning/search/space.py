@@ -47,7 +47,7 @@ def is_data_parallel_only(job: Job) -> bool:
     return job.stack_name in _WITHOUT_MODEL_PARALLELISM
 
 
-def can_shard(job: Job) -> bool:
+def _can_shard(job: Job) -> bool:
     """Whether the stack runs the plan's ZeRO stage with its pipeline."""
     plan = job.plan
     return plan.pp == 1 or plan.zero <= 1 or job.stack_name in _SHARDING_UNDER_A_PIPELINE
@@ -55,8 +55,8 @@ def can_shard(job: Job) -> bool:
 
 def still_shards(changed: Job, job: Job) -> bool:
     """Whether a changed job shards as its stack does, or no more than the job itself does."""
-    asks_no_more = not can_shard(job) and changed.plan.zero <= job.plan.zero
-    return can_shard(changed) or asks_no_more
+    asks_no_more = not _can_shard(job) and changed.plan.zero <= job.plan.zero
+    return _can_shard(changed) or asks_no_more
 
 
 Axes = Mapping[str, Sequence[Any]]
@@ -240,7 +240,7 @@ def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart
         return faults[0]
     if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
         return Fault("plan.zero", "has no ranks to shard over")
-    if not can_shard(changed):
+    if not _can_shard(changed):
         return Fault("plan.zero", "is not supported by the stack in a pipeline")
     unruled = (fault for part in parts for fault in part.unruled(changed.model, changed.plan))
     return next(unruled, None)

@@ -22,9 +22,9 @@ from simulator.plots import style
 from simulator.program.grid.placement import LEVEL_NAMES, Level, PlacedGroups, Placement
 from simulator.units import format_rate
 
-LEFT_IN, RIGHT_IN = 0.75, 0.2
+_LEFT_IN, RIGHT_IN = 0.75, 0.2
 """Margins beside the map [in]."""
-_MAP_WIDTH_IN = style.WIDTH_IN - LEFT_IN - RIGHT_IN
+_MAP_WIDTH_IN = style.WIDTH_IN - _LEFT_IN - RIGHT_IN
 _CELLS_PER_LINE = 18
 """GPUs side by side in a box; a rack has several lines of them."""
 _CELL_IN, _SMALLEST_CELL_IN, _CELL_HEIGHT_IN = 0.92, 0.24, 0.3
@@ -51,7 +51,7 @@ GROUP_COLOR: Mapping[str, str] = MappingProxyType(
 
 _TOP_IN, _HEAD_IN, _LINE_IN = 0.78, 0.2, 0.29
 
-_COLUMNS_IN = (LEFT_IN, 1.55, 4.05, 5.3, 6.85)
+_COLUMNS_IN = (_LEFT_IN, 1.55, 4.05, 5.3, 6.85)
 
 _RATE_IN = style.WIDTH_IN - RIGHT_IN
 
@@ -182,11 +182,11 @@ class RankMap:
         shown = sum(row is not None for row in self.layout.rows)
         text = f"... {-(-boxes // self.layout.per_row) - shown:,} more such rows"
         y = top_in + _FOLD_IN / 4 - 0.05
-        style.write(self.axes, LEFT_IN, y, text, size_pt=_SMALL_PT, color=style.PALE_INK)
+        style.write(self.axes, _LEFT_IN, y, text, size_pt=_SMALL_PT, color=style.PALE_INK)
 
     def _draw_row(self, row: Sequence[int | None], label: str, top_in: float) -> None:
         width_in, height_in = self.layout.box_in
-        middle_in, left_in = top_in + height_in / 2, LEFT_IN
+        middle_in, left_in = top_in + height_in / 2, _LEFT_IN
         style.write(self.axes, left_in - 0.12, middle_in, label, align="right", bold=True)
         for box in row:
             if box is not None:
@@ -231,7 +231,7 @@ class RankMap:
 
     def _draw_cell(self, rank: int, x: float, y: float) -> None:
         width_in = self.layout.cell_in
-        position = self.placement.coordinates[color_word(self.placement)][rank]
+        position = self.placement.coordinates[_color_word(self.placement)][rank]
         face = self.colors[int(position)]
         self.axes.add_patch(
             Rectangle(
@@ -253,14 +253,14 @@ class RankMap:
             )  # fmt: skip
 
 
-def map_of(axes: Axes, placement: Placement, layout: MapLayout) -> RankMap:
+def _map_of(axes: Axes, placement: Placement, layout: MapLayout) -> RankMap:
     """The map, ready to be drawn on axes that are measured in inches."""
-    marks = {groups.name: frozenset(own_ranks(groups)) for groups in placement.groups}
+    marks = {groups.name: frozenset(_own_ranks(groups)) for groups in placement.groups}
     text_of, text_pt = _cell_text(placement, layout)
     return RankMap(axes, placement, layout, _cell_colors(placement), marks, text_of, text_pt)
 
 
-def own_ranks(groups: PlacedGroups) -> Sequence[int]:
+def _own_ranks(groups: PlacedGroups) -> Sequence[int]:
     """The group of rank 0."""
     return [int(rank) for rank in groups.members[(groups.members == 0).any(axis=1)][0]]
 
@@ -294,13 +294,13 @@ def _cell_text(placement: Placement, layout: MapLayout) -> tuple[Callable[[int],
     return shortest, room_pt / (_CHARACTER_EM * len(shortest(last)))
 
 
-def color_word(placement: Placement) -> str:
+def _color_word(placement: Placement) -> str:
     """The word of the rank order that the colours of cells stand for."""
     return "pp" if placement.coordinates["pp"].max() > 0 else _slowest_word(placement) or "tp"
 
 
 def _cell_colors(placement: Placement) -> Sequence[str]:
-    count = int(placement.coordinates[color_word(placement)].max()) + 1
+    count = int(placement.coordinates[_color_word(placement)].max()) + 1
     if count <= len(_STAGE_COLORS):
         return [style.mix(color, "#FFFFFF", _TINT) for color in _STAGE_COLORS[:count]]
     shades = mpl.colormaps["viridis"]
@@ -313,10 +313,10 @@ def build_placement_figure(placement: Placement) -> Figure:
     strip_in = _HEAD_IN + _LINE_IN * (max(1, len(placement.groups)) + 0.8)
     figure = style.new_figure(_TOP_IN + layout.height_in + strip_in)
     axes = style.add_inch_axes(figure, top=_TOP_IN, height=layout.height_in)
-    map_of(axes, placement, layout).draw()
+    _map_of(axes, placement, layout).draw()
     strip = style.add_inch_axes(figure, top=_TOP_IN + layout.height_in, height=strip_in)
     _draw_strip(strip, placement)
-    style.add_title(figure, placement.title, _subtitle(placement), left=LEFT_IN)
+    style.add_title(figure, placement.title, _subtitle(placement), left=_LEFT_IN)
     return figure
 
 
@@ -341,11 +341,11 @@ def _draw_strip(axes: Axes, placement: Placement) -> None:
         style.write(axes, _RATE_IN, y, format_rate(groups.bytes_per_s), align="right")
         _draw_hops(axes, groups, y)
     if not placement.groups:
-        style.write(axes, LEFT_IN, _HEAD_IN + _LINE_IN, "none: there is one rank")
+        style.write(axes, _LEFT_IN, _HEAD_IN + _LINE_IN, "none: there is one rank")
 
 
 def _ranks_text(groups: PlacedGroups) -> str:
-    own = own_ranks(groups)
+    own = _own_ranks(groups)
     if len(own) <= 4:
         return ", ".join(map(str, own))
     return f"{own[0]}, {own[1]}, ... {own[-1]:,}"
@@ -375,7 +375,7 @@ def _subtitle(placement: Placement) -> str:
     for name, gpus in (("leaf", placement.leaf_gpus), ("pod", placement.pod_gpus)):
         if gpus:
             parts.append(f"{gpus:,} GPUs per {name}")
-    word = color_word(placement)
+    word = _color_word(placement)
     named = {"pp": "pipeline stage", "dp": "copy of the model", "cp": "context rank"}
     parts.append(f"colour: {named.get(word, 'tensor rank')}")
     return "   |   ".join(parts)

@@ -30,7 +30,7 @@ _SWITCH_IN, _NODE_IN, _TIER_IN = 0.3, 0.34, 0.72
 _SHOWN_NODES, _MOST_RAILS = 3, 8
 _LEAF, _SPINE, _CORE = "#FBE3AE", "#F3C35C", style.ORANGE
 
-FABRIC_NAMES = {
+_FABRIC_NAMES = {
     "ib": "InfiniBand", "roce": "RoCE", "efa": "EFA", "efa-1": "EFA 1", "tcpx": "GPUDirect-TCPX",
     "tcpxo": "GPUDirect-TCPXO", "slingshot": "Slingshot", "opa": "Omni-Path",
     "ethernet": "Ethernet",
@@ -45,10 +45,10 @@ _EDGE_IN = 0.02
 """Room for the upper edge of the frames."""
 
 
-def draw_fabric(axes: Axes, network: Network, area: Box) -> None:
+def _draw_fabric(axes: Axes, network: Network, area: Box) -> None:
     """Draw two groups of nodes and the switch tiers above them into the area."""
-    domains = domain_name(network)
-    draw_frame(axes, area, f"between {domains}s: {FABRIC_NAMES[network.fabric.kind]}")
+    domains = _domain_name(network)
+    draw_frame(axes, area, f"between {domains}s: {_FABRIC_NAMES[network.fabric.kind]}")
     inside = Box(area.left + 0.15, area.top + 0.38, area.width - 0.3, area.height - 0.5)
     if not network.fabric.nics_per_node:
         style.write(axes, inside.left, inside.top + 0.2, "none: no NICs")
@@ -65,12 +65,12 @@ def _draw_unknown_shape(axes: Axes, network: Network, area: Box) -> None:
     draw_lines(axes, [((n.upper[0], cloud.bottom), n.upper) for n in nodes], FABRIC_LINE, 1.8)
     middle = (area.centre[0], (cloud.bottom + nodes[0].top) / 2)
     label_link(axes, middle, _nic_text(network))
-    name = domain_name(network)
+    name = _domain_name(network)
     for node, text in zip(nodes, (f"{name} 0", f"{name} 1", "...", f"{name} n"), strict=True):
         draw_box(axes, node, text, face=GPU)
 
 
-def domain_name(network: Network) -> str:
+def _domain_name(network: Network) -> str:
     """What people call GPUs on common scale-up links: a rack if it has several hosts."""
     return "rack" if network.scale_up.gpus > network.gpus_per_node else "node"
 
@@ -138,7 +138,7 @@ def _draw_group(
         draw_box(axes, node, number, face=GPU)
     left, right = nodes[0].left, nodes[-1].left + nodes[-1].width
     rails = f"{len(leafs)} rails, " if len(leafs) > 1 else ""
-    domains = f"{domain_name(network)}s"
+    domains = f"{_domain_name(network)}s"
     axes.text(
         (left + right) / 2, nodes[0].bottom + 0.08, f"{rails}{count} {domains}\n{below} GPUs",
         fontsize=7.5, color=style.PALE_INK, ha="center", va="top", linespacing=1.15,
@@ -167,7 +167,7 @@ def build_system_figure(profile: HardwareProfile) -> Figure:
         down = y + 0.17
         path = [((x, y), (x, down)), ((x, down), (between.centre[0], down))]
         draw_lines(axes, [*path, ((between.centre[0], down), between.lower)], FABRIC_LINE, 2.4)
-    draw_fabric(axes, profile.network, between)
+    _draw_fabric(axes, profile.network, between)
     _write_facts(axes, profile, height_in + 0.42)
     style.add_title(figure, profile.name, _subtitle(profile), left=_LEFT_IN)
     return figure
@@ -189,11 +189,11 @@ def _write_facts(axes: Axes, profile: HardwareProfile, top: float) -> None:
         ("large rings in a node", f"{format_rate(network.scale_up_bytes_per_s)} per GPU"),
         ("per hop, small and large messages", _hops(up.latency_s, up.bulk_latency_s)),
     ]
-    right = [("fabric", FABRIC_NAMES[fabric.kind])]
+    right = [("fabric", _FABRIC_NAMES[fabric.kind])]
     if fabric.nics_per_node:
         right += [
             (
-                f"large rings between {domain_name(network)}s",
+                f"large rings between {_domain_name(network)}s",
                 f"{format_rate(network.fabric_bytes_per_s)} per GPU",
             ),
             ("per hop, small and large messages", _hops(fabric.latency_s, fabric.bulk_latency_s)),

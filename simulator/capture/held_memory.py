@@ -101,6 +101,7 @@ def _rank_memory(
     outside_bytes = math.fsum(outside.values())
     reserved = reserved_memory(
         _exchanges(change),
+        Exchange((), ()),
         AllocatorSettings(),
         resident_bytes=0.0,
         least_bytes=float(held[peak]),

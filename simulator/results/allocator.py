@@ -18,8 +18,7 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
 - with ``garbage_collection_threshold``, large segments that were unused for longer than others
   are returned where more than that share of the device would be reserved;
 - with ``expandable_segments`` each pool is one segment that grows at its end in pages of
-  2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request.
-
+  2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request;
 - what is asked for on another stream has pools of its own (FSDP of PyTorch 2.0 gathers whole
   weights there; FSDP2 takes them and the buffers of reductions on the compute stream, and on
   another one only the outputs of its gathers, gone once copied, which are ignored).
@@ -229,7 +228,7 @@ class CachingAllocator:
 
     def free_blocks(self) -> list[list[Block]]:
         """The free blocks of each pool in the order in which they are looked at."""
-        return [list(blocks) for blocks in self._free.values()]
+        return [*map(list, self._free.values())]
 
     def _new_space(self, size: int, pool: Pool) -> Block:
         if self._expandable:
@@ -354,27 +353,22 @@ def reserved_bytes(
         collects_above_bytes: Reserved at most before what is unused for long is returned.
     """
     # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
-    is_limited = min(room_bytes, collects_above_bytes) < math.inf
-    together = [_POOLS] if is_limited else [(pool,) for pool in _POOLS]
+    is_free = math.isinf(min(room_bytes, collects_above_bytes))
+    together = [(pool,) for pool in _POOLS] if is_free else [_POOLS]
     first = [] if started is None else [started]
-    distinct = dict.fromkeys([*first, *exchanges])
+    limits = {"room_bytes": room_bytes, "collects_above_bytes": collects_above_bytes}
     most_bytes = 0
     for pools in together:
-        part = {exchange: _part(exchange, pools) for exchange in distinct}
-        allocator = CachingAllocator(
-            settings, room_bytes=room_bytes, collects_above_bytes=collects_above_bytes
-        )
-        before, step = ([part[one] for one in many] for many in (first, exchanges))
+        part = {each: _part(each, pools) for each in dict.fromkeys([*first, *exchanges])}
+        before, step = ([part[each] for each in many] for many in (first, exchanges))
+        allocator = CachingAllocator(settings, **limits)
         _Replay(step, before, allocator).run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
 
 
-class _Part(NamedTuple):
-    """Blocks of some pools that are taken, and those that are free after it."""
-
-    takes: tuple[_Asked, ...]
-    gives: tuple[_Asked, ...]
+_Part = tuple[tuple[_Asked, ...], tuple[_Asked, ...]]
+"""Blocks of some pools that are taken, and those that are free after it."""
 
 
 def _part(exchange: Exchange, pools: Collection[Pool]) -> _Part:
@@ -382,10 +376,8 @@ def _part(exchange: Exchange, pools: Collection[Pool]) -> _Part:
         asked = (*((size, False) for size in sizes), *((size, True) for size in on_own_stream))
         return tuple(one for one in asked if _request(one).pool in pools)
 
-    return _Part(
-        of_pools(exchange.takes, exchange.own_stream_takes),
-        of_pools(exchange.gives, exchange.own_stream_gives),
-    )
+    takes = of_pools(exchange.takes, exchange.own_stream_takes)
+    return takes, of_pools(exchange.gives, exchange.own_stream_gives)
 
 
 class _Moment(NamedTuple):
@@ -407,9 +399,6 @@ class _Moment(NamedTuple):
     before: list[int | None]
 
 
-_NOTHING = _Part((), ())
-
-
 class _Replay:
     """An allocator on its way through a step."""
 
@@ -417,34 +406,33 @@ class _Replay:
         self, exchanges: Sequence[_Part], started: Sequence[_Part], allocator: CachingAllocator
     ) -> None:
         known = {part: n for n, part in enumerate(dict.fromkeys([*started, *exchanges]))}
-        self.numbers = [known[part] for part in exchanges if part != _NOTHING]
+        self.numbers = [known[part] for part in exchanges if any(part)]
         """Equal exchanges have equal numbers."""
         self.allocator = allocator
         self._repeats_until: dict[int, int] = {}
         """First exchange, by period, that was found to differ from the one a period before."""
-        self._taken: dict[_Asked, list[Block]] = {}
-        self._takes = [
-            [(self._stack(asked), _request(asked)) for asked in part.takes] for part in known
-        ]
-        self._gives = [[self._stack(asked) for asked in part.gives] for part in known]
+        self._taken: dict[_Asked, list[Block]] = defaultdict(list)
+        """Blocks of one size and stream that are taken, the last one last."""
+        self._takes = [[(self._taken[one], _request(one)) for one in takes] for takes, _ in known]
+        self._gives = [[self._taken[one] for one in gives] for _, gives in known]
         for part in started:
             self._exchange(known[part])
 
     def run_steps(self, steps: int) -> None:
         """Run the step as often as it can make a difference."""
-        start = self.moment()
+        start = None
         for _ in range(steps):
-            self.run()
-            if self.is_at(start):
+            if start is not None and self.is_at(start):
                 break
             start = self.moment()
+            self.run()
 
     def run(self) -> None:
         """Do everything of a step that can make a difference.
 
-        Equal blocks change places from microbatch to microbatch, so it may take many of them
-        until the allocator is where it was. It is compared with one moment, and after twice as
-        long with a later one (R. P. Brent, An improved Monte Carlo factorization algorithm, 1980).
+        Equal blocks change places from microbatch to microbatch, so many may pass until the
+        allocator is where it was. It is compared with one moment, and after twice as long with a
+        later one (R. P. Brent, An improved Monte Carlo factorization algorithm, 1980).
         """
         self._repeats_until.clear()
         seen: dict[tuple[int, int, int], int] = {}
@@ -454,8 +442,7 @@ class _Replay:
             number = self.numbers[index]
             self._exchange(number)
             index += 1
-            # Only where as much is taken as at another time after an equal exchange can
-            # everything be as it was then.
+            # Only where as much is taken as after an equal exchange can all be as it was then.
             books = number, self.allocator.allocated_bytes, self.allocator.reserved_bytes
             before, seen[books] = seen.get(books, index), index
             if self._repeats(index, index - before) < 2:
@@ -487,15 +474,10 @@ class _Replay:
         for blocks in self._gives[number]:
             give(blocks.pop())
 
-    def _stack(self, asked: _Asked) -> list[Block]:
-        """Blocks of one size and stream that are taken, the last one last."""
-        return self._taken.setdefault(asked, [])
-
     def moment(self) -> _Moment:
         """Where the allocator is now."""
-        groups = self._groups()
-        blocks = [*chain.from_iterable(groups)]
-        number = dict(zip(map(id, blocks), range(len(blocks)), strict=True))
+        blocks = [*chain.from_iterable(groups := self._groups())]
+        number = {id(block): n for n, block in enumerate(blocks)}
         return _Moment(
             self.allocator.reserved_bytes,
             [*map(len, groups)],

@@ -14,7 +14,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Picture, command_group, quantity
+from simulator.cli.options import AsJson, Picture, command_group, option, quantity
 from simulator.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -68,15 +68,11 @@ def show_collective(
         ),
     ],
     *,
-    ranks: Annotated[int, typer.Option(metavar="N", help="Number of ranks in the group.")],
-    size: Annotated[
-        str, typer.Option(metavar="BYTES", help="Message size, counted as nccl-tests does.")
-    ] = "64 MiB",
-    link: Annotated[
-        str, typer.Option(metavar="RATE", help="Bandwidth of every link in one direction.")
-    ] = "50 GB/s",
-    hop: Annotated[str, typer.Option(metavar="TIME", help="Latency of a hop.")] = "5 us",
-    chunks: Annotated[int, typer.Option(metavar="N", help="Pieces of every message.")] = 1,
+    ranks: Annotated[int, option("Number of ranks in the group.", "N")],
+    size: Annotated[str, option("Message size, counted as nccl-tests does.", "BYTES")] = "64 MiB",
+    link: Annotated[str, option("Bandwidth of every link in one direction.", "RATE")] = "50 GB/s",
+    hop: Annotated[str, option("Latency of a hop.", "TIME")] = "5 us",
+    chunks: Annotated[int, option("Pieces of every message.", "N")] = 1,
     as_json: AsJson = False,
     plot: Picture = None,
 ) -> None:

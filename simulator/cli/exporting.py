@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.console import counting, note
-from simulator.cli.options import Changes, JobFile, command_group, read_job
+from simulator.cli.options import Changes, JobFile, command_group, option, read_job
 from simulator.errors import InputError
 from simulator.files import write_whole
 
@@ -56,10 +56,7 @@ def export_torchtitan(
     *,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.toml",
-            help="Write the TOML to this file; the CSV of a schedule goes beside it.",
-        ),
+        option("Write the TOML to this file; the CSV of a schedule goes beside it.", "FILE.toml"),
     ] = None,
     changes: Changes = None,
 ) -> None:
@@ -95,15 +92,12 @@ def export_torchtitan(
 def export_chakra(
     job_file: JobFile,
     *,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for one file NAME.RANK.et per rank.")
-    ],
+    out: Annotated[Path, option("Folder for one file NAME.RANK.et per rank.", "DIR")],
     ranks: Annotated[
         str | None,
-        typer.Option(
-            metavar="RANK,RANK,…|all",
-            help="Ranks to write; by default the first rank of each class, which stands for the "
-            "others.",
+        option(
+            "Ranks to write; by default the first rank of each class, which stands for the others.",
+            "RANK,RANK,…|all",
         ),
     ] = None,
     changes: Changes = None,

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from simulator.cli.console import note
-from simulator.cli.options import Changes, complete_model, complete_profile, parse_assignments
+from simulator.cli.options import (
+    Changes,
+    complete_model,
+    complete_profile,
+    option,
+    parse_assignments,
+)
 from simulator.errors import InputError
 from simulator.importers.formats import FORMATS, Format
 
@@ -24,41 +30,31 @@ if TYPE_CHECKING:
 
 Profile = Annotated[
     str,
-    typer.Option(metavar="NAME|FILE", help="Hardware profile.", autocompletion=complete_profile),
+    option("Hardware profile.", "NAME|FILE", autocompletion=complete_profile),
 ]
-Gpus = Annotated[
-    int | None, typer.Option(metavar="N", help="Number of GPUs, if the file does not state it.")
-]
+Gpus = Annotated[int | None, option("Number of GPUs, if the file does not state it.", "N")]
 ModelName = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME|PATH",
-        help="The model, if the file does not state it: a name or a config.json.",
+    option(
+        "The model, if the file does not state it: a name or a config.json.",
+        "NAME|PATH",
+        name="--model",
         autocompletion=complete_model,
     ),
 ]
 GlobalBatch = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", help="Sequences per step (global batch size), in place of the file's."
-    ),
+    option("Sequences per step (global batch size), in place of the file's.", "N"),
 ]
-MicroBatch = Annotated[
-    int | None, typer.Option(metavar="N", help="Sequences per microbatch, in place of the file's.")
-]
-SeqLen = Annotated[
-    int | None, typer.Option(metavar="N", help="Tokens per sequence, in place of the file's.")
-]
+MicroBatch = Annotated[int | None, option("Sequences per microbatch, in place of the file's.", "N")]
+SeqLen = Annotated[int | None, option("Tokens per sequence, in place of the file's.", "N")]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option(metavar="SETTING", help="Ignore a setting that is not modelled; may be repeated."),
+    option("Ignore a setting that is not modelled; may be repeated.", "SETTING"),
 ]
 Define = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE", help="Define a variable that the file uses; may be repeated."
-    ),
+    option("Define a variable that the file uses; may be repeated.", "NAME=VALUE"),
 ]
 
 
@@ -86,14 +82,11 @@ def import_huggingface(
         ),
     ],
     profile: Profile = "h100-sxm-80gb",
-    gpus: Annotated[int, typer.Option(metavar="N", help="Number of GPUs.")] = 8,
+    gpus: Annotated[int, option("Number of GPUs.", "N")] = 8,
     global_batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Sequences per step (global batch size); by default one per GPU."
-        ),
+        int | None, option("Sequences per step (global batch size); by default one per GPU.", "N")
     ] = None,
-    seq_len: Annotated[int, typer.Option(metavar="N", help="Tokens per sequence.")] = 4096,
+    seq_len: Annotated[int, option("Tokens per sequence.", "N")] = 4096,
 ) -> None:
     """Convert a Hugging Face config.json to a job.
 
@@ -247,18 +240,15 @@ def import_topology(
     ],
     profile: Annotated[
         str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Profile of the same GPU, for everything that the matrix does not state.",
+        option(
+            "Profile of the same GPU, for everything that the matrix does not state.",
+            "NAME|FILE",
             autocompletion=complete_profile,
         ),
     ],
-    nic: Annotated[
-        str | None, typer.Option(metavar="RATE", help='Line rate of a NIC, such as "400 Gbit/s".')
-    ] = None,
+    nic: Annotated[str | None, option('Line rate of a NIC, such as "400 Gbit/s".', "RATE")] = None,
     nics: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Number of NICs per node that carry collectives."),
+        int | None, option("Number of NICs per node that carry collectives.", "N", min=0)
     ] = None,
 ) -> None:
     """Make a profile from the links of a node.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from simulator.cli.console import note, percent, working
-from simulator.cli.options import complete_model, complete_profile
+from simulator.cli.options import complete_model, complete_profile, option
 from simulator.described.documents import with_changes
 from simulator.errors import InputError
 from simulator.files import write_whole
@@ -64,11 +64,7 @@ def init(
     *,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="A shipped model, or a config.json.",
-            autocompletion=complete_model,
-        ),
+        option("A shipped model, or a config.json.", "NAME|PATH", autocompletion=complete_model),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -80,18 +76,15 @@ def init(
             autocompletion=complete_profile,
         ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of GPUs.")] = None,
+    gpus: Annotated[int | None, option("Number of GPUs.", "N", min=1)] = None,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Sequences per step (global batch size).")
+        int | None, option("Sequences per step (global batch size).", "N", min=1)
     ] = None,
-    seq_len: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens per sequence.")
-    ] = None,
+    seq_len: Annotated[int | None, option("Tokens per sequence.", "N", min=1)] = None,
     aim: Annotated[
         Aim | None,
-        typer.Option(
-            help="Choose the fastest plan, the plan most likely to fit, or the framework's "
-            "defaults."
+        option(
+            "Choose the fastest plan, the plan most likely to fit, or the framework's defaults."
         ),
     ] = None,
     yes: Annotated[
@@ -100,7 +93,7 @@ def init(
             "--yes", "-y", help="Ask nothing; use defaults for options that are not given."
         ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    force: Annotated[bool, option("Overwrite FILE.", name="--force")] = False,
 ) -> None:
     """Write a first job from the answers to five questions.
 

@@ -17,7 +17,7 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, command_group, complete_model
+from simulator.cli.options import AsJson, command_group, complete_model, option
 from simulator.errors import InputError
 from simulator.files import is_there
 from simulator.units import format_count
@@ -87,7 +87,7 @@ def list_models(*, as_json: AsJson = False) -> None:
 def show_model(
     model: AnyModel,
     all_fields: Annotated[
-        bool, typer.Option("--all", help="Also show fields that have their default values.")
+        bool, option("Also show fields that have their default values.", name="--all")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -157,9 +157,9 @@ def count_parameters(
     model: AnyModel,
     with_transformers: Annotated[
         bool,
-        typer.Option(
-            "--with-transformers",
-            help="Let the installed transformers build and count the network of a config.json.",
+        option(
+            "Let the installed transformers build and count the network of a config.json.",
+            name="--with-transformers",
         ),
     ] = False,
     as_json: AsJson = False,

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.job import Job
 
+
+def option(help: str, metavar: str | None = None, *, name: str | None = None, **more: Any) -> Any:
+    """What a parameter's option says; ``name`` where it is not that of the parameter."""
+    return typer.Option(*([name] if name else ()), metavar=metavar, help=help, **more)
+
+
 JobFile = Annotated[
     Path,
     typer.Argument(
@@ -42,56 +48,50 @@ JobOrCapture = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        help="Change a field, for example plan.tp=4; may be repeated.",
+    option(
+        "Change a field, for example plan.tp=4; may be repeated.",
+        "FIELD=VALUE",
+        name="--set",
         autocompletion=complete_change,
     ),
 ]
 ProfileName = Annotated[
     str | None,
-    typer.Option(
-        "--profile",
-        metavar="NAME",
-        help="Hardware profile, in place of the job's or of the capture's.",
+    option(
+        "Hardware profile, in place of the job's or of the capture's.",
+        "NAME",
+        name="--profile",
         autocompletion=lambda incomplete: complete_profile(incomplete),  # noqa: PLW0108 - defined below
     ),
 ]
 Gpus = Annotated[
     int | None,
-    typer.Option(
-        "--gpus", metavar="M", min=1, help="Number of GPUs, in place of the job's or capture's."
-    ),
+    option("Number of GPUs, in place of the job's or capture's.", "M", name="--gpus", min=1),
 ]
 Risk = Annotated[
     float,
-    typer.Option(
-        "--risk",
-        min=0.001,
-        max=0.5,
-        metavar="SHARE",
-        help="Accepted probability of running out of memory.",
+    option(
+        "Accepted probability of running out of memory.", "SHARE", name="--risk", min=0.001, max=0.5
     ),
 ]
 AskedRisk = Annotated[
     float | None,
-    typer.Option(
-        "--risk",
+    option(
+        "Probability of running out of memory that is accepted; above it, end with 1.",
+        "SHARE",
+        name="--risk",
         min=0.001,
         max=0.5,
-        metavar="SHARE",
-        help="Probability of running out of memory that is accepted; above it, end with 1.",
     ),
 ]
 _YES = "CLUSTERSIM_YES"
 Yes = Annotated[
     bool,
-    typer.Option(
-        "--yes", envvar=_YES, help="Simulate without a question what takes minutes or gigabytes."
+    option(
+        "Simulate without a question what takes minutes or gigabytes.", name="--yes", envvar=_YES
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
 
 
 def command_group(name: str, help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
@@ -260,16 +260,16 @@ def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], P
 
 def file_to_write(help: str, *suffixes: str, metavar: str = "FILE") -> Any:
     """An option that names a file to write, with one of the suffixes."""
-    return typer.Option(metavar=metavar, callback=written_as(*suffixes), help=help)
+    return option(help, metavar, callback=written_as(*suffixes))
 
 
 Picture = Annotated[
     Path | None,
-    typer.Option(
-        "--plot",
-        metavar="FILE",
+    option(
+        "Draw it to this file: .png, .svg or .pdf.",
+        "FILE",
+        name="--plot",
         callback=written_as(*PICTURES),
-        help="Draw it to this file: .png, .svg or .pdf.",
     ),
 ]
 
@@ -282,11 +282,11 @@ BothTimelines = Annotated[
 
 PageFile = Annotated[
     Path | None,
-    typer.Option(
-        "--html",
-        metavar="FILE",
+    option(
+        "Write a self-contained HTML page to forward or print.",
+        "FILE",
+        name="--html",
         callback=written_as(*PAGES),
-        help="Write a self-contained HTML page to forward or print.",
     ),
 ]
 

@@ -17,7 +17,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, Picture, command_group, complete_schedule
+from simulator.cli.options import AsJson, Changes, Picture, command_group, complete_schedule, option
 from simulator.cli.schedules_of_job import compare_steps, print_lines, refuse_sizes, show_step
 from simulator.errors import InputError
 from simulator.files import write_whole
@@ -31,44 +31,42 @@ if TYPE_CHECKING:
 
 Stages = Annotated[
     int | None,
-    typer.Option("--pp", metavar="P", help="Number of pipeline stages; not for a CSV file."),
+    option("Number of pipeline stages; not for a CSV file.", "P", name="--pp"),
 ]
 Chunks = Annotated[
     int | None,
-    typer.Option("--vpp", metavar="V", help="Chunks per stage; by default the fewest possible."),
+    option("Chunks per stage; by default the fewest possible.", "V", name="--vpp"),
 ]
 Microbatches = Annotated[
     int | None,
-    typer.Option("--microbatches", metavar="M", help="Microbatches per step; not for a CSV file."),
+    option("Microbatches per step; not for a CSV file.", "M", name="--microbatches"),
 ]
 Forward = Annotated[
     float | None,
-    typer.Option(
-        "--forward",
-        metavar="TIME",
-        help="Forward time of one microbatch on one rank, in any unit; default 1.",
+    option(
+        "Forward time of one microbatch on one rank, in any unit; default 1.",
+        "TIME",
+        name="--forward",
     ),
 ]
 Backward = Annotated[
     float | None,
-    typer.Option(
-        "--backward", metavar="TIME", help="Time of a whole backward, in the same unit; default 2."
-    ),
+    option("Time of a whole backward, in the same unit; default 2.", "TIME", name="--backward"),
 ]
 Weight = Annotated[
     float | None,
-    typer.Option(
-        "--weight",
-        metavar="TIME",
-        help="Time of the weight gradients within the backward; default half of it.",
+    option(
+        "Time of the weight gradients within the backward; default half of it.",
+        "TIME",
+        name="--weight",
     ),
 ]
 OfJob = Annotated[
     Path | None,
-    typer.Option(
-        "--job",
-        metavar="JOB.yaml",
-        help="Use sizes, passes and transfers of this job and simulate its step.",
+    option(
+        "Use sizes, passes and transfers of this job and simulate its step.",
+        "JOB.yaml",
+        name="--job",
     ),
 ]
 
@@ -121,8 +119,7 @@ def show_schedule(
     as_json: AsJson = False,
     plot: Picture = None,
     csv: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the order as a CSV file in torch's format."),
+        Path | None, option("Write the order as a CSV file in torch's format.", "FILE")
     ] = None,
 ) -> None:
     """Show the order of passes on every rank.
@@ -189,11 +186,10 @@ def compare_schedules(
     microbatches: Microbatches = None,
     vpp: Annotated[
         int | None,
-        typer.Option(
-            "--vpp",
-            metavar="V",
-            help="Chunks per stage, for schedules that allow a choice; by default the fewest "
-            "possible.",
+        option(
+            "Chunks per stage, for schedules that allow a choice; by default the fewest possible.",
+            "V",
+            name="--vpp",
         ),
     ] = None,
     forward: Forward = None,

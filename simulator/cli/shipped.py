@@ -25,6 +25,7 @@ from simulator.cli.options import (
     command_group,
     complete_profile,
     file_to_write,
+    option,
     parse_assignments,
 )
 from simulator.errors import InputError
@@ -108,7 +109,7 @@ def show_profile(
         file_to_write("Draw the system to this file: .png, .svg or .pdf.", *PICTURES),
     ] = None,
     as_yaml: Annotated[
-        bool, typer.Option("--yaml", help="Print the YAML file, as a start for your own profile.")
+        bool, option("Print the YAML file, as a start for your own profile.", name="--yaml")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -193,28 +194,25 @@ def new_profile(
     ],
     relative: Annotated[
         str,
-        typer.Option(
-            "--from",
-            metavar="PROFILE",
-            help="A similar system: same architecture, same kind of links.",
+        option(
+            "A similar system: same architecture, same kind of links.",
+            "PROFILE",
+            name="--from",
             autocompletion=complete_profile,
         ),
     ],
     sheet: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="A number of the data sheet, for example device.power='300 W'; none for a "
+        option(
+            "A number of the data sheet, for example device.power='300 W'; none for a "
             "feature that the GPU lacks.",
+            "FIELD=VALUE",
+            name="--set",
         ),
     ] = None,
-    source: Annotated[
-        str, typer.Option("--source", metavar="TEXT", help="The data sheet.")
-    ] = "data sheet",
+    source: Annotated[str, option("The data sheet.", "TEXT", name="--source")] = "data sheet",
     description: Annotated[
-        str,
-        typer.Option("--description", metavar="TEXT", help="A one-line description of the system."),
+        str, option("A one-line description of the system.", "TEXT", name="--description")
     ] = "",
 ) -> None:
     """Start a profile from a data sheet and a similar system.

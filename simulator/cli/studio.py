@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.cli.console import note
-from simulator.cli.options import Changes, read_job
+from simulator.cli.options import Changes, option, read_job
 from simulator.extras import require
 
 _PORT = 8421
@@ -22,30 +22,23 @@ def studio(
     changes: Changes = None,
     *,
     port: Annotated[
-        int,
-        typer.Option(
-            "--port", min=0, max=65535, metavar="PORT", help="Port; 0 chooses a free one."
-        ),
+        int, option("Port; 0 chooses a free one.", "PORT", name="--port", min=0, max=65535)
     ] = _PORT,
     host: Annotated[
         str,
-        typer.Option(
-            "--host",
-            metavar="ADDRESS",
-            help="Address to listen on; any but this machine's own needs a token.",
+        option(
+            "Address to listen on; any but this machine's own needs a token.",
+            "ADDRESS",
+            name="--host",
         ),
     ] = "127.0.0.1",
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
+        bool, option("Print the address without opening a browser.", name="--no-browser")
     ] = False,
     workers: Annotated[
         int,
-        typer.Option(
-            "--workers",
-            min=1,
-            max=64,
-            metavar="N",
-            help="Number of jobs to simulate at the same time.",
+        option(
+            "Number of jobs to simulate at the same time.", "N", name="--workers", min=1, max=64
         ),
     ] = 2,
 ) -> None:

@@ -22,7 +22,7 @@ from simulator.cli.console import (
 )
 from simulator.cli.measuring.calibrating_gpu import gpu
 from simulator.cli.measuring.calibrating_runs import runs
-from simulator.cli.options import AsJson, Picture, command_group, complete_profile, quantity
+from simulator.cli.options import AsJson, Picture, command_group, complete_profile, option, quantity
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
@@ -58,9 +58,9 @@ def build_calibrate_group() -> typer.Typer:
 def collectives(  # noqa: PLR0917 - typer's way of declaring options
     profile: Annotated[
         str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="The measured system: a shipped name or a .yaml file.",
+        option(
+            "The measured system: a shipped name or a .yaml file.",
+            "NAME|FILE",
             autocompletion=complete_profile,
         ),
     ],
@@ -72,49 +72,41 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.yaml", help="File to write the fitted profile to."),
+        Path | None, option("File to write the fitted profile to.", "FILE.yaml", name="--out")
     ] = None,
     as_json: AsJson = False,
     plot: Picture = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Also use the rows of interrupted runs.")
+        bool, option("Also use the rows of interrupted runs.", name="--partial")
     ] = False,
     collective: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="What a pasted table measured, where it does not say: all_reduce."
-        ),
+        option("What a pasted table measured, where it does not say: all_reduce.", "NAME"),
     ] = None,
     ranks: Annotated[
-        int | None,
-        typer.Option(min=2, max=_MOST_RANKS, metavar="NUMBER", help="On how many GPUs it ran."),
+        int | None, option("On how many GPUs it ran.", "NUMBER", min=2, max=_MOST_RANKS)
     ] = None,
-    nodes: Annotated[
-        int, typer.Option(min=1, metavar="NUMBER", help="On how many hosts it ran.")
-    ] = 1,
+    nodes: Annotated[int, option("On how many hosts it ran.", "NUMBER", min=1)] = 1,
     measure: Annotated[
         Path | None,
-        typer.Option(
-            "--measure",
-            metavar="TABLE.csv",
-            help="Measure first, with the ranks that torchrun started, and save the rows to this "
-            "file.",
+        option(
+            "Measure first, with the ranks that torchrun started, and save the rows to this file.",
+            "TABLE.csv",
+            name="--measure",
         ),
     ] = None,
     backend: Annotated[
         MeasuredBackend | None,
-        typer.Option(help="Library to measure; by default nccl if every rank has a GPU."),
+        option("Library to measure; by default nccl if every rank has a GPU."),
     ] = None,
     largest: Annotated[
         str | None,
-        typer.Option(
-            metavar="BYTES",
-            help="Largest message to measure; by default 512 MiB with nccl, 16 MiB with gloo.",
+        option(
+            "Largest message to measure; by default 512 MiB with nccl, 16 MiB with gloo.", "BYTES"
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the table of an earlier --measure.")
+        bool, option("Continue the table of an earlier --measure.", name="--resume")
     ] = False,
 ) -> None:
     """Fit a profile's links to measured collectives.

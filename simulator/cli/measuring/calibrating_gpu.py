@@ -6,8 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from simulator.cli.console import (
     note,
     number_columns,
@@ -18,7 +16,7 @@ from simulator.cli.console import (
     working,
     write_picture,
 )
-from simulator.cli.options import AsJson, complete_profile
+from simulator.cli.options import AsJson, complete_profile, option
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
@@ -36,40 +34,35 @@ def gpu(
     *,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            metavar="PROFILE.yaml",
-            help="File to write the profile to; measurements (.kernels.csv) and picture "
+        option(
+            "File to write the profile to; measurements (.kernels.csv) and picture "
             "(.kernels.png) go beside it.",
+            "PROFILE.yaml",
+            name="--out",
         ),
     ],
     device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="cuda|cuda:N|cpu", help="Device to measure; by default the first GPU."
-        ),
+        str | None, option("Device to measure; by default the first GPU.", "cuda|cuda:N|cpu")
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Profile for all numbers that are not measured: a shipped name or a .yaml file; "
+        option(
+            "Profile for all numbers that are not measured: a shipped name or a .yaml file; "
             "by default that of the same GPU.",
+            "NAME|FILE",
             autocompletion=complete_profile,
         ),
     ] = None,
-    minutes: Annotated[
-        float, typer.Option(min=0, metavar="MINUTES", help="Time limit for measuring.")
-    ] = 10.0,
+    minutes: Annotated[float, option("Time limit for measuring.", "MINUTES", min=0)] = 10.0,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")
+        bool, option("Continue the measurements of an earlier run.", name="--resume")
     ] = False,
     raw: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            metavar="RAW.jsonl",
-            help="Measure nothing; read what the one-file runner measured elsewhere.",
+        option(
+            "Measure nothing; read what the one-file runner measured elsewhere.",
+            "RAW.jsonl",
+            name="--from",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -15,7 +15,7 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, complete_profile, file_to_write, quantity
+from simulator.cli.options import AsJson, Changes, complete_profile, file_to_write, option, quantity
 from simulator.errors import InputError
 from simulator.files import write_whole
 from simulator.units import format_bytes
@@ -35,26 +35,20 @@ def runs(
     *,
     job_file: Annotated[
         Path | None,
-        typer.Option(
-            "--job", metavar="JOB.yaml", help="The job of a single run, in place of a table."
-        ),
+        option("The job of a single run, in place of a table.", "JOB.yaml", name="--job"),
     ] = None,
     step: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --job: its measured step time, such as 15.9s."),
+        str | None, option("With --job: its measured step time, such as 15.9s.", "TIME")
     ] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BYTES", help="With --job: its measured device memory, such as 61GiB."
-        ),
+        str | None, option("With --job: its measured device memory, such as 61GiB.", "BYTES")
     ] = None,
     changes: Changes = None,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="The system: a shipped name or a .yaml file; by default that of the job.",
+        option(
+            "The system: a shipped name or a .yaml file; by default that of the job.",
+            "NAME|FILE",
             autocompletion=complete_profile,
         ),
     ] = None,
@@ -98,10 +92,10 @@ def runs(
 
 
 def _refuse_for_table(step: str | None, memory: str | None, changes: list[str] | None) -> None:
-    for option, given in (("--step", step), ("--memory", memory), ("--set", changes)):
+    for name, given in (("--step", step), ("--memory", memory), ("--set", changes)):
         if given:
             rule, hint = "is for a single run, and a table is given", "give --job, or remove it"
-            raise InputError.single(option, rule, hint=hint)
+            raise InputError.single(name, rule, hint=hint)
 
 
 def _of_table(table: Path, profile: str | None) -> OwnSystem:

@@ -20,20 +20,16 @@ from simulator.cli.console import (
     text_columns,
 )
 from simulator.cli.measuring.validating_torch import torch
-from simulator.cli.options import AsJson, command_group, complete_profile
+from simulator.cli.options import AsJson, command_group, complete_profile, option
 from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import whole_file
 
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE.csv", help="Also write the rows to this file.")
-]
+Out = Annotated[Path | None, option("Also write the rows to this file.", "FILE.csv", name="--out")]
 MaxMape = Annotated[
     float | None,
-    typer.Option(
-        "--max-mape", metavar="PERCENT", help="Exit with 1 if the mean error in percent is higher."
-    ),
+    option("Exit with 1 if the mean error in percent is higher.", "PERCENT", name="--max-mape"),
 ]
 
 
@@ -68,30 +64,30 @@ def published(
     *,
     first_sight: Annotated[
         bool,
-        typer.Option(
-            "--first-sight",
-            help="Keep these predictions as the first ones: runs that --kept does not have are "
+        option(
+            "Keep these predictions as the first ones: runs that --kept does not have are "
             "appended to it, runs that it has stay as they are.",
+            name="--first-sight",
         ),
     ] = False,
-    kept: Annotated[
-        Path, typer.Option(metavar="FILE.csv", help="Where --first-sight keeps predictions.")
-    ] = Path("reports/first_sight.csv"),
+    kept: Annotated[Path, option("Where --first-sight keeps predictions.", "FILE.csv")] = Path(
+        "reports/first_sight.csv"
+    ),
     anchor: Annotated[
         int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Calibrate the systems of each source with its first N runs, in order of id, as "
+        option(
+            "Calibrate the systems of each source with its first N runs, in order of id, as "
             "clustersim calibrate runs does; errors are those of the other runs.",
+            "N",
+            min=0,
         ),
     ] = 0,
     ratios: Annotated[
         bool,
-        typer.Option(
-            "--ratios",
-            help="Also say how far ratios between layouts of a source are off, and what picking "
+        option(
+            "Also say how far ratios between layouts of a source are off, and what picking "
             "the layout that is predicted to be the fastest would have cost in each sweep.",
+            name="--ratios",
         ),
     ] = False,
 ) -> None:
@@ -140,8 +136,7 @@ def collectives(
     out: Out = None,
     max_mape: MaxMape = None,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Draw the bus bandwidth of each system into this folder."),
+        Path | None, option("Draw the bus bandwidth of each system into this folder.", "DIR")
     ] = None,
 ) -> None:
     """Compare predictions with measured collectives.
@@ -168,10 +163,10 @@ def kernels(
     max_mape: MaxMape = None,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Predict every row with this profile, a shipped name or a .yaml file; "
+        option(
+            "Predict every row with this profile, a shipped name or a .yaml file; "
             "by default, each with that of its GPU.",
+            "NAME|FILE",
             autocompletion=complete_profile,
         ),
     ] = None,
@@ -193,16 +188,15 @@ def serving(
     out: Out = None,
     max_mape: MaxMape = None,
     grade: Annotated[
-        list[str] | None,
-        typer.Option(metavar="A|B|C", help="Only rows of this grade; may be repeated."),
+        list[str] | None, option("Only rows of this grade; may be repeated.", "A|B|C")
     ] = None,
     workers: Workers = None,
     *,
     leave_one_source_out: Annotated[
         bool,
-        typer.Option(
-            "--leave-one-source-out",
-            help="Predict each row without what runs of its own source told.",
+        option(
+            "Predict each row without what runs of its own source told.",
+            name="--leave-one-source-out",
         ),
     ] = False,
 ) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from simulator.cli.console import (
     note,
     number_columns,
@@ -27,6 +25,7 @@ from simulator.cli.options import (
     complete_profile,
     file_to_write,
     note_doubts,
+    option,
     parse_assignments,
     quantity,
     refuse_captures,
@@ -48,50 +47,41 @@ def torch(
     *,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="The system that runs the job: a shipped name or a .yaml file; by default the "
-            "job's.",
+        option(
+            "The system that runs the job: a shipped name or a .yaml file; by default the job's.",
+            "NAME|FILE",
             autocompletion=complete_profile,
         ),
     ] = None,
     steps: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Number of steps to time, after three warm-up steps."
-        ),
+        int, option("Number of steps to time, after three warm-up steps.", "N", min=1)
     ] = 10,
     backend: Annotated[
         Backend,
-        typer.Option(
-            help="What carries messages: nccl between GPUs, gloo between CPUs, "
+        option(
+            "What carries messages: nccl between GPUs, gloo between CPUs, "
             "fake for one rank of many alone."
         ),
     ] = "auto",
-    rank: Annotated[
-        int, typer.Option(min=0, metavar="N", help="The rank to be with --backend fake.")
-    ] = 0,
+    rank: Annotated[int, option("The rank to be with --backend fake.", "N", min=0)] = 0,
     shaped: Annotated[
         str | None,
-        typer.Option(
-            metavar="RATE",
-            help='Join ranks on this machine by links of that rate, such as "200 Mbit/s" '
-            "(Linux, root).",
+        option(
+            'Join ranks on this machine by links of that rate, such as "200 Mbit/s" (Linux, root).',
+            "RATE",
         ),
     ] = None,
     sleep: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help='Let every layer sleep that long in forward, such as "20 ms", and twice as '
+        option(
+            'Let every layer sleep that long in forward, such as "20 ms", and twice as '
             "long in backward, instead of computing (or besides, where layers exchange "
             "activations): overlap and bubbles without a GPU.",
+            "TIME",
         ),
     ] = None,
     as_json: AsJson = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.json", help="Also write the report.")
-    ] = None,
+    out: Annotated[Path | None, option("Also write the report.", "FILE.json", name="--out")] = None,
     plot: BothTimelines = None,
     trace: Annotated[
         Path | None,

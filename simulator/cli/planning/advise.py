@@ -23,6 +23,7 @@ from simulator.cli.options import (
     PageFile,
     Picture,
     Risk,
+    option,
     read_job,
     whole_numbers,
     write_answer_page,
@@ -129,8 +130,7 @@ def strategies(
     as_json: AsJson = False,
     plot: Picture = None,
     nodes: Annotated[
-        str,
-        typer.Option("--nodes", metavar="N,N,...", help="Numbers of whole nodes to compare on."),
+        str, option("Numbers of whole nodes to compare on.", "N,N,...", name="--nodes")
     ] = "1,8",
     html: PageFile = None,
 ) -> None:

@@ -27,6 +27,7 @@ from simulator.cli.options import (
     PageFile,
     file_to_write,
     note_doubts,
+    option,
     parse_assignments,
     quantity,
     refuse_captures,
@@ -46,52 +47,40 @@ if TYPE_CHECKING:
     from simulator.planning.campaign.capacity import Capacity
     from simulator.planning.campaign.goodput import Goodput
 
-Members = Annotated[
-    int, typer.Option(min=2, metavar="N", help="Number of campaigns with failures to simulate.")
-]
-Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed of the failures.")]
+Members = Annotated[int, option("Number of campaigns with failures to simulate.", "N", min=2)]
+Seed = Annotated[int, option("Random seed of the failures.", "N", min=0)]
 
 
 def capacity(
     context: typer.Context,
     job_file: JobFile,
     *,
-    tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Tokens to train on, such as 300B or 15T.")
-    ] = None,
+    tokens: Annotated[str | None, option("Tokens to train on, such as 300B or 15T.", "N")] = None,
     campaign_file: Annotated[
         Path | None,
-        typer.Option(
-            "--campaign",
-            metavar="FILE.yaml",
-            help="Prices, power, failures and checkpoints; these fields replace those of the "
+        option(
+            "Prices, power, failures and checkpoints; these fields replace those of the "
             "job's campaign.",
+            "FILE.yaml",
+            name="--campaign",
         ),
     ] = None,
     changes: Changes = None,
     deadline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Find the fewest GPUs that finish in this time, such as 30d."
-        ),
+        str | None, option("Find the fewest GPUs that finish in this time, such as 30d.", "TIME")
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(
-            metavar="MONEY", help="Find the fastest cluster within this budget, such as '2 MUSD'."
-        ),
+        option("Find the fastest cluster within this budget, such as '2 MUSD'.", "MONEY"),
     ] = None,
-    systems: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME,…", help="Hardware profiles to compare."),
-    ] = None,
+    systems: Annotated[str | None, option("Hardware profiles to compare.", "NAME,NAME,…")] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(
-            "--gpus",
-            metavar="N,N,…",
-            help="Numbers of GPUs to compare; by default all over which the global batch can be "
+        option(
+            "Numbers of GPUs to compare; by default all over which the global batch can be "
             "divided.",
+            "N,N,…",
+            name="--gpus",
         ),
     ] = None,
     members: Members = 200,
@@ -99,8 +88,8 @@ def capacity(
     risk: AskedRisk = None,
     keep_plan: Annotated[
         bool,
-        typer.Option(
-            "--keep-plan", help="Compare clusters with the job's plan, not each with its best plan."
+        option(
+            "Compare clusters with the job's plan, not each with its best plan.", name="--keep-plan"
         ),
     ] = False,
     workers: Workers = None,

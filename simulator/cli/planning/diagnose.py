@@ -16,7 +16,7 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, quantity, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, option, quantity, read_job
 from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds, signed_percent
 
@@ -31,45 +31,38 @@ def diagnose(
     job_file: JobFile,
     *,
     step: Annotated[
-        str,
-        typer.Option("--step", metavar="TIME", help='The measured step time, such as "15.9 s".'),
+        str, option('The measured step time, such as "15.9 s".', "TIME", name="--step")
     ],
     memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory", metavar="SIZE", help='The measured peak memory, such as "61 GiB".'
-        ),
+        str | None, option('The measured peak memory, such as "61 GiB".', "SIZE", name="--memory")
     ] = None,
     memory_kind: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(_MEMORY_KINDS),
-            help="Kind of --memory: tensors, torch's reserved memory, or what nvidia-smi shows.",
+        option(
+            "Kind of --memory: tensors, torch's reserved memory, or what nvidia-smi shows.",
+            "|".join(_MEMORY_KINDS),
         ),
     ] = "reserved",
     phase: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=TIME",
-            help="A measured part of the step, by its name in the breakdown of clustersim run: "
+        option(
+            "A measured part of the step, by its name in the breakdown of clustersim run: "
             '"optimizer=0.3 s"; may be repeated.',
+            "NAME=TIME",
         ),
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRACE.json.gz", help="One rank's profile of torch.profiler; says most."
-        ),
+        Path | None, option("One rank's profile of torch.profiler; says most.", "TRACE.json.gz")
     ] = None,
     error: Annotated[
         str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="Standard deviation of prediction errors of this system; by default that of its "
+        option(
+            "Standard deviation of prediction errors of this system; by default that of its "
             "prediction interval.",
+            "PERCENT",
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Number of hypotheses to show.")] = 5,
+    top: Annotated[int, option("Number of hypotheses to show.", "N", min=1)] = 5,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:

@@ -17,7 +17,7 @@ from simulator.cli.console import (
     working,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, read_job
+from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, option, read_job
 from simulator.files import PICTURES
 from simulator.results.fit_probability import EVEN
 from simulator.units import format_bytes, format_seconds
@@ -31,12 +31,8 @@ def distribution(
     job_file: JobFile,
     *,
     changes: Changes = None,
-    samples: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of steps to sample.")
-    ] = 1000,
-    seed: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Random seed; by default the job's.")
-    ] = None,
+    samples: Annotated[int, option("Number of steps to sample.", "N", min=1)] = 1000,
+    seed: Annotated[int | None, option("Random seed; by default the job's.", "N", min=0)] = None,
     plot: Annotated[
         Path | None,
         file_to_write(

@@ -26,6 +26,7 @@ from simulator.cli.options import (
     Risk,
     file_to_write,
     note_doubts,
+    option,
     parse_assignments,
     refuse_captures,
     whole_numbers,
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
 
 Vary = Annotated[
     list[str] | None,
-    typer.Option(
-        "--vary",
-        metavar="FIELD=VALUE,VALUE,…",
-        help="Values of a field to search instead of the default ones, for example "
+    option(
+        "Values of a field to search instead of the default ones, for example "
         "plan.schedule=1f1b,zb-h1 or plan.zero=1; may be repeated. With cluster.gpus=64,128 the "
         "plans of each number of GPUs are found.",
+        "FIELD=VALUE,VALUE,…",
+        name="--vary",
     ),
 ]
 
@@ -102,19 +103,12 @@ def plan(
     *,
     vary: Vary = None,
     changes: Changes = None,
-    top: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of plans to show, fastest first.")
-    ] = 10,
+    top: Annotated[int, option("Number of plans to show, fastest first.", "N", min=1)] = 10,
     risk: Risk = DEFAULT_RISK,
-    max_tp: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Largest tensor-parallel degree.")
-    ] = None,
+    max_tp: Annotated[int | None, option("Largest tensor-parallel degree.", "N", min=1)] = None,
     global_batch: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N,…",
-            help="Global batch sizes to search; plans are ranked by time per token.",
-        ),
+        option("Global batch sizes to search; plans are ranked by time per token.", "N,N,…"),
     ] = None,
     pareto: Annotated[
         Path | None,
@@ -123,14 +117,11 @@ def plan(
         ),
     ] = None,
     sizes: Annotated[
-        str | None,
-        typer.Option("--gpus", metavar="N,N,…", help="With --pareto: numbers of GPUs to draw."),
+        str | None, option("With --pareto: numbers of GPUs to draw.", "N,N,…", name="--gpus")
     ] = None,
     why: Annotated[
         bool,
-        typer.Option(
-            help="Also simulate changes outside the search that would make the fastest plan faster."
-        ),
+        option("Also simulate changes outside the search that would make the fastest plan faster."),
     ] = True,
     workers: Workers = None,
     html: PageFile = None,

@@ -15,7 +15,7 @@ from simulator.cli.console import (
     status_line,
     text_columns,
 )
-from simulator.cli.options import PAGES, AsJson, Picture, Risk, file_to_write
+from simulator.cli.options import PAGES, AsJson, Picture, Risk, file_to_write, option
 from simulator.cli.planning.capacity import Members, Seed
 from simulator.cli.planning.sweep import Workers
 from simulator.files import whole_file
@@ -35,13 +35,7 @@ def rent(
     *,
     risk: Risk = DEFAULT_RISK,
     late_risk: Annotated[
-        float,
-        typer.Option(
-            min=0.001,
-            max=0.5,
-            metavar="SHARE",
-            help="Accepted probability of missing a deadline.",
-        ),
+        float, option("Accepted probability of missing a deadline.", "SHARE", min=0.001, max=0.5)
     ] = 0.1,
     members: Members = 200,
     seed: Seed = 0,

@@ -26,6 +26,7 @@ from simulator.cli.options import (
     JobFile,
     PageFile,
     file_to_write,
+    option,
     read_job,
     write_page_of,
 )
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
 
 Workers = Annotated[
     int | None,
-    typer.Option(
-        "--workers", min=1, metavar="N", help="Number of worker processes; by default one per core."
-    ),
+    option("Number of worker processes; by default one per core.", "N", name="--workers", min=1),
 ]
 
 _CSV, _PARQUET = ".csv", ".parquet"
@@ -53,36 +52,33 @@ def sweep(
     *,
     grid: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE,VALUE,…",
-            help="Values of a field to try, for example plan.tp=1,2,4,8; may be repeated. "
+        option(
+            "Values of a field to try, for example plan.tp=1,2,4,8; may be repeated. "
             "To change fields together: plan.tp,plan.pp=[1,8],[8,1].",
+            "FIELD=VALUE,VALUE,…",
         ),
     ] = None,
     changes: Changes = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.csv|.parquet",
-            help="Write the table to this file. If interrupted, the same command continues from "
+        option(
+            "Write the table to this file. If interrupted, the same command continues from "
             "the finished rows.",
+            "FILE.csv|.parquet",
         ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Overwrite the table of an earlier sweep at --out.")
+        bool, option("Overwrite the table of an earlier sweep at --out.", name="--fresh")
     ] = False,
     workers: Workers = None,
     dask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="Simulate on the Dask cluster with this scheduler address."
-        ),
+        str | None, option("Simulate on the Dask cluster with this scheduler address.", "ADDRESS")
     ] = None,
     dask_security: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.yaml",
-            help="Files of TLS for --dask tls://HOST:PORT: ca_file, client_cert, client_key.",
+        option(
+            "Files of TLS for --dask tls://HOST:PORT: ca_file, client_cert, client_key.",
+            "FILE.yaml",
         ),
     ] = None,
     plot: Annotated[

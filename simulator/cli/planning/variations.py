@@ -25,6 +25,7 @@ from simulator.cli.options import (
     PageFile,
     Picture,
     Risk,
+    option,
     read_job,
     write_answer_page,
 )
@@ -142,15 +143,11 @@ def sensitivity(
     *,
     changes: Changes = None,
     share: Annotated[
-        float,
-        typer.Option(min=0.001, max=0.9, metavar="SHARE", help="Relative change of each number."),
+        float, option("Relative change of each number.", "SHARE", min=0.001, max=0.9)
     ] = 0.1,
-    top: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="How many numbers to show, largest effect first."),
-    ] = 15,
+    top: Annotated[int, option("How many numbers to show, largest effect first.", "N", min=1)] = 15,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Simulate without contention, which is faster.")
+        bool, option("Simulate without contention, which is faster.", name="--replay")
     ] = False,
     plot: Picture = None,
     html: PageFile = None,

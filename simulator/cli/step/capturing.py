@@ -16,7 +16,7 @@ from simulator.cli.console import (
     text_columns,
     working,
 )
-from simulator.cli.options import complete_profile, whole_numbers
+from simulator.cli.options import complete_profile, option, whole_numbers
 from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds
 
@@ -34,21 +34,20 @@ def capture(
         list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments of the script.")
     ] = None,
     *,
-    world: Annotated[int, typer.Option(metavar="N", min=1, help="Number of ranks of the run.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the capture to.")],
+    world: Annotated[int, option("Number of ranks of the run.", "N", min=1)],
+    out: Annotated[Path, option("File to write the capture to.", "FILE")],
     device: Annotated[
         str,
-        typer.Option(
-            metavar="PROFILE",
-            help="Hardware profile of the GPU that the script sees.",
+        option(
+            "Hardware profile of the GPU that the script sees.",
+            "PROFILE",
             autocompletion=complete_profile,
         ),
     ] = "h100-sxm-80gb",
     ranks: Annotated[
         str,
-        typer.Option(
-            metavar="auto|RANK,RANK,…",
-            help="Ranks to run; auto: the first rank and the others of its pipeline.",
+        option(
+            "Ranks to run; auto: the first rank and the others of its pipeline.", "auto|RANK,RANK,…"
         ),
     ] = "auto",
 ) -> None:

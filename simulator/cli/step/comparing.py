@@ -25,6 +25,7 @@ from simulator.cli.options import (
     Changes,
     file_to_write,
     note_doubts,
+    option,
     parse_assignments,
     read_job,
 )
@@ -47,10 +48,10 @@ def compare(
     *,
     variants: Annotated[
         list[str] | None,
-        typer.Option(
-            "--variant",
-            metavar="'FIELD=VALUE ...'",
-            help="Another job: the first one with changed fields; may be repeated.",
+        option(
+            "Another job: the first one with changed fields; may be repeated.",
+            "'FIELD=VALUE ...'",
+            name="--variant",
         ),
     ] = None,
     changes: Changes = None,

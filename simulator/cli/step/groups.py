@@ -26,6 +26,7 @@ from simulator.cli.options import (
     JobOrCapture,
     Picture,
     ProfileName,
+    option,
     read_job,
 )
 from simulator.cli.step.capturing import cluster_changes, read_captured
@@ -141,10 +142,10 @@ def traffic(
     as_json: AsJson = False,
     in_order: Annotated[
         int | None,
-        typer.Option(
-            metavar="STAGE",
-            help="List the collectives of one rank of this pipeline stage, in the order that it "
+        option(
+            "List the collectives of one rank of this pipeline stage, in the order that it "
             "issues them.",
+            "STAGE",
         ),
     ] = None,
 ) -> None:

@@ -29,6 +29,7 @@ from simulator.cli.options import (
     ProfileName,
     Yes,
     file_to_write,
+    option,
     read_job,
 )
 from simulator.cli.step.capturing import cluster_changes, end_captured, read_captured
@@ -52,8 +53,7 @@ def memory(
     gpus: Gpus = None,
     as_json: AsJson = False,
     savings: Annotated[
-        bool,
-        typer.Option("--savings", help="Simulate single changes that save memory, and rank them."),
+        bool, option("Simulate single changes that save memory, and rank them.", name="--savings")
     ] = False,
     over_time: Annotated[
         Path | None,

@@ -29,6 +29,7 @@ from simulator.cli.options import (
     ProfileName,
     Yes,
     file_to_write,
+    option,
     read_job,
     whole_numbers,
 )
@@ -62,9 +63,7 @@ def run(
     profile: ProfileName = None,
     gpus: Gpus = None,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw the step into this folder.")
-    ] = None,
+    plot: Annotated[Path | None, option("Draw the step into this folder.", "DIR")] = None,
     trace: Annotated[
         Path | None,
         file_to_write(
@@ -72,21 +71,18 @@ def run(
         ),
     ] = None,
     trace_ranks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RANK,RANK,…", help="Ranks whose classes the trace shows; by default all."
-        ),
+        str | None, option("Ranks whose classes the trace shows; by default all.", "RANK,RANK,…")
     ] = None,
     trace_events: Annotated[
         int,
-        typer.Option(
+        option(
+            "Largest number of events in the trace; beyond it, whole classes are left out.",
+            "N",
             min=1,
-            metavar="N",
-            help="Largest number of events in the trace; beyond it, whole classes are left out.",
         ),
     ] = 2_000_000,
     trace_kernels: Annotated[
-        bool, typer.Option("--trace-kernels", help="Also show the kernels of each operation.")
+        bool, option("Also show the kernels of each operation.", name="--trace-kernels")
     ] = False,
     html: Annotated[
         Path | None,
@@ -96,8 +92,7 @@ def run(
     ] = None,
     risk: AskedRisk = None,
     unfolded: Annotated[
-        bool,
-        typer.Option("--unfolded", help="Simulate every GPU, not one of each class; slow."),
+        bool, option("Simulate every GPU, not one of each class; slow.", name="--unfolded")
     ] = False,
     yes: Yes = False,
 ) -> None:

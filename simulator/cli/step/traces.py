@@ -23,6 +23,7 @@ from simulator.cli.options import (
     complete_profile,
     file_to_write,
     note_doubts_on,
+    option,
     read_job,
 )
 from simulator.units import format_seconds
@@ -50,15 +51,13 @@ def replay(
     ],
     profile: Annotated[
         str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Hardware profile with the links to use.",
-            autocompletion=complete_profile,
+        option(
+            "Hardware profile with the links to use.", "NAME|FILE", autocompletion=complete_profile
         ),
     ] = "h100-sxm-80gb",
     *,
     contention: Annotated[
-        bool, typer.Option(help="Let communications share links and slow computation.")
+        bool, option("Let communications share links and slow computation.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -138,18 +137,14 @@ def compare(
     *,
     step: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Number of the ProfilerStep; by default one of median length that another follows.",
+            "NUMBER",
             min=0,
-            metavar="NUMBER",
-            help="Number of the ProfilerStep; by default one of median length that another "
-            "follows.",
         ),
     ] = None,
     rank: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="NUMBER", help="Rank of the trace, if the trace does not state it."
-        ),
+        int | None, option("Rank of the trace, if the trace does not state it.", "NUMBER", min=0)
     ] = None,
     as_json: AsJson = False,
     plot: BothTimelines = None,

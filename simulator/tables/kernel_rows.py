@@ -62,6 +62,10 @@ class SkippedRowError(Exception):
     """The row cannot be answered; the message says which fact it lacks."""
 
 
+_LARGEST_SIZE = 2**40
+"""More than a dimension or a count of any kernel (chosen)."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """One measured kernel, as the table states it.
@@ -87,21 +91,23 @@ class KernelRow:
         """Whole number of a column.
 
         Raises:
-            SkippedRowError: The row does not state it.
+            SkippedRowError: The row does not state it, or no kernel has so many.
         """
         value = self.number(name)
         if value is None or value < 1:
             raise SkippedRowError(f"{name} is not stated")
+        if value > _LARGEST_SIZE:
+            raise SkippedRowError(f"{name} is larger than that of any kernel")
         return round(value)
 
     def noted(self, pattern: str, default: int | None = None) -> int | None:
         """Whole number that the notes give after ``pattern``."""
-        match = re.search(pattern + r"\s*(\d+)", self.text("notes"))
+        match = re.search(pattern + r"\s*(\d{1,12})(?!\d)", self.text("notes"))
         return int(match.group(1)) if match else default
 
     def noted_before(self, pattern: str) -> int | None:
         """Whole number that the notes give before ``pattern``."""
-        match = re.search(r"(\d+)\s*" + pattern, self.text("notes"))
+        match = re.search(r"(?<!\d)(\d{1,12})\s*" + pattern, self.text("notes"))
         return int(match.group(1)) if match else None
 
     @property

@@ -75,6 +75,13 @@ class Run:
         self.tallies.setdefault(block.reader, Counter()).update(tally)
         self.done.add(_key(block))
 
+    def forget(self, reader: str) -> None:
+        """Attempt the texts of a reader again: what broke it is mended."""
+        self.tallies.pop(reader, None)
+        self.done = {key for key in self.done if key.rpartition("/")[0] != reader}
+        for cause in [cause for cause in self.causes if cause.startswith(f"{reader}: ")]:
+            del self.causes[cause]
+
     def add(self, block: Block, number: int, found: Attempt, small: Sample) -> None:
         """Keep the text of a finding, unless there is a smaller one of the same cause."""
         name = f"{found.outcome}: {found.cause}"
@@ -193,6 +200,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many")
     parser.add_argument("--only", action="append", default=[], metavar="READER")
+    parser.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        metavar="READER",
+        help="attempt what was done of it once more",
+    )
     parser.add_argument("--input", type=int, help="repeat one input of --only, in this process")
     parser.add_argument("--report", type=Path, default=None, help="write the page here")
     asked = parser.parse_args()
@@ -201,6 +215,8 @@ def main() -> None:
         return
     print(f"seed {asked.seed}", file=sys.stderr)
     run = Run(asked.count, asked.seed, asked.only)
+    for reader in asked.again:
+        run.forget(reader)
     is_whole = go_on(run, asked.workers, time.time() + 60 * asked.minutes)
     print(run.table())
     if asked.report is not None:

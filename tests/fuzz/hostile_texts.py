@@ -161,7 +161,7 @@ def _value(content: bytes, draw: random.Random) -> bytes:
     is_json = content.lstrip()[:1] in (b"{", b"[")
     try:
         document = json.loads(content) if is_json else yaml.load(content, SafeLoader)
-    except (ValueError, yaml.YAMLError, RecursionError, AttributeError, TypeError, KeyError):
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError, LookupError):
         return _word(content, draw)
     if not isinstance(document, dict | list) or not document:
         return _number(content, draw)

@@ -62,7 +62,7 @@ def steady(case: KernelCase) -> Sequence[float]:
 def test_an_undisturbed_device_gives_rows_and_nothing_to_say(tmp_path, facts, answers):
     answers(steady)
     journal = journal_at(tmp_path / "k.csv", facts)
-    assert measure_kernels(CASES, facts, journal, seconds=60) == []
+    assert measure_kernels(CASES, facts, journal, seconds=6000) == []
     assert [row.text("id") for row in journal.measured] == [case.id for case in CASES]
     assert journal.rows[0].number("time_us") == 1000
     assert journal.rows[0].number("tflops") == pytest.approx(1e-3)
@@ -71,10 +71,10 @@ def test_an_undisturbed_device_gives_rows_and_nothing_to_say(tmp_path, facts, an
 def test_a_second_run_measures_only_what_the_first_did_not_reach(tmp_path, facts, answers):
     answers(steady)
     path = tmp_path / "k.csv"
-    measure_kernels(CASES[:2], facts, journal_at(path, facts), seconds=60)
+    measure_kernels(CASES[:2], facts, journal_at(path, facts), seconds=6000)
     measured = answers(steady)
     journal = journal_at(path, facts, resume=True)
-    measure_kernels(CASES, facts, journal, seconds=60)
+    measure_kernels(CASES, facts, journal, seconds=6000)
     ours = [name for name in measured if "256x256x256" not in name]  # without the witness
     assert ours == [case.id for case in CASES[2:]]
     assert len(journal.rows) == len(CASES)
@@ -90,11 +90,11 @@ def test_a_run_out_of_time_says_how_to_go_on(tmp_path, facts, answers):
 def test_half_a_line_of_a_killed_run_is_measured_again(tmp_path, facts, answers):
     answers(steady)
     path = tmp_path / "k.csv"
-    measure_kernels(CASES[:3], facts, journal_at(path, facts), seconds=60)
+    measure_kernels(CASES[:3], facts, journal_at(path, facts), seconds=6000)
     path.write_text(path.read_text()[:-10])
     journal = journal_at(path, facts, resume=True)
     assert journal.done == {case.id for case in CASES[:2]}
-    measure_kernels(CASES[:3], facts, journal, seconds=60)
+    measure_kernels(CASES[:3], facts, journal, seconds=6000)
     assert journal_at(path, facts, resume=True).done == {case.id for case in CASES[:3]}
 
 
@@ -107,7 +107,7 @@ def test_measurements_are_never_overwritten_unasked(tmp_path, facts):
 def test_a_journal_of_another_device_is_refused(tmp_path, facts, answers):
     answers(steady)
     path = tmp_path / "k.csv"
-    measure_kernels(CASES, facts, journal_at(path, facts), seconds=60)
+    measure_kernels(CASES, facts, journal_at(path, facts), seconds=6000)
     with pytest.raises(InputError, match="and this is NVIDIA H100"):
         KernelJournal.opened(path, "NVIDIA H100", "test", resume=True)
 
@@ -135,7 +135,7 @@ def test_a_refused_case_is_a_row_with_its_reason(tmp_path, facts, answers, error
 
     answers(refuse_the_second)
     journal = journal_at(tmp_path / "k.csv", facts)
-    measure_kernels(CASES, facts, journal, seconds=60)
+    measure_kernels(CASES, facts, journal, seconds=6000)
     assert [row.text("skipped") for row in journal.skipped] == [reason]
     assert len(journal.measured) == len(CASES) - 1
 
@@ -149,20 +149,20 @@ def test_a_dead_device_stops_the_run_and_keeps_what_was_measured(tmp_path, facts
     answers(die)
     path = tmp_path / "k.csv"
     with pytest.raises(DeviceFailedError, match="--resume, which skips it"):
-        measure_kernels(CASES, facts, journal_at(path, facts), seconds=60)
+        measure_kernels(CASES, facts, journal_at(path, facts), seconds=6000)
     assert len(journal_at(path, facts, resume=True).done) == 4
 
 
 def test_a_shared_device_is_noticed_by_the_spread(tmp_path, facts, answers):
     answers(lambda case: [1e-3, 1e-3, 2e-3, 2e-3, 3e-3])
-    said = measure_kernels(CASES, facts, journal_at(tmp_path / "k.csv", facts), seconds=60)
+    said = measure_kernels(CASES, facts, journal_at(tmp_path / "k.csv", facts), seconds=6000)
     assert any("shared or throttled: 5 of 5 rows" in sentence for sentence in said)
 
 
 def test_a_throttled_device_is_noticed_by_its_drift(tmp_path, facts, answers):
     times: Iterator[float] = iter(1e-3 * (1 + 0.02 * step) for step in range(100))
     answers(lambda case: [next(times)] * 5)
-    said = measure_kernels(CASES, facts, journal_at(tmp_path / "k.csv", facts), seconds=60)
+    said = measure_kernels(CASES, facts, journal_at(tmp_path / "k.csv", facts), seconds=6000)
     assert any("did not keep its clock" in sentence for sentence in said)
 
 
@@ -189,7 +189,7 @@ def test_the_journal_is_a_kernel_table_that_validation_reads(tmp_path, facts, an
     answers(steady)
     path = tmp_path / "k.csv"
     journal = journal_at(path, facts)
-    measure_kernels(CASES, facts, journal, seconds=60)
+    measure_kernels(CASES, facts, journal, seconds=6000)
     journal.skip(KernelCase("gemm", "fp8", 1, 1, 1), "no matrix unit")
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS)
     report = validate_kernels(path, profile=tiny_profile())

@@ -186,7 +186,7 @@ def test_running_out_of_memory_is_a_record(monkeypatch):
 def test_a_process_that_dies_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "_own_command", lambda: [sys.executable, "-c", "exit(7)"])
     alone = program.in_a_process(CPU, tiny=True)
-    assert "ended with 7" in alone(items([])[0], 60)["skipped"]
+    assert "ended with 7" in alone(items([])[0], 600)["skipped"]
     monkeypatch.setattr(
         program, "_own_command", lambda: [sys.executable, "-c", "import time; time.sleep(60)"]
     )

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +15,7 @@ import pytest
 from simulator.planning.sweep import journal_path
 
 ROOT = Path(__file__).parent.parent.parent
+PATIENCE_S = 600.0
 TP = ("--grid", "plan.tp=1,2,3")
 
 
@@ -133,21 +133,36 @@ def test_a_missing_pyarrow_is_said_before_anything_runs(
 SIZES = ",".join(str(32 * count) for count in range(3, 9))
 
 
+KILLED = """
+import os, signal, sys
+from simulator.cli.app import main
+from simulator.planning.sweep import Journal
+
+def write_and_die(journal, line):
+    write(journal, line)
+    if line.get("number") is not None and len(journal.path.read_bytes().splitlines()) == 4:
+        os.killpg(0, signal.SIGKILL)
+
+if __name__ == "__main__":
+    write, Journal._write = Journal._write, write_and_die
+    main(sys.argv[1:])
+"""
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_sweep_killed_half_way_loses_no_finished_row_and_repeats_none(
-    clustersim, job_file, tmp_path, workers
+    clustersim, job_file, tmp_path, write, monkeypatch, workers
 ):
     table, journal = tmp_path / "table.csv", tmp_path / "table.csv.journal"
     words = ["sweep", job_file, "--grid", "plan.tp=1,2,4", "--grid", f"batch.global={SIZES}"]
     command = [*map(str, words), "--workers", workers, "--out", str(table)]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "simulator", *command], cwd=ROOT, start_new_session=True
-    )
-    while not journal.exists() or journal.read_bytes().count(b"\n") < 4:
-        assert running.poll() is None, "it was over before it could be killed"
-        time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    killed = subprocess.run(
+        [sys.executable, str(write(KILLED, "killed.py")), *command],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    # Its workers die with it, and on a busy machine a moment later.
+    monkeypatch.setattr("simulator.planning.sweep._LOCK_PATIENCE_S", PATIENCE_S)
     finished = journal.read_bytes()
     finished = finished[: finished.rfind(b"\n") + 1]
     assert not table.exists()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.exporters.html.compare_report import Run, compare_page
-from tests.exporters.chromium import NEEDS_CHROMIUM, chromium
+from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
 from tests.exporters.pages import HOSTILE, page_of, result_of
 
 pytestmark = NEEDS_CHROMIUM
@@ -62,6 +62,7 @@ class Seen:
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
         self.page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+        self.page.set_default_timeout(PATIENCE_MS)
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -93,7 +94,7 @@ class Seen:
 
     def until(self, condition: str) -> None:
         """Ask again and again; the driver's own way would need what the policy forbids."""
-        for _ in range(500):
+        for _ in range(PATIENCE_MS // 20):
             if self.ask(condition):
                 return
             self.page.wait_for_timeout(20)

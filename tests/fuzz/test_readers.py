@@ -13,6 +13,8 @@ from tests.fuzz.worker import text_of
 
 CORPUS = Path(__file__).parent / "corpus"
 TEXTS, SEED = 10_000, 0
+SECONDS = 100.0
+"""Of processor time for one text: ten times what ``make fuzz`` grants, on any machine."""
 WHOLE = sum(reader.share for reader in READERS.values())
 
 
@@ -37,7 +39,7 @@ def test_a_hostile_text_is_read_or_refused_with_a_reason(reader):
     with little_memory():
         for number in range(round(TEXTS * READERS[reader].share / WHOLE)):
             sample = text_of(SEED, reader, number)
-            came_out = attempt(reader, sample)
+            came_out = attempt(reader, sample, SECONDS)
             found += [] if came_out.outcome in SOUND else [(number, came_out)]
     assert not found
 
@@ -50,5 +52,5 @@ def test_what_once_broke_a_reader_is_read_or_refused(path):
     skip_without_library(reader)
     samples_of(reader)
     with little_memory():
-        came_out = attempt(reader, Sample(path.name, path.read_bytes()))
+        came_out = attempt(reader, Sample(path.name, path.read_bytes()), SECONDS)
     assert came_out.outcome in SOUND, came_out.details

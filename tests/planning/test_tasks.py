@@ -83,7 +83,7 @@ def test_workers_end_with_the_process_that_started_them_even_if_it_is_killed(tmp
     marks = tmp_path / "workers"
     marks.mkdir()
     main = subprocess.Popen([sys.executable, str(script), str(marks)])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while len(list(marks.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     main.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
@@ -24,7 +25,8 @@ def running_studio(token: str = "", workers: int = 1) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
     thread.start()
     try:
-        yield web_app.address(opened, token)
+        with patch("simulator.studio.workers.LONGEST_S", 600.0):  # on a busy machine
+            yield web_app.address(opened, token)
     finally:
         server.should_exit = True
         thread.join()

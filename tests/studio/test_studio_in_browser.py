@@ -14,7 +14,7 @@ import yaml
 from simulator.api import simulate
 from simulator.described.load import load_job
 from simulator.errors import InputError
-from tests.exporters.chromium import NEEDS_CHROMIUM, chromium
+from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
 from tests.studio.serving_page import running_studio
 
 pytestmark = NEEDS_CHROMIUM
@@ -45,6 +45,7 @@ class Studio:
 
     def __init__(self, browser: Any, address: str, query: str = SMALL, **options: Any) -> None:
         self.page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+        self.page.set_default_timeout(PATIENCE_MS)
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._note)
@@ -66,7 +67,7 @@ class Studio:
         return self.page.evaluate(expression)
 
     def until(self, condition: str) -> None:
-        for _ in range(3000):
+        for _ in range(PATIENCE_MS // 10):
             if self.ask(condition):
                 return
             self.page.wait_for_timeout(10)

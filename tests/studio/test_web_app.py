@@ -20,7 +20,7 @@ def address():
 
 def ask(address, **headers: str) -> tuple[int, str]:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    with closing(HTTPConnection(address.hostname, address.port, timeout=60)) as connection:
+    with closing(HTTPConnection(address.hostname, address.port, timeout=600)) as connection:
         connection.request("POST", "/ask/step", json.dumps({"state": {}}), given)
         response = connection.getresponse()
         return response.status, response.read().decode()

@@ -24,6 +24,7 @@ from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.pipeline_parts import Gather
+from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.program.strategies.split_backward import Halves, whole_until_the_end
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
 from tests.tiny import tiny_profile
@@ -254,15 +255,17 @@ class EqualPasses:
         del run
         return ()
 
-    def working(self, run: Slice, phase: Phase, *, makes_gradients: bool = False) -> Memory:
-        """Held during backward."""
-        del run, phase, makes_gradients
-        return ((Owner.TEMPORARIES, self.working_bytes),)
+    def backward(
+        self, run: Slice, made_bytes: float = 0.0, *, makes_gradients: bool = False
+    ) -> BackwardMemory:
+        """Everything is there until the end."""
+        del made_bytes, makes_gradients
+        return BackwardMemory((), self.saved(run), ((Owner.TEMPORARIES, self.working_bytes),))
 
-    def peaks_in_attention(self, run: Slice) -> bool:
-        """There is no attention."""
-        del run
-        return False
+    def half_working(self, run: Slice, phase: Phase) -> Memory:
+        """Held during a half of backward."""
+        del run, phase
+        return ((Owner.TEMPORARIES, self.working_bytes),)
 
     @property
     def waiting_gradient(self) -> Memory:
@@ -318,6 +321,11 @@ class NoDataParallel:
         """Never."""
         del is_last, ends_turn
         return False
+
+    def makes_in_order(self, run: Slice) -> bool:
+        """No gradients are made."""
+        del run
+        return True
 
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Gives nothing back."""

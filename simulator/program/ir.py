@@ -237,7 +237,9 @@ class Operation:
         layers: First and one past the last layer, (-1, -1) where meaningless.
         takes: Memory taken at the start and kept.
         gives: Memory given back at the end.
-        holds: Memory held only while it runs.
+        holds: Memory held only while it runs, at its fullest moment.
+        frees: Memory given back before that moment, and not again at the end.
+        leaves: Memory taken at the end and kept.
         turns: Memory held before that, each group given back before the next is taken.
         scope: Which ranks run it as one, where classes are smaller than stages.
     """
@@ -255,6 +257,8 @@ class Operation:
     holds: Memory = ()
     turns: tuple[Memory, ...] = ()
     scope: Scope = Scope.RANK
+    frees: Memory = ()
+    leaves: Memory = ()
 
     def of_microbatch(self, microbatch: int) -> Operation:
         """The same for another microbatch; what it waits for is its own."""
@@ -262,6 +266,7 @@ class Operation:
         return Operation(
             self.kind, self.lanes, self.work, self.category, (), microbatch, self.chunk,
             self.layers, self.takes, self.gives, self.holds, self.turns, self.scope,
+            self.frees, self.leaves,
         )  # fmt: skip
 
 

@@ -163,12 +163,15 @@ def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchan
     for operation in operations:
         exchanges += [_exchange(turn, turn, program) for turn in operation.turns]
         holds, takes, gives = operation.holds, operation.takes, operation.gives
-        if not (holds or takes or gives):
-            continue
-        key = id(holds), id(takes), id(gives)
-        if key not in known:
-            known[key] = _exchange(takes + holds, holds + gives, program)
-        exchanges.append(known[key])
+        if operation.frees:
+            exchanges.append(_exchange((), operation.frees, program))
+        if holds or takes or gives:
+            key = id(holds), id(takes), id(gives)
+            if key not in known:
+                known[key] = _exchange(takes + holds, holds + gives, program)
+            exchanges.append(known[key])
+        if operation.leaves:
+            exchanges.append(_exchange(operation.leaves, (), program))
     return exchanges
 
 
@@ -240,7 +243,13 @@ def _events_of(program: Program, booked: Sequence[int]) -> tuple[NDArray[np.int6
     distinct: list[Operation] = []
     numbers = []
     for operation in map(program.operations.__getitem__, booked):
-        key = id(operation.turns), id(operation.takes), id(operation.holds), id(operation.gives)
+        key = tuple(
+            id(blocks)
+            for blocks in (
+                operation.turns, operation.takes, operation.holds, operation.gives,
+                operation.frees, operation.leaves,
+            )
+        )  # fmt: skip
         number = known.get(key)
         if number is None:
             number = known[key] = len(distinct)
@@ -263,15 +272,17 @@ def _events_of(program: Program, booked: Sequence[int]) -> tuple[NDArray[np.int6
 
 def _events(operation: Operation) -> list[tuple[bool, int, float]]:
     """What an operation takes and gives back, in order, as rows of events."""
-    events = []
+    events: list[tuple[bool, int, float]] = []
     for turn in operation.turns:
         held = _by_owner(turn)
         events += [(False, owner, size) for owner, size in held]
         events += [(False, owner, -size) for owner, size in held]
     taken = [*_by_owner(operation.takes), *_by_owner(operation.holds)]
     given = [*_by_owner(operation.holds), *_by_owner(operation.gives)]
+    events += [(False, owner, -size) for owner, size in _by_owner(operation.frees)]
     events += [(False, owner, size) for owner, size in taken]
-    return events + [(True, owner, -size) for owner, size in given]
+    events += [(True, owner, -size) for owner, size in given]
+    return events + [(True, owner, size) for owner, size in _by_owner(operation.leaves)]
 
 
 def _by_owner(blocks: Memory) -> list[tuple[int, float]]:

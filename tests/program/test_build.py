@@ -62,7 +62,8 @@ def test_times_bytes_and_parts_are_never_negative(job):
         assert work.seconds >= 0
         assert all(part.seconds >= 0 for part in work.parts)
         assert sum(part.seconds for part in work.parts) == pytest.approx(work.seconds)
-        for _, num_bytes in (*operation.takes, *operation.gives, *operation.holds):
+        booked = operation.takes + operation.gives + operation.holds
+        for _, num_bytes in booked + operation.frees + operation.leaves:
             assert num_bytes >= 0
 
 

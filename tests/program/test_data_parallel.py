@@ -202,8 +202,10 @@ def test_whole_gradients_of_a_turn_are_taken_once_and_given_back(schedule, stack
     program = build_program(job)
     for rank in (0, 1):
         own = [op for op in program.operations if op.lanes[0][0] == rank]
-        taken = Counter(block for op in own for block in op.takes if block[0] is Owner.GRADIENTS)
-        given = Counter(block for op in own for block in op.gives if block[0] is Owner.GRADIENTS)
+        taken, given = (
+            Counter(block for blocks in booked for block in blocks if block[0] is Owner.GRADIENTS)
+            for booked in ((op.takes + op.leaves for op in own), (op.gives for op in own))
+        )
         assert taken == given
         assert taken
 
@@ -321,14 +323,14 @@ def test_sharded_gradients_exist_whole_until_they_are_reduced_and_never_pile_up(
     """Two runs at most: one under way and one that is being computed."""
     job = small_job(small_model(layers=8), gpus=4, zero=zero, global_batch=8)
     program = build_program(job)
-    whole = [op for op in program.operations if Owner.GRADIENTS in dict(op.takes)]
+    whole = [op for op in program.operations if Owner.GRADIENTS in dict(op.leaves)]
     given = [op for op in program.operations if Owner.GRADIENTS in dict(op.gives)]
     assert {op.kind for op in whole} == {Kind.BACKWARD}
     assert {op.kind for op in given} == {Kind.REDUCE_SCATTER}
-    assert sum(dict(op.takes)[Owner.GRADIENTS] for op in whole) == pytest.approx(
+    assert sum(dict(op.leaves)[Owner.GRADIENTS] for op in whole) == pytest.approx(
         sum(dict(op.gives)[Owner.GRADIENTS] for op in given)
     )
-    largest = max(dict(op.takes)[Owner.GRADIENTS] for op in whole)
+    largest = max(dict(op.leaves)[Owner.GRADIENTS] for op in whole)
     resident = dict(program.classes[0].resident)[Owner.GRADIENTS]
     memory = class_memory(replay(program), job.cluster.profile.device)[0]
     assert memory.owner_bytes[Owner.GRADIENTS].max() <= resident + 2 * largest
@@ -343,7 +345,7 @@ def test_the_gradient_of_a_roots_head_waits_for_that_of_its_embedding():
     made = [unit.parameters.total for piece in (head, embedding) for unit in piece.makes]
     assert sum(made) == root.parameters.total
     backwards = [op for op in build_program(job).operations if op.kind is Kind.BACKWARD]
-    taken = [dict(op.takes).get(Owner.GRADIENTS, 0.0) for op in backwards]
+    taken = [dict(op.leaves).get(Owner.GRADIENTS, 0.0) for op in backwards]
     assert taken[1] >= made[0] * GATHERED
 
 

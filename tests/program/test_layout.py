@@ -14,6 +14,7 @@ from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice, cut, stage_slices
 from simulator.program.ir import Kind
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
 from tests.jobs import small_job, small_model
@@ -237,4 +238,4 @@ def test_an_empty_stage_costs_no_time_and_no_memory():
     empty = Slice(0, 0)
     assert costs.work(empty, Phase.FORWARD).seconds == 0
     assert costs.work(empty, Phase.BACKWARD).seconds == 0
-    assert (costs.saved(empty), costs.working(empty)) == ((), ())
+    assert (costs.saved(empty), costs.backward(empty)) == ((), BackwardMemory())

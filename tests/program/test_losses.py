@@ -39,7 +39,7 @@ def a_job(kind: str, **plan) -> Job:
 def test_a_loss_keeps_and_makes_copies_of_the_logits(kind, kept, working):
     costs = costs_of(kind)
     assert total_bytes(costs.saved(LOSS)) == kept
-    assert total_bytes(costs.working(LOSS)) == working
+    assert total_bytes(costs.backward(LOSS).holds) == working
 
 
 def test_liger_keeps_the_gradients_of_the_head_in_place_of_logits():

@@ -175,8 +175,12 @@ class _Tables:
 
     def _sheet(self, operation: Operation) -> int:
         taken, given, held = (
-            self._bytes(blocks) for blocks in (operation.takes, operation.gives, operation.holds)
-        )
+            self._bytes(blocks)
+            for blocks in (
+                operation.takes + operation.leaves, operation.gives + operation.frees,
+                operation.holds,
+            )
+        )  # fmt: skip
         key = (
             operation.kind, operation.category, self._content(operation), operation.chunk,
             operation.layers, taken, given, held,

@@ -338,7 +338,7 @@ class _Costs:
         in_flight = self._schedule.in_flight(rank, plan.pp, plan.vpp, job.microbatches)
         parameters = slice_parameters(job, run, tied_copy=job.choices.copies_embedding)
         held = plan.vpp * total_bytes(resident_memory(job, parameters))
-        return held + in_flight * total_bytes(costs.saved(run)) + total_bytes(costs.working(run))
+        return held + in_flight * total_bytes(costs.saved(run)) + costs.working_bytes(run)
 
 
 def _allocatable_bytes(step: StepResult) -> float:

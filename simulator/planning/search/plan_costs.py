@@ -269,7 +269,7 @@ class CostTables:
             costs.work(run, Phase.FORWARD).seconds,
             costs.work(run, Phase.BACKWARD).seconds,
             0.0 if offloads else total_bytes(costs.saved(run)),
-            total_bytes(costs.working(first_piece)),
+            costs.working_bytes(first_piece),
         )
 
     def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:

@@ -167,14 +167,14 @@ def _add_latent_attention(block: Block, _window: int) -> None:
     block.save("latent_input", kept_bytes, Region.SEQUENCE, weights=reads_input)
     if latent.q_lora_rank:
         block.linear("query_down", latent.q_lora_rank, model.hidden, Split.NONE, tensors=query_down)
-        _latent_norm(block, "query_latent_norm", latent.q_lora_rank)
         _save_latent(block, "query_latent", latent.q_lora_rank, query_matrix)
+        _latent_norm(block, "query_latent_norm", latent.q_lora_rank)
     inputs = latent.q_lora_rank or model.hidden
     block.linear("query_up", query, inputs, Split.COLUMN, tensors=query_matrix)
     down = latent.kv_lora_rank + latent.qk_rope_head_dim
     block.linear("key_value_down", down, model.hidden, Split.NONE, tensors=key_value_down)
-    _latent_norm(block, "key_value_latent_norm", latent.kv_lora_rank)
     _save_latent(block, "key_value_latent", down, key_values)
+    _latent_norm(block, "key_value_latent_norm", latent.kv_lora_rank)
     up = model.heads * (latent.qk_nope_head_dim + latent.v_head_dim)
     block.linear("key_value_up", up, latent.kv_lora_rank, Split.COLUMN, tensors=key_values)
     value = model.heads * latent.v_head_dim
@@ -248,8 +248,8 @@ def _query_key_norm(block: Block) -> None:
     forward, backward, kernels = norm_traffic(
         rows * model.head_dim * shape.element_bytes, fused=fused
     )
-    block.memory_bound("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)
     block.save_norm("query_key_norm", rows, model.head_dim, Region.TENSOR, fused)
+    block.memory_bound("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)
 
 
 def _rotary(block: Block, rotated_bytes: float) -> None:

@@ -8,7 +8,7 @@ kernels count each tensor read or written once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
 from simulator.described.model import Model
@@ -99,6 +99,8 @@ class Block:
         self.model, self.plan, self.stack, self.shape = model, plan, plan.stack, shape
         self.pieces: list[Piece] = []
         self.saved: list[Saved] = []
+        self._readers: list[int] = []
+        """Index of the piece that reads each saved activation: the next one after it."""
         self.modules: dict[RecomputeModule, ModuleRecompute] = {}
         self.mlp_start: int | None = None
         self.mlp_piece = 0
@@ -111,9 +113,12 @@ class Block:
         """What has been put together."""
         element_bytes = _FULL_BYTES if self.plan.is_widened else self.shape.element_bytes
         input_bytes = self.shape.tokens * self.model.hidden * element_bytes
+        last = len(self.pieces) - 1
+        readers = [self.pieces[min(index, last)].name for index in self._readers]
+        saved = map(lambda each, name: replace(each, reader=name), self.saved, readers)
         return Layer(
             tuple(self.pieces),
-            tuple(self.saved),
+            tuple(saved),
             input_bytes,
             passing_bytes=self.passing_bytes,
             working_bytes=self.working_bytes,
@@ -145,7 +150,8 @@ class Block:
         weights: tuple[str, ...] = (),
         weights_share: float = 1.0,
     ) -> None:
-        """Keep an activation for backward; arguments as of :class:`Saved`."""
+        """Keep an activation for backward of the next piece; arguments as of :class:`Saved`."""
+        self._readers.append(len(self.pieces))
         self.saved.append(Saved(name, num_bytes, region, role, weights, weights_share))
 
     def repeat(
@@ -195,10 +201,10 @@ class Block:
             name, forward, backward, Region.SEQUENCE, kernels, reduces_rows,
             statistics_bytes=self._statistics_bytes(self.shape.tokens),
         )  # fmt: skip
-        self.pieces.append(piece)
         role = Role.NORM_STATISTICS
         rows, region = self.shape.tokens, Region.SEQUENCE
         self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight)
+        self.pieces.append(piece)
 
     def save_norm(
         self, name: str, rows: int, width: int, region: Region, fused: bool, *,
@@ -303,10 +309,13 @@ class Block:
         drops_alone = self.stack.dropout and not self.stack.fused_elementwise
         merged = row if self.model.parallel_block else 0.0
         forward, backward = 3 * row + merged + dropped * drops_alone, 3 * row + dropped
-        self.memory_bound(name, forward, backward, Region.SEQUENCE, 1 + drops_alone)
         if self.stack.dropout:
             mask = self.shape.tokens * self.model.hidden * MASK_BYTES
             self.save(f"{name}_mask", mask, Region.SEQUENCE)
+        kernels = 1 + drops_alone
+        self.pieces.append(
+            MemoryBound(name, forward, backward, Region.SEQUENCE, kernels, role=Role.RESIDUAL)
+        )
 
 
 def norm_traffic(normed_bytes: float, *, fused: bool) -> tuple[float, float, int]:

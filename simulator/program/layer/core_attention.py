@@ -99,10 +99,10 @@ def _flash_attention(block: Block, heads: Heads, window: int) -> None:
         causal=block.model.causal and seq_kv == seq_len,
         window=window if window < seq_len * block.plan.cp else 0,
     )
-    block.pieces.append(piece)
-    block.repeat("core_attn", {piece.name: 1.0})
     num_bytes = 4.0 * shape.tokens * heads.number
     _save_in_core(block, "attention_log_sum", num_bytes, Role.LOG_SUM)
+    block.pieces.append(piece)
+    block.repeat("core_attn", {piece.name: 1.0})
 
 
 def _separate_attention(block: Block, heads: Heads) -> None:
@@ -148,16 +148,16 @@ def _softmax(block: Block, scores: float) -> None:
         _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
     passes = _SCORE_PASSES_FUSED if has_kernel else _SCORE_PASSES_UNFUSED
     moved = scores * size * passes
-    _over_scores(block, "softmax", moved, moved * 1.5, max(1, passes // 2))
     drops = block.stack.dropout and block.model.attention_dropout
     saved = scores * (size if has_kernel else _FULL_BYTES)
     _save_in_core(block, "softmax", saved)
+    _over_scores(block, "softmax", moved, moved * 1.5, max(1, passes // 2))
     if not (has_kernel or drops) and size < _FULL_BYTES:
         _save_in_core(block, "softmax_cast", scores * size)
     if drops:
         traffic = scores * (2 * size + MASK_BYTES)
-        _over_scores(block, "attention_dropout", traffic, traffic)
         _save_in_core(block, "attention_mask", scores * MASK_BYTES)
+        _over_scores(block, "attention_dropout", traffic, traffic)
         _save_in_core(block, "attention_dropped", scores * size)
 
 

@@ -123,8 +123,8 @@ def _add_router(block: Block, experts: Experts) -> None:
     )
     traffic = _SCORE_PASSES * scores * _SCORE_BYTES
     # Backward adds the router's gradient of the tokens to that of the experts.
-    block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, _SCORE_KERNELS)
     block.save("router_scores", _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
+    block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, _SCORE_KERNELS)
 
 
 def _add_routed_experts(block: Block, experts: Experts) -> None:
@@ -222,9 +222,9 @@ def _add_shared_expert(block: Block, experts: Experts) -> None:
         block.pieces.append(
             Gemm("shared_gate", tokens, 1, hidden, half_precision=True, tensors=gate)
         )
-        block.memory_bound("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
         block.save("shared_output", row, Region.SEQUENCE)
         block.save("shared_gate_output", tokens * block.shape.element_bytes, Region.SEQUENCE)
+        block.memory_bound("shared_gate_product", 2 * row, 3 * row, Region.SEQUENCE, 2)
     block.checkpoint("shared_experts", first_piece, first_saved)
     block.memory_bound("shared_sum", 3 * row, 3 * row, Region.SEQUENCE)
 

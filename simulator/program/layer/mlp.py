@@ -95,8 +95,8 @@ def add_activation(
     inner, products = elements * block.shape.element_bytes, branches(model)
     if model.clamped_gate and not stack.fused_expert_extras:
         forward, backward = _EAGER_CLAMP_PASSES * inner, _EAGER_CLAMP_BACKWARD_PASSES * inner
-        block.memory_bound(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
         block.save(f"{name}_clamp_input", products * inner, region)
+        block.memory_bound(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
     # Of a plain ReLU the gradient needs the output only, which the next product keeps.
     output_suffices = model.activation == "relu" and not model.gated_mlp
     if not (output_suffices and block.shape.keeps_inputs):

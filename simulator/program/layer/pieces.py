@@ -95,6 +95,10 @@ class Role(StrEnum):
     """Numbers per token of a norm over the model's width."""
     ROUTED = "routed"
     """A row for each copy that routed experts receive."""
+    RESIDUAL = "residual"
+    """Adds what a part of the layer makes to what it reads."""
+    ADAPTER = "adapter"
+    """Computes beside the product that it adapts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +347,7 @@ class Saved:
         weights: Names of the parameters for whose gradients alone it, or a part of it, is kept.
         weights_share: That part.
         kept_share: Part that is kept; the rest is alive in forward only.
+        reader: Name of the piece whose backward is the last to read it.
     """
 
     name: str
@@ -352,6 +357,7 @@ class Saved:
     weights: tuple[str, ...] = ()
     weights_share: float = 1.0
     kept_share: float = 1.0
+    reader: str = ""
 
     @property
     def kept_bytes(self) -> float:

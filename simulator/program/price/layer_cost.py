@@ -58,14 +58,13 @@ from simulator.program.price.layer_time import (
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.placeholder_gradients import head_placeholder
 from simulator.program.states.resident import padded_vocab, state_bytes
+from simulator.program.strategies.backward_memory import Backward
 from simulator.program.strategies.divided_layer import divided
 from simulator.program.strategies.frozen_weights import with_frozen_weights
 from simulator.program.strategies.grid_parallel import GRID_LINES
 from simulator.program.strategies.recompute import Recomputation, kept_in_parts, recomputation
 from simulator.program.strategies.split_backward import (
     Halves,
-    backward_peak,
-    checkpoint_ends,
     freed_half_way,
     pending_bytes,
     whole_until_the_end,
@@ -113,8 +112,7 @@ class UnitCost:
         graphs: CUDA graphs that it launches for each of them beside.
         saved: Kept from forward to backward.
         passing: Held while forward runs.
-        working: Held while backward runs.
-        peaks_in_attention: Whether backward holds the most while attention runs.
+        backward: What backward holds.
         halves: What the halves of a split backward take and free.
         waits: Where the host waits for counts of its experts.
         repeats_waits: Whether it does so again where forward is repeated.
@@ -125,8 +123,7 @@ class UnitCost:
     graphs: int
     saved: Memory
     passing: Memory
-    working: Memory
-    peaks_in_attention: bool
+    backward: Backward
     halves: Halves
     waits: ExpertWaits | None = None
     repeats_waits: bool = False
@@ -262,8 +259,16 @@ class UnitCosts:
         passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
         # Without reentrant autograd no function of its own computes a layer again.
         calls_backward = recompute == "full" and not plan.stack.recompute_stops_early
-        ends = checkpoint_ends(layer) if calls_backward else ()
-        peak = backward_peak(layer, outcome.restored_bytes)
+        backward = Backward(
+            layer,
+            outcome,
+            owner,
+            self.shape.element_bytes,
+            weight_bytes=self._added_bytes,
+            calls_backward=calls_backward and is_repeated,
+            is_end=isinstance(unit, End) and unit is not End.JOIN,
+            more=head_placeholder(self.job) if unit is End.HEAD else (),
+        )
         captured = captured_pieces(self.job, layer, is_end=isinstance(unit, End))
         launched = time
         if captured:
@@ -275,12 +280,17 @@ class UnitCosts:
             graphs=1 if captured and plan.cuda_graphs == "layer" else 0,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
-            working=ends + peak.memory + (head_placeholder(self.job) if unit is End.HEAD else ()),
-            peaks_in_attention=peak.in_attention,
+            backward=backward,
             halves=self._halves(layer, outcome, owner, saved),
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in outcome.repeated,
         )
+
+    @property
+    def _added_bytes(self) -> float:
+        """Of a weight's gradient that is added to the one that is kept, per element [B]."""
+        fused = self.job.choices.fuses_accumulation and self.job.plan.tensor_grid is None
+        return 0.0 if fused else state_bytes(self.job).gathered
 
     def _has_backward(self, unit: Unit) -> bool:
         if isinstance(unit, LayerUnit):
@@ -325,14 +335,14 @@ def _forward_only(layer: Layer, timer: PieceTimer, hiding: Hiding) -> UnitCost:
     forward = layer_time(layer, timer, hiding, {}).forward
     time = LayerTime(forward, PassTime(), PassTime(), PassTime())
     passing = (*layer.passing_bytes, *layer.buffer_bytes)
+    nothing = replace(layer, saved=(), working_bytes=(), buffer_bytes=())
     return UnitCost(
         time=time,
         launched=time,
         graphs=0,
         saved=(),
         passing=_blocks(Owner.TEMPORARIES, passing),
-        working=(),
-        peaks_in_attention=False,
+        backward=Backward(nothing, Recomputation({}, (), ()), Owner.ACTIVATIONS, 0.0, is_end=True),
         halves=Halves((), (), ()),
     )
 

@@ -37,6 +37,7 @@ from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.gathered_memory import TiedGradient
 from simulator.program.states.resident import slice_parameters
+from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.program.strategies.split_backward import Halves
 from simulator.schedule.slots import Phase
 
@@ -53,6 +54,7 @@ class _Contents:
     """
 
     units: tuple[tuple[UnitCost, int], ...]
+    _backward: dict[tuple[float, bool], BackwardMemory] = field(default_factory=dict)
 
     @cached_property
     def saved(self) -> Memory:
@@ -68,22 +70,34 @@ class _Contents:
     def passing(self) -> Memory:
         return max((unit.passing for unit, _ in self.units), key=total_bytes, default=())
 
-    @cached_property
-    def working(self) -> Memory:
-        return self._largest.working if self.units else ()
+    def backward(self, made_bytes: float = 0.0, *, frees: bool = True) -> BackwardMemory:
+        """Its fullest moment; what the units behind the one that runs saved is free by then."""
+        key = made_bytes, frees
+        if key not in self._backward:
+            self._backward[key] = self._fullest(made_bytes, frees=frees)
+        return self._backward[key]
 
-    @property
-    def peaks_in_attention(self) -> bool:
-        return bool(self.units) and self._largest.peaks_in_attention
-
-    @cached_property
-    def _largest(self) -> UnitCost:
-        return max((unit for unit, _ in self.units), key=lambda unit: total_bytes(unit.working))
-
-    @cached_property
-    def gradients(self) -> Memory:
-        """The part of ``working`` that was not computed again."""
-        return tuple(block for block in self.working if block[0] is not Owner.RECOMPUTE)
+    def _fullest(self, made_bytes: float, *, frees: bool) -> BackwardMemory:
+        ordered = [unit for unit, count in reversed(self.units) for _ in range(count)]
+        fullest = 0
+        weights = math.fsum(unit.backward.weights for unit in ordered)
+        per_weight = made_bytes / weights if weights else 0.0
+        found, most_bytes = BackwardMemory(), -math.inf
+        freed: Memory = ()
+        made = 0.0 if weights else made_bytes
+        for number, unit in enumerate(ordered):
+            own_bytes = unit.backward.weights * per_weight
+            at = unit.backward.memory(own_bytes, frees=frees)
+            more = made - total_bytes(freed) + at.more_bytes
+            if more > most_bytes:
+                most_bytes = more
+                holds = (*at.holds, (Owner.GRADIENTS, made)) if made else at.holds
+                found = BackwardMemory((*freed, *at.freed), at.rest, holds, at.in_attention)
+                fullest = number
+            made += own_bytes
+            freed += unit.saved if frees else ()
+        earlier = (block for unit in ordered[fullest + 1 :] for block in unit.saved)
+        return found._replace(rest=(*found.rest, *earlier))
 
 
 @dataclass
@@ -100,7 +114,7 @@ class StageCosts:
     _contents: dict[Slice, _Contents] = field(default_factory=dict)
     _distinct: dict[tuple[tuple[Unit, int], ...], _Contents] = field(default_factory=dict)
     _work: dict[tuple[Phase, _Contents, float, float], Work] = field(default_factory=dict)
-    _tied: dict[tuple[Slice, bool], Memory] = field(default_factory=dict)
+    _tied: dict[tuple[Slice, float, bool], BackwardMemory] = field(default_factory=dict)
 
     @cached_property
     def units(self) -> UnitCosts:
@@ -156,37 +170,44 @@ class StageCosts:
         """What waits of the gradient of a tied embedding."""
         return TiedGradient(self.job, self)
 
-    def working(
-        self, run: Slice, phase: Phase = Phase.BACKWARD, *, makes_gradients: bool = False
-    ) -> Memory:
-        """Memory held while a backward pass of a run is under way: its largest unit's.
+    def half_working(self, run: Slice, phase: Phase) -> Memory:
+        """Memory held while one half of a backward of a run is under way.
 
         What is computed again is part of it unless it stays beyond the pass, and no part of a
         weight gradient.
+        """
+        holds = self._contents_of(run).backward(frees=False).holds
+        keeps = self.job.plan.stack.keeps_graph_for_weights
+        if phase is Phase.BACKWARD_INPUT and not keeps:
+            return holds
+        return tuple(block for block in holds if block[0] is not Owner.RECOMPUTE)
+
+    def backward(
+        self, run: Slice, made_bytes: float = 0.0, *, makes_gradients: bool = False
+    ) -> BackwardMemory:
+        """A run's backward in one piece at its fullest.
 
         Args:
             run: The layers.
-            phase: Direction.
-            makes_gradients: Whether the pass takes its gradients, so that none were there.
+            made_bytes: Gradients of their weights that it makes one after another [B].
+            makes_gradients: Whether it makes gradients anew, all at once or one after another.
         """
-        if phase is not Phase.BACKWARD:
-            contents = self._contents_of(run)
-            keeps = self.job.plan.stack.keeps_graph_for_weights
-            is_whole = phase is Phase.BACKWARD_INPUT and not keeps
-            return contents.working if is_whole else contents.gradients
-        key = run, makes_gradients
+        key = run, made_bytes, makes_gradients
         if key not in self._tied:
-            tied = self.tied_gradient.working(run, is_new=makes_gradients)
-            self._tied[key] = self.plain_working(run) + tied
+            plain = self._contents_of(run).backward(made_bytes)
+            tied = self.tied_gradient.working(
+                run, plain.more_bytes, made_bytes, is_new=makes_gradients
+            )
+            self._tied[key] = plain._replace(holds=plain.holds + tied) if tied else plain
         return self._tied[key]
 
-    def peaks_in_attention(self, run: Slice) -> bool:
-        """Whether backward of a run holds the most while attention runs."""
-        return self._contents_of(run).peaks_in_attention
+    def working_bytes(self, run: Slice) -> float:
+        """What backward of a run holds at its fullest beyond what forward saved [B]."""
+        return self.backward(run).more_bytes
 
-    def plain_working(self, run: Slice) -> Memory:
-        """The same of a backward in one piece, without gradients of a tied embedding."""
-        return self._contents_of(run).working
+    def plain_working_bytes(self, run: Slice) -> float:
+        """The same without gradients of a tied embedding [B]."""
+        return self._contents_of(run).backward().more_bytes
 
     @property
     def waiting_gradient(self) -> Memory:

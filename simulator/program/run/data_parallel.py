@@ -133,6 +133,8 @@ class DataParallel:
         """Pieces of the backward at hand, as its gradients are reduced."""
         self._ends_backward: Slice | None = None
         """Last piece of the backward at hand, if its gradients are reduced."""
+        self._in_flight: dict[int, Memory] = {}
+        """What each rank's last reduction reads, while the next piece runs."""
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """The pieces in which a forward is run, so that gathers can precede them."""
@@ -155,6 +157,10 @@ class DataParallel:
         """Whether a backward makes its gradients anew."""
         makes_first = is_first and self._choices.frees_gradients
         return self._choices.shards_gradients or makes_first
+
+    def makes_in_order(self, run: Slice) -> bool:
+        """Whether all gradients of a piece stay as they come, so that most come late."""
+        return not any(unit.separate for unit in self._piece(run).makes)
 
     def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """Gathers the weights that a run needs."""
@@ -227,10 +233,11 @@ class DataParallel:
     def after_backward(
         self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool
     ) -> Memory:
-        """Reduces gradients that a run completes, where due; returns the memory they take."""
+        """Reduces gradients that a run completes, where due; returns those that it makes."""
         shards_later = self._is_active and self._choices.shards_gradients
         taken = () if shards_later else self._made.by_backward(rank, run)
         if reduces:
+            self._program.operations[operation].gives += self._in_flight.pop(rank, ())
             piece = self._piece(run)
             if piece.closes:
                 self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
@@ -363,11 +370,16 @@ class DataParallel:
     def _emit_reduction(self, due: _Due, after: tuple[int, ...], *, overlapped: bool) -> None:
         gradients, buffer = self._memory.gradients(due.units), self._memory.reduced(due.units)
         turns: tuple[Memory, ...] = ()
-        if self._memory.copies_gradients:
-            turns = (gradients + buffer,)
-            for computed in after:
-                self._program.operations[computed].gives += gradients
-            gradients = ()
+        if self._memory.copies_gradients and after:
+            computed = self._program.operations[after[-1]]
+            computed.gives += gradients
+            turns, gradients = (gradients,), ()
+            if due.run != self._ends_backward:
+                # The next piece waits for the reduction before it gives this back.
+                computed.leaves += buffer
+                self._in_flight[due.rank], buffer = buffer, ()
+            else:
+                turns = (turns[0] + buffer,)
         operation = Operation(
             self._exchanges.reduction_kind,
             ((due.rank, Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE),),

@@ -29,6 +29,7 @@ from simulator.program.ir import (
     Scope,
     Stream,
     Work,
+    total_bytes,
 )
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.boundary_buffers import BoundaryBuffers, PassBuffers
@@ -307,7 +308,6 @@ class _Emitter:
         """A backward or one half of it, piece by piece; returns the last one."""
         rank, phase, copies, end = task.rank, task.slot.phase, self.pipeline.copies, -1
         runs = self._backward_runs(task)
-        makes_gradients = self.attachment.makes_gradients(is_first=task.is_first)
         waiting = self.costs.waiting_gradient if phase is Phase.BACKWARD else ()
         after_loss = next((run for run in runs if not run.has_loss), None)
         # Weight gradients need no weights, so nothing is gathered for them.
@@ -323,25 +323,47 @@ class _Emitter:
             if copies is not None:
                 copies.ran_backward(rank, end)
             operation = self.program.operations[end]
-            kept, freed = self._kept_and_freed(run, phase)
-            operation.takes = gathered + kept
-            operation.holds = self.costs.working(run, phase, makes_gradients=makes_gradients)
+            operation.takes = gathered
+            if uses_weights:
+                operation.gives = self.attachment.after_use(rank, end, run, is_forward=False)
+            made: Memory = ()
+            if phase in ENDS_BACKWARD:
+                made = self.attachment.after_backward(
+                    rank, end, run, is_last=task.is_last, reduces=task.reduces
+                )
+            self._book_backward(operation, task, run, made)
             if run is after_loss:
                 operation.takes += waiting
             if run.has_embedding and after_loss is not None:
-                freed += waiting
-            if uses_weights:
-                in_turn = self.attachment.weights_in_turn(
-                    run, is_forward=False, in_attention=self.costs.peaks_in_attention(run)
-                )
-                operation.holds = self._joined(operation.holds, in_turn)
-                operation.gives = self.attachment.after_use(rank, end, run, is_forward=False)
-            operation.gives += freed
-            if phase in ENDS_BACKWARD:
-                operation.takes += self.attachment.after_backward(
-                    rank, end, run, is_last=task.is_last, reduces=task.reduces
-                )
+                operation.gives += waiting
         return end
+
+    def _book_backward(self, operation: Operation, task: _Task, run: Slice, made: Memory) -> None:
+        """What a piece of backward holds, frees and leaves; ``made`` are its weights' gradients."""
+        phase, costs, attachment = task.slot.phase, self.costs, self.attachment
+        if phase is not Phase.BACKWARD:
+            halves = costs.halves(run)
+            is_first = phase is Phase.BACKWARD_INPUT
+            operation.takes += halves.takes if is_first else made
+            operation.gives += halves.gives if is_first else halves.pending
+            operation.holds = costs.half_working(run, phase)
+            in_attention = False
+        else:
+            in_order = attachment.makes_in_order(run)
+            memory = costs.backward(
+                run,
+                total_bytes(made) if in_order else 0.0,
+                makes_gradients=attachment.makes_gradients(is_first=task.is_first),
+            )
+            operation.holds = memory.holds if in_order else self._joined(memory.holds, made)
+            operation.frees = memory.freed
+            stays, given = _without_common(made, operation.gives)
+            operation.leaves += stays
+            operation.gives = given + memory.rest
+            in_attention = memory.in_attention
+        if phase is not Phase.BACKWARD_WEIGHT:
+            in_turn = attachment.weights_in_turn(run, is_forward=False, in_attention=in_attention)
+            operation.holds = self._joined(operation.holds, in_turn)
 
     def _backward_runs(self, task: _Task) -> list[Slice]:
         run = self._run(task.slot)
@@ -350,15 +372,6 @@ class _Emitter:
         is_first, reduces = task.is_first, task.reduces
         runs = self.attachment.backward_runs(run, is_first=is_first, reduces=reduces)
         return self._by_layer(runs)[::-1] if runs == [run] else runs
-
-    def _kept_and_freed(self, run: Slice, phase: Phase) -> tuple[Memory, Memory]:
-        """Activations that a backward pass leaves for another, and those that it frees."""
-        if phase is Phase.BACKWARD:
-            return (), self.costs.saved(run)
-        halves = self.costs.halves(run)
-        if phase is Phase.BACKWARD_INPUT:
-            return halves.takes, halves.gives
-        return (), halves.pending
 
     def _with_gathers(
         self, rank: int, runs: Sequence[Slice], *, is_first: bool, is_forward: bool
@@ -426,6 +439,16 @@ class _Emitter:
 
     def _run(self, slot: Slot) -> Slice:
         return self.routes.of(slot).run
+
+
+def _without_common(taken: Memory, given: Memory) -> tuple[Memory, Memory]:
+    """Blocks that are taken and stay, and those that are given back and were there before."""
+    stays, rest = list(taken), list(given)
+    for block in taken:
+        if block in rest:
+            rest.remove(block)
+            stays.remove(block)
+    return tuple(stays), tuple(rest)
 
 
 def _key(slot: Slot) -> _Key:

@@ -250,7 +250,9 @@ class _Emitter:
         self._compute(0, forward)
         work = costs.work(run, Phase.BACKWARD)
         backward = _operation(Kind.BACKWARD, Category.BACKWARD, work, run)
-        backward.gives, backward.holds = costs.saved(run), costs.working(run)
+        memory = costs.backward(run)
+        backward.gives, backward.holds = memory.rest, memory.holds
+        backward.frees = memory.freed
         self._compute(0, backward)
 
     def _backward(self) -> None:
@@ -261,9 +263,11 @@ class _Emitter:
             waiting = costs.waiting_gradient
             for index in range(len(self.gpus)):
                 backward = _operation(Kind.BACKWARD, Category.BACKWARD, work, run)
-                backward.takes = (made, *waiting) if run.has_head else (made,)
-                backward.gives = costs.saved(run) + (waiting if run.has_embedding else ())
-                backward.holds = costs.working(run, makes_gradients=True)
+                memory = costs.backward(run, made[1], makes_gradients=True)
+                backward.takes = waiting if run.has_head else ()
+                backward.gives = memory.rest + (waiting if run.has_embedding else ())
+                backward.holds, backward.frees = memory.holds, memory.freed
+                backward.leaves = (made,)
                 self._compute(index, backward)
 
     def _reduce(self, *, is_first: bool) -> None:

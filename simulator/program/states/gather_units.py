@@ -184,7 +184,7 @@ class Units:
         has_root = self.job.choices.sharding_units == "root" or self.job.model.tied_embeddings
         root_run = Slice(run.first, run.first, run.has_embedding, run.has_head)
         ends = tuple(self._sharding_unit(part, stays=True) for part in parts if _is_end(part))
-        root = replace(self._sharding_unit(root_run, stays=True, is_root=True), parts=ends)
+        root = replace(self._sharding_unit(root_run, stays=True), parts=ends)
         units = {
             part: root
             if has_root and _is_end(part)
@@ -200,10 +200,9 @@ class Units:
         )
         return tuple(pieces) or (Piece(run, (), ()),)
 
-    def _sharding_unit(self, run: Slice, *, stays: bool, is_root: bool = False) -> Unit:
+    def _sharding_unit(self, run: Slice, *, stays: bool) -> Unit:
         asked = self.job.plan.reshard_after_forward
-        # A root is used first and last in forward, so it stays whatever is asked.
-        keeps = is_root or (stays if asked is None else not asked)
+        keeps = stays if asked is None else not asked
         whole, total = self.whole(run), ParameterCount()
         if not self.job.choices.pads_shards:
             return replace(whole, stays=keeps)

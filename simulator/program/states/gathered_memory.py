@@ -209,8 +209,8 @@ class PlainCosts(Protocol):
     def saved(self, run: Slice) -> Memory:
         """Kept from forward to backward."""
 
-    def plain_working(self, run: Slice) -> Memory:
-        """Held while backward runs, but for gradients of a tied embedding."""
+    def plain_working_bytes(self, run: Slice) -> float:
+        """What backward holds beyond that, but for gradients of a tied embedding [B]."""
 
 
 @dataclass(frozen=True)
@@ -239,23 +239,24 @@ class TiedGradient:
             return ()
         return ((Owner.GRADIENTS, numel * (state.gradients if is_own else state.gathered)),)
 
-    def working(self, run: Slice, *, is_new: bool) -> Memory:
-        """What a piece of backward holds beyond its activations and what it takes.
-
-        Saved activations are booked until the end of a piece. They are gone when the two parts
-        meet, so only what these need more than them counts.
+    def working(self, run: Slice, plain_bytes: float, made_bytes: float, *, is_new: bool) -> Memory:
+        """What a piece of backward holds at its fullest because of the two parts.
 
         Args:
             run: The piece. The head's part is in it where it has head and loss, else taken.
+            plain_bytes: What it holds at its fullest beyond what forward saved, without the two
+                parts. Only what these need more than that counts [B].
+            made_bytes: Gradients that it makes one after another; all are there at its end [B].
             is_new: Whether the sum becomes the gradient itself, which the backward takes.
         """
         if not self.waiting:
             return ()
-        booked = total_bytes(self.costs.saved(run) + self.costs.plain_working(run))
-        more_bytes = max(self._moments(run, is_new=is_new), default=0.0) - booked
+        booked = total_bytes(self.costs.saved(run)) + plain_bytes
+        moments = self._moments(run, made_bytes, is_new=is_new)
+        more_bytes = max(moments, default=0.0) - booked
         return ((Owner.GRADIENTS, more_bytes),) if more_bytes > 0 else ()
 
-    def _moments(self, run: Slice, *, is_new: bool) -> Iterator[float]:
+    def _moments(self, run: Slice, made_bytes: float, *, is_new: bool) -> Iterator[float]:
         """What is there after the loss while the head, layers and embedding of a piece run [B]."""
         part = total_bytes(self.waiting)
         first, end, has_embedding = run.first, run.end, run.has_embedding
@@ -266,10 +267,11 @@ class TiedGradient:
             yield waits + self._held(layers, Slice(first, end))
         if has_embedding:
             lookup = Slice(first, first, has_embedding)
-            yield waits + part * (1 if is_new else 1 + self._makes_sum) + self._held(lookup, lookup)
+            parts = waits + part * (1 if is_new else 1 + self._makes_sum)
+            yield made_bytes + parts + self._held(lookup, lookup)
 
     def _held(self, saved: Slice, running: Slice) -> float:
-        return total_bytes(self.costs.saved(saved) + self.costs.plain_working(running))
+        return total_bytes(self.costs.saved(saved)) + self.costs.plain_working_bytes(running)
 
     @property
     def _makes_sum(self) -> bool:

@@ -37,6 +37,7 @@ from simulator.program.layer.pieces import (
     MemoryBound,
     Piece,
     Region,
+    Role,
     Saved,
     Split,
 )
@@ -263,7 +264,9 @@ class _AdapterPieces:
         name, product = f"{self.adapter.name}.{side}", self.product
         if isinstance(product, GroupedGemm):
             return replace(product, name=name, n=n, k=k, split=split, tensors=())
-        return Gemm(name, product.m, n, k, split=split, half_precision=True)
+        return Gemm(
+            name, product.m, n, k, split=split, half_precision=True, role=Role.ADAPTER
+        )  # fmt: skip
 
     def _copy(self, inputs: float, region: Region) -> MemoryBound:
         """Cast up, drop and cast down, as far as there is any of them."""
@@ -288,11 +291,14 @@ class _AdapterPieces:
         lora = self.job.plan.lora
         assert lora is not None
         if _copies_input(self.job):
-            yield Saved(f"{name}.input", inputs * size, of_input)
+            yield Saved(f"{name}.input", inputs * size, of_input, reader=f"{name}.down")
         if lora.dropout:
-            yield Saved(f"{name}.mask", inputs * MASK_BYTES, of_input)
+            mask_bytes = inputs * MASK_BYTES
+            yield Saved(f"{name}.mask", mask_bytes, of_input, reader=f"{name}.input")
         narrow = Region.ROUTED if isinstance(self.product, GroupedGemm) else Region.SEQUENCE
-        yield Saved(f"{name}.narrow", self._rows * adapter.rank * size, narrow)
+        narrow_bytes = self._rows * adapter.rank * size
+        yield Saved(f"{name}.narrow", narrow_bytes, narrow, reader=f"{name}.up")
         if adapter.has_sizes:
-            yield Saved(f"{name}.base_output", outputs * size, of_output)
-            yield Saved(f"{name}.output", outputs * size, of_output)
+            for made in ("base_output", "output"):
+                scaled_bytes = outputs * size
+                yield Saved(f"{name}.{made}", scaled_bytes, of_output, reader=f"{name}.sizes")

@@ -62,6 +62,8 @@ class Recomputation:
             those of the attention or those of the MLP, whichever are larger [B].
         operations: Share of a piece's operations that is repeated, by piece name, where it is not
             as ``repeated``: of products of several widths that are one piece.
+        in_turn: Whether parts of the layer are computed again when backward comes to them, and
+            not all of it before.
     """
 
     repeated: Mapping[str, float]
@@ -69,6 +71,7 @@ class Recomputation:
     restored_bytes: tuple[float, ...]
     passing_bytes: tuple[float, ...] = ()
     operations: Mapping[str, float] = field(default_factory=dict)
+    in_turn: bool = False
 
     def share_of_operations(self, piece: Piece) -> float:
         """Share of a piece's forward operations that backward repeats."""
@@ -101,7 +104,7 @@ def recomputation(
         return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
     if policy == "core-attention":
         again = _modules(layer, modules or CORE_ATTENTION)
-        return _outcome(layer, again.repeated, again.kept, inputs=0)
+        return replace(_outcome(layer, again.repeated, again.kept, inputs=0), in_turn=True)
     if policy == "all-but-projections":
         needed = [each for each in _needed_again(layer.pieces) if not _is_projection(each)]
         repeated = {piece.name: 1.0 for piece in needed}

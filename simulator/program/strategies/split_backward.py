@@ -11,9 +11,7 @@ token), and the weight-gradient queues of Megatron-LM's and DeepSeek's implement
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from simulator.program.ir import Memory, Owner, total_bytes
@@ -105,67 +103,3 @@ def _gathers_again(pieces: Sequence[Piece], index: int) -> bool:
     """Whether the input of a product is kept cut along the sequence, and gathered for each use."""
     before = pieces[index - 1] if index else None
     return isinstance(before, Exchange) and before.axis is Axis.TENSOR and before.gathers_again
-
-
-class BackwardPeak(NamedTuple):
-    """Memory that backward of a layer holds at its most.
-
-    Attributes:
-        memory: What is held.
-        in_attention: Whether that is while attention runs, after the MLP.
-    """
-
-    memory: Memory
-    in_attention: bool = False
-
-
-def backward_peak(layer: Layer, restored_bytes: Sequence[float]) -> BackwardPeak:
-    """What backward holds beyond what forward left: gradients, and what was computed again.
-
-    Its second part, the MLP, goes first; autograd frees what that read, so what was computed again
-    for it is gone when the turn of attention comes.
-
-    Args:
-        layer: One rank's.
-        restored_bytes: What exists again of each saved activation, and then anything else [B].
-    """
-    middle = layer.middle
-    later = math.fsum(restored_bytes[middle : len(layer.saved)])
-    of_all = temporaries(layer), tuple(restored_bytes)
-    if layer.working_bytes or not later:
-        return BackwardPeak(_working(*of_all))
-    first, second = (
-        replace(layer, saved=part) for part in (layer.saved[:middle], layer.saved[middle:])
-    )
-    kept = (*restored_bytes[:middle], *restored_bytes[len(layer.saved) :])
-    turns = (
-        BackwardPeak(_working(temporaries(second), of_all[1])),
-        BackwardPeak(_working(temporaries(first), kept), in_attention=True),
-    )
-    return max(turns, key=lambda turn: total_bytes(turn.memory))
-
-
-def checkpoint_ends(layer: Layer) -> Memory:
-    """What a function holds that computes a layer again and then calls its backward.
-
-    The layer's output and the gradient of it, until it returns; both are as large as its input.
-
-    Source: ``CheckpointFunction.backward`` of ``torch.utils.checkpoint``, and those of Megatron-LM
-    (``tensor_parallel/random.py``) and DeepSpeed (``activation_checkpointing``).
-    """
-    return ((Owner.TEMPORARIES, layer.input_bytes),) * 2
-
-
-def _working(gradients: Memory, restored_bytes: Sequence[float]) -> Memory:
-    return gradients + tuple((Owner.RECOMPUTE, size) for size in restored_bytes if size)
-
-
-def temporaries(layer: Layer) -> Memory:
-    """Gradients that backward holds.
-
-    As large as the two largest saved activations (assumption: a gradient and its successor
-    are alive at once), where the layer does not say.
-    """
-    largest = sorted((saved.num_bytes for saved in layer.saved), reverse=True)[:2]
-    sizes = (*(layer.working_bytes or largest), *layer.buffer_bytes)
-    return tuple((Owner.TEMPORARIES, size) for size in sizes)

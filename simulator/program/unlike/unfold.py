@@ -333,6 +333,6 @@ def _does_the_same(one: Operation, other: Operation) -> bool:
     return (
         one.work.parts == other.work.parts
         and one.work.seconds == other.work.seconds
-        and (one.takes, one.gives, one.holds, one.turns)
-        == (other.takes, other.gives, other.holds, other.turns)
+        and (one.takes, one.gives, one.holds, one.turns, one.frees, one.leaves)
+        == (other.takes, other.gives, other.holds, other.turns, other.frees, other.leaves)
     )

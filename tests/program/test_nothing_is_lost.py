@@ -140,5 +140,5 @@ def test_every_block_that_is_taken_is_given_back(stack, schedule):
     for zero, recompute in product(range(4), ["none", "full"]):
         plan = {"zero": zero, "stack": stack, "schedule": schedule, "recompute": recompute}
         operations = build_program(small_job(model, gpus=4, global_batch=16, **plan)).operations
-        taken = Counter(block for operation in operations for block in operation.takes)
-        assert taken == Counter(block for operation in operations for block in operation.gives)
+        taken = Counter(block for one in operations for block in one.takes + one.leaves)
+        assert taken == Counter(block for one in operations for block in one.gives + one.frees)

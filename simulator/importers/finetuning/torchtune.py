@@ -55,6 +55,9 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
     }
     if settings.switch("compile"):
         draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
+    if settings.get("custom_sharded_layers"):
+        # Embedding and output, which are large, are no longer part of the root.
+        draft.facts["sharding_units"] = "ends"
     if offload := _offload(settings):
         draft.plan["offload"] = offload
     draft.seq_len = settings.whole("tokenizer.max_seq_len", default=None, least=1)

@@ -100,6 +100,19 @@ def test_a_collective_is_launched_by_as_much_python_as_a_kernel():
     assert longer_s == pytest.approx([count * per_launch_s for count in issued])
 
 
+def test_hosts_that_compare_their_collectives_spend_the_check_once_per_further_rank():
+    check = {"base": "torch", "exchange_check": "1 ms"}
+    plain, checked = (
+        StageCosts(launch_bound(stack=stack, tp=4, gpus=4)) for stack in ("torch", check)
+    )
+    run = stage_slices(plain.job, 1)[0]._replace(
+        has_embedding=False, has_head=False, has_loss=False
+    )
+    before, after = (costs.work(run, Phase.FORWARD) for costs in (plain, checked))
+    checks_s = len(before.collectives) * 3 * 1e-3
+    assert after.seconds - before.seconds == pytest.approx(checks_s)
+
+
 @pytest.mark.parametrize(("host_s", "waits_s"), [(1.0, 5.0), (0.25, 0.0)])
 def test_an_update_is_eight_launches_that_a_slow_host_makes_it_wait_for(host_s, waits_s):
     """On the device it takes 3 s: 34 bytes per parameter at 1 GB/s."""

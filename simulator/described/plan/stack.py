@@ -369,6 +369,9 @@ class Stack(Spec):
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Host time per collective of a layer, in the same units; by default as per kernel. More
     where tensors wrap others, as torch's DTensor does in Python."""
+    exchange_check_s: Seconds = 0.0
+    """Host time per further tensor-parallel rank in which hosts compare each collective of a layer
+    before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
     expert_waits: ExpertWaits = "none"
     """Where the host waits for counts of tokens per expert."""
     launches_ahead: Flag = True

@@ -238,10 +238,11 @@ class StageCosts:
     @cached_property
     def _host_s_per_exchange(self) -> float:
         """Host time that the framework spends on each collective of a layer [s]."""
-        work = self.job.plan.stack.host_work_per_exchange
-        if work is None:
-            return self.host_s_per_kernel
-        return self.job.cluster.profile.kernels.launch_s * work
+        stack = self.job.plan.stack
+        check_s = (self.job.choices.tensor_ranks - 1) * stack.exchange_check_s
+        if stack.host_work_per_exchange is None:
+            return self.host_s_per_kernel + check_s
+        return self.job.cluster.profile.kernels.launch_s * stack.host_work_per_exchange + check_s
 
     @property
     def _python_turns(self) -> int:

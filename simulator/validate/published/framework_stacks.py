@@ -51,6 +51,13 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     return {"base": base, **_foreign_fsdp(base, said)}
 
 
+def launcher_facts(framework: str, version: str) -> Mapping[str, Any]:
+    """Facts of a stack that a benchmark's launcher adds to pipelines over several nodes."""
+    said = f"{framework} {version}".lower()
+    launchers = shipped_facts(_FILE)["launchers"].items()
+    return next((facts for word, facts in launchers if re.search(word, said)), {})
+
+
 def runs_transformers(framework: str, version: str) -> bool:
     """Whether the framework trains models of Hugging Face's transformers as they are."""
     said = f"{framework} {version}".lower().replace("_", "-")

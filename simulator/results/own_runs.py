@@ -3,7 +3,8 @@
 Each regime of a step has an unknown slowness, with the spread of :mod:`.step_error` about what is
 predicted; runs narrow it. One run moves mostly what all regimes have in common, because its error
 may be of any; runs of different regimes tell them apart. A run that is far from what the others
-say counts little, so it does not spoil what they agree on.
+say counts little, so it does not spoil what they agree on; a system on which all of them are far
+off is believed to be one, because few sources are far off and then by much.
 
 Source: Bayes' rule for a linear model with Gaussian prior, made linear anew at each estimate
 (Gauss-Newton), with Student's t for single runs by reweighting (Lange, Little and Taylor, J. Am.
@@ -134,11 +135,12 @@ def lesson(runs: Sequence[OwnRun], prior: StepError, memory_spread: float) -> Le
     measured = np.log([run.measured_s / run.predicted_s for run in runs])
     noise = np.minimum(exposed, 1.0) ** 2 @ prior.noise
     open_now = prior.covariance.copy()
-    weights, found = np.ones(len(runs)), np.zeros(exposed.shape[1])
+    weights, found, tail = np.ones(len(runs)), np.zeros(exposed.shape[1]), 1.0
     for _ in range(_ROUNDS):
         said, slopes = _logarithm(exposed, found)
-        covariance = slopes @ open_now @ slopes.T + np.diag(noise / weights)
-        gain = np.linalg.solve(covariance, slopes @ open_now).T
+        spread = tail * open_now
+        covariance = slopes @ spread @ slopes.T + np.diag(noise / weights)
+        gain = np.linalg.solve(covariance, slopes @ spread).T
         apart = measured - said + slopes @ found
         found = gain @ apart
         if found[1] < 0:  # a host is not known to wait less than nothing
@@ -146,11 +148,12 @@ def lesson(runs: Sequence[OwnRun], prior: StepError, memory_spread: float) -> Le
         found[1:] = np.maximum(found[1:], (0.0, _LEAST_SHARE - 1, _LEAST_SHARE - 1))
         misfits = (measured - _logarithm(exposed, found)[0]) / np.sqrt(noise)
         weights = _weights(misfits)
+        tail = _tail(found, prior)
     distance = float(apart @ np.linalg.solve(covariance, apart))
     freedom = prior.freedom + len(runs)
     scale = (prior.freedom + distance) / freedom
     kept = np.eye(len(found)) - gain @ slopes
-    left = kept @ prior.covariance @ kept.T + (gain * noise / weights) @ gain.T
+    left = kept @ (tail * prior.covariance) @ kept.T + (gain * noise / weights) @ gain.T
     error = StepError(scale * left, scale * prior.noise, freedom)
     common, launches, exchanges, fabric = found.tolist()
     return Lesson(
@@ -162,6 +165,12 @@ def lesson(runs: Sequence[OwnRun], prior: StepError, memory_spread: float) -> Le
         misfits=tuple(misfits.tolist()),
         memory_bytes=_memory_bytes(runs, memory_spread),
     )
+
+
+def _tail(found: Floats, prior: StepError) -> float:
+    """How much wider than its scale a prior with Student's tails is about what was found."""
+    distance = float(found @ np.linalg.solve(prior.covariance, found))
+    return max(1.0, (prior.freedom + distance) / (prior.freedom + 1))
 
 
 def _weights(misfits: Floats) -> Floats:

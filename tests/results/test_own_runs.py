@@ -27,6 +27,15 @@ def test_one_run_moves_the_whole_step_as_far_as_prior_and_noise_say():
     assert (told.launches, told.exchanges, told.fabric) == (0.0, 0.0, 0.0)
 
 
+def test_a_run_that_is_far_off_is_believed_the_more_because_few_systems_are():
+    near, far = (lesson([run_of(ratio)], PRIOR, memory_spread=0.07) for ratio in (1.1, 3.0))
+    believed = [told.common / math.log(ratio) for told, ratio in ((near, 1.1), (far, 3.0))]
+    usual = 0.1**2 / (0.1**2 + 0.02**2)
+    assert believed[0] == pytest.approx(usual)
+    assert usual < believed[1] < 1.0
+    assert believed[1] > 0.99
+
+
 def test_more_runs_of_one_kind_narrow_the_band_and_move_it_further():
     one, ten = (lesson([run_of(1.1)] * n, PRIOR, memory_spread=0.07) for n in (1, 10))
     assert abs(ten.common - math.log(1.1)) < abs(one.common - math.log(1.1))

@@ -42,6 +42,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         base = name
     if base == "megatron-core":
         return _megatron_of_its_time(said)
+    if base == "megatron-deepspeed" and _is_like_megatron_deepspeed_of_2022(said):
+        return {"base": base, "overlap_tp_backward": False}
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
     if base in ("torch-fsdp", *_around_torch()) and re.search(
@@ -137,6 +139,11 @@ def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, An
     else:
         is_old = year is not None and year < 2025
     return {"keeps_placeholder_gradients": False} if is_old else {}
+
+
+def _is_like_megatron_deepspeed_of_2022(said: str) -> bool:
+    """Whether products are those of Megatron-LM 2, as in the forks that began as it."""
+    return re.search(r"(?<!\d)20(19|20|21|22)(?!\d)|neox|axonn|colossal", said) is not None
 
 
 def _deepspeed_of_its_time(said: str) -> str:

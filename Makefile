@@ -100,12 +100,9 @@ zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, m
 	$(BIN)/python -m reports.make.accuracy.schedule_gains reports/data/zero_bubble.csv reports/data/zero_bubble_rates.csv > build-zero-bubble.md
 	mv build-zero-bubble.md reports/zero_bubble.md
 
-serving-report: $(VENV)/.core  ## reports/serving.md: measured runs of serving; takes some minutes
-	mkdir -p build
-	$(BIN)/clustersim validate serving reports/data/serving_open.csv.gz --grade A --json > build/serving.json
-	$(BIN)/clustersim validate serving reports/data/serving_open.csv.gz --grade A --leave-one-source-out --json > build/serving_left_out.json
-	$(BIN)/python -m reports.make.serving_page build/serving.json build/serving_left_out.json reports/serving.png > build/serving.md
-	mv build/serving.md reports/serving.md
+serving-report: $(VENV)/.core  ## reports/serving.md and serving_papers.md: serving against runs and papers; takes some minutes
+	$(BIN)/python -m reports.make.serving_papers reports/serving_papers.md
+	$(BIN)/python -m reports.make.serving_page reports/serving.md
 
 planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones
 	$(BIN)/python -m reports.make.planning.planning_report reports/data > build-planning.md

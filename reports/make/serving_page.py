@@ -1,20 +1,24 @@
 """Writes ``reports/serving.md``: predicted runs of serving against measured ones, with a picture.
 
-Run as ``python -m reports.make.serving_page IN_SAMPLE.json LEFT_OUT.json PICTURE.png > PAGE.md``,
-with what ``clustersim validate serving`` prints with ``--json``, without and with
-``--leave-one-source-out``.
+Run as ``python -m reports.make.serving_page reports/serving.md``; predicts every run of grade A in
+``reports/data/serving_open.csv.gz`` twice, with and without what runs of its own source told.
+Takes some minutes.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from simulator.planning.executors import worker_pool
+from simulator.validate.serving import validate_serving
+
+_TABLE = Path("reports/data/serving_open.csv.gz")
 Row = Mapping[str, Any]
 _MEASURES = ("throughput", "tpot", "ttft")
 _SHARES = (10, 25, 50, 75, 90)
@@ -22,17 +26,22 @@ _GOALS = "Goals: throughput mean 15 %, median 10 %; TPOT median 12 %; TTFT media
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the page and draws its picture."""
-    in_sample, left_out = (_rows(path) for path in arguments[:2])
-    picture = Path(arguments[2])
+    """Writes the page and its picture."""
+    page = Path(arguments[0])
+    with worker_pool(None) as (executor, _):
+        in_sample, left_out = (
+            [
+                asdict(result)
+                for result in validate_serving(
+                    _TABLE, grades=("A",), executor=executor, leave_one_source_out=left
+                ).results
+            ]
+            for left in (False, True)
+        )
+    picture = page.with_suffix(".png")
     _draw(in_sample, picture)
-    print(_page(in_sample, left_out, picture.name))
+    page.write_text(_page(in_sample, left_out, picture.name) + "\n", encoding="utf-8")
     return 0
-
-
-def _rows(path: str) -> list[Row]:
-    rows: list[Row] = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
-    return rows
 
 
 def _page(rows: Sequence[Row], left_out: Sequence[Row], picture: str) -> str:

@@ -18,7 +18,7 @@ _MOST_STEPS = 512
 
 
 class Step(NamedTuple):
-    """One step as it ran: when, how many requests of which kind, and the cache."""
+    """A step as it ran, or several that are alike: when, which requests, and the cache."""
 
     start_s: float
     end_s: float
@@ -28,6 +28,10 @@ class Step(NamedTuple):
     waiting: int
     used_share: float
     preempted: int
+    read_tokens: float
+    """Tokens of the cache that the step attends to, its own prompts' included."""
+    merged: int
+    """Steps that it stands for."""
 
 
 class Replica:
@@ -57,6 +61,7 @@ class Replica:
         self._flying: Batch | None = None
         self._planned: tuple[Batch, StepSeconds, float, int] | None = None
         self._start_s = 0.0
+        self._flying_steps = 1
         self._quiet_until_s = 0.0
         self.steps = 0
         self.busy_s = 0.0
@@ -107,6 +112,7 @@ class Replica:
         self._flying, self._start_s = batch, now_s
         self.end_s = start_s + seconds.device_s
         self.steps += steps
+        self._flying_steps = steps
         self.busy_s += self.end_s - now_s
         for chunk in batch.chunks:
             if chunk.request.scheduled_s < 0:
@@ -173,4 +179,6 @@ class Replica:
             len(scheduler.waiting),
             scheduler.used_share,
             len(batch.preempted),
+            batch.decode_context + sum(chunk.context + chunk.tokens for chunk in batch.chunks),
+            self._flying_steps,
         )

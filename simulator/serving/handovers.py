@@ -22,7 +22,6 @@ from simulator.serving.request import Request
 from simulator.serving.shapes import cache_bytes_per_token
 
 _PORT = "cache"
-_ROUNDING_S = 1e-12
 
 
 @dataclass(slots=True, eq=False)
@@ -117,9 +116,10 @@ class Handovers:
         """End what is through by now; gives the replicas that it came from and went to."""
         if now_s < self.next_end_s:
             return
+        # By the same sum as next_end_s, so that who ends first ends.
+        through = [f for f in self._flows if self._now_s + f.left_s / f.rate <= now_s]
         self._pass(now_s)
-        through = [flow for flow in self._flows if flow.left_s <= _ROUNDING_S]
-        self._flows = [flow for flow in self._flows if flow.left_s > _ROUNDING_S]
+        self._flows = [flow for flow in self._flows if flow not in through]
         self._share(now_s)
         for flow in through:
             self._coming[flow.target] -= 1

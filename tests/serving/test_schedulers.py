@@ -149,3 +149,24 @@ def test_quiet_steps_taken_at_once_are_the_steps_one_by_one(lengths, keeps):
             scheduler.complete(batch, float(step))
         ends.append([(r.first_token_s, r.last_token_s, r.preemptions) for r in requests])
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "places"), [("orca", 128), ("orca-pow2", 64), ("orca-oracle", 32)]
+)
+def test_orca_reserves_the_longest_the_next_power_of_two_or_the_answer_itself(name, places):
+    # 9 tokens of prompt and 17 of answer: 26, 9 + 32 = 41, or all 128, each a power of two.
+    scheduler = scheduler_of(name, max_model_tokens=128)
+    assert scheduler.reserved_tokens(Request(0, 0.0, 9, 17)) == places
+
+
+def test_paged_memory_holds_more_than_twice_as_many_requests_as_contiguous():
+    """Kwon et al., arXiv 2309.06180, section 6.2: 2.7 to 8 times the rate of Orca (max)."""
+    held = {}
+    for name in ("orca", "vllm-v1"):
+        scheduler = scheduler_of(
+            name, blocks=128, max_requests=256, max_tokens=2048, max_model_tokens=2048
+        )
+        batches = run_all(scheduler, [Request(n, 0.0, 160, 340) for n in range(40)])
+        held[name] = max(batch.decodes for batch in batches)
+    assert 2.7 <= held["vllm-v1"] / held["orca"] <= 12

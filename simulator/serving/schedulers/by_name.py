@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from simulator.serving.schedulers.fastgen import FastGen
 from simulator.serving.schedulers.lmi import LmiRollingBatch
-from simulator.serving.schedulers.orca import Orca
+from simulator.serving.schedulers.orca import Orca, OrcaOracle, OrcaPow2
 from simulator.serving.schedulers.scheduler import Scheduler
 from simulator.serving.schedulers.sglang import Sglang
 from simulator.serving.schedulers.static import Static
@@ -23,6 +23,8 @@ SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
         "trtllm": TrtllmNoEvict,
         "trtllm-max-utilisation": TrtllmMaxUtilisation,
         "orca": Orca,
+        "orca-pow2": OrcaPow2,
+        "orca-oracle": OrcaOracle,
         "static": Static,
         "lmi": LmiRollingBatch,
         "fastgen": FastGen,

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simulator.cli.console import counting, note
-from simulator.cli.options import Changes, JobFile, command_group, option, read_job
+from simulator.cli.options import (
+    Changes,
+    JobFile,
+    command_group,
+    option,
+    parse_assignments,
+    read_job,
+)
+from simulator.cli.serving import ServingFile
 from simulator.errors import InputError
 from simulator.files import write_whole
 
@@ -23,8 +32,29 @@ def build_export_group() -> typer.Typer:
             "deepspeed": export_deepspeed,
             "torchtitan": export_torchtitan,
             "chakra": export_chakra,
+            **{command: _serving_command(command) for command in ("vllm", "sglang", "trtllm")},
         },
     )
+
+
+def _serving_command(command: str) -> Callable[..., None]:
+    """What ``clustersim export`` does for a serving engine."""
+    engine = "tensorrt-llm" if command == "trtllm" else command
+
+    def export_launch(file: ServingFile, changes: Changes = None) -> None:
+        from simulator.serving.launch.launch_lines import launch_line
+        from simulator.serving.serving_file import load_serving
+
+        asked = {"deployment.engine": engine, **parse_assignments(changes or ())}
+        deployment = load_serving(file, asked).deployment
+        typer.echo(launch_line(deployment, deployment.model.name))
+        note("put the model's path or name on the hub in its place")
+
+    export_launch.__doc__ = (
+        f"Write the launch line of {engine} for a deployment.\n\n"
+        f"Example:  clustersim export {command} serving.yaml > launch.sh"
+    )
+    return export_launch
 
 
 def export_megatron(job_file: JobFile, changes: Changes = None) -> None:

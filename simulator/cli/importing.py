@@ -68,6 +68,8 @@ def build_import_group() -> typer.Typer:
     group.command("hf")(import_huggingface)
     for form in FORMATS.values():
         group.command(form.name)(_command_of(form))
+    for command, engine in ENGINES.items():
+        group.command(command)(_launch_command(command, engine))
     group.command("topo")(import_topology)
     return group
 
@@ -231,6 +233,43 @@ def _tell(job: Job, report: ImportReport) -> None:
 
     typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)
     note(str(report))
+
+
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
+"""Serving engines by the name of their command."""
+
+
+def _launch_command(command: str, engine: str) -> Callable[..., None]:
+    """What ``clustersim import`` does with launch lines and settings of a serving engine."""
+
+    def import_launch(
+        file: Annotated[
+            Path,
+            typer.Argument(metavar="FILE.sh|.yaml", help="A script that starts it, or settings."),
+        ],
+        profile: Profile = "h100-sxm-80gb",
+        model: ModelName = None,
+        gpus: Gpus = None,
+        ignore: Ignore = None,
+    ) -> None:
+        import yaml
+
+        from simulator.serving.launch.launch_lines import deployment_document
+        from simulator.serving.serving_file import load_serving
+
+        document = deployment_document(
+            engine, file, profile=profile, model=model, gpus=gpus, ignore=ignore or ()
+        )
+        load_serving(document)
+        typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+        note("the file does not state the traffic: add a workload")
+
+    import_launch.__doc__ = (
+        f"Convert a launch line or settings of {engine} to a deployment.\n\n"
+        "The file is read, never run.\n\n"
+        f"Example:  clustersim import {command} launch.sh > serving.yaml"
+    )
+    return import_launch
 
 
 def import_topology(

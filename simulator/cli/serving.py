@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
-from simulator.cli.options import AsJson, parse_assignments, written_as
+from simulator.cli.options import (
+    PAGES,
+    TRACES,
+    AsJson,
+    file_to_write,
+    parse_assignments,
+    write_page_of,
+    written_as,
+)
 from simulator.files import PICTURES
 
 if TYPE_CHECKING:
@@ -54,6 +62,17 @@ def run(
             help="Draw batches, queue and cache of a replica over time.",
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        file_to_write(
+            "Write the steps of all replicas and the life of each request for Perfetto.",
+            *TRACES,
+            metavar="FILE.json.gz",
+        ),
+    ] = None,
+    html: Annotated[Path | None, file_to_write("Write a self-contained HTML page.", *PAGES)] = None,
+    *,
+    context: typer.Context,
 ) -> None:
     """Simulate serving: throughput, latency, goodput and cost.
 
@@ -63,13 +82,23 @@ def run(
     from simulator.serving.cluster import serve
 
     job = _read(file, changes)
-    served = serve(job.deployment, job.workload, record=plot is not None)
+    is_kept = any(file is not None for file in (plot, trace, html))
+    served = serve(job.deployment, job.workload, record=is_kept)
     answers = answers_of(served, job.deployment, job.workload)
     if plot is not None:
         from simulator.plots.serving import draw_serving
 
         draw_serving(_title(job), served.steps[0], plot)
         note(f"wrote {plot}")
+    if trace is not None:
+        from simulator.exporters.serving_trace import write_serving_trace
+
+        write_serving_trace(served, trace)
+        note(f"wrote {trace}")
+    if html is not None:
+        from simulator.exporters.html.serving_page import serving_page
+
+        write_page_of(serving_page(_title(job), served, answers, _lines(answers)), html, context)
     if as_json:
         print_json(answers.to_dict())
         return
@@ -122,6 +151,7 @@ def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) ->
             {
                 **choice.settings,
                 "rate": choice.rate,
+                "launch": _launch_line(job, choice.settings),
                 "reason": choice.reason,
                 "answers": choice.answers and choice.answers.to_dict(),
             }
@@ -135,8 +165,9 @@ def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) ->
             for c in choices
         ]
         print_table(f"{_title(job)}: the largest rate of each tp and pp", columns, cells)
-    if not any(choice.rate for choice in choices):
+    if not choices[0].rate:
         raise typer.Exit(_DOES_NOT_KEEP)
+    note(f"launch:  {_launch_line(job, choices[0].settings)}")
 
 
 def capacity(
@@ -187,6 +218,15 @@ def capacity(
     if not found.rate:
         note("one replica misses the objective at any rate: raise tp or relax the limits")
         raise typer.Exit(_DOES_NOT_KEEP)
+
+
+def _launch_line(job: ServingJob, settings: Mapping[str, int]) -> str:
+    """The command that starts a split; empty for engines that have none."""
+    from simulator.serving.launch.launch_lines import launch_line
+    from simulator.serving.launch.options import OPTIONS
+
+    chosen = job.deployment.model_copy(update={**settings, "attention_dp": 1})
+    return launch_line(chosen, chosen.model.name) if chosen.engine in OPTIONS else ""
 
 
 def _read(file: Path, changes: Sequence[str] | None) -> ServingJob:

@@ -98,7 +98,7 @@ def write_trace(
     shown = _fitting_classes(wanted, cost, max_events)
     left_out = tuple(sorted(set(range(len(result.memory))) - set(shown)))
     num_events = 0
-    with _open_text(Path(path)) as file:
+    with open_trace(Path(path)) as file:
         head = {"displayTimeUnit": "ms", "otherData": _about(result, left_out)}
         file.write(json.dumps(head)[:-1] + ', "traceEvents": [')
         for event in trace_events(result, shown, kernels=kernels, loads=loads):
@@ -150,7 +150,7 @@ def _about(result: StepResult, left_out: Sequence[int]) -> dict[str, Any]:
 
 
 @contextmanager
-def _open_text(path: Path) -> Iterator[TextIO]:
+def open_trace(path: Path) -> Iterator[TextIO]:
     """A text file to write whole or not at all, through gzip where the name says so."""
     name = path.name.lower()
     if not name.endswith((".json", ".json.gz")):

@@ -18,5 +18,6 @@ One event per engine step, on the same models and hardware profiles as training.
 :mod:`.answers`         throughput, TTFT, TPOT, goodput, money
 :mod:`.bearable_rate`   the largest rate, the fewest GPUs, the best split
 :mod:`.serving_file`    a YAML file becomes a deployment and a workload
+:mod:`.launch`          command lines of engines, read and written
 ======================  ==================================================
 """

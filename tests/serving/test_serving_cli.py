@@ -78,3 +78,23 @@ def test_a_picture_of_a_run_is_written(job, tmp_path, capsys):
     code, _said = ended(["serve", "run", job, "--plot", str(picture)], capsys)
     assert code == 0
     assert picture.stat().st_size > 10_000
+
+
+def test_a_trace_has_every_engine_step_and_every_request(job, tmp_path, capsys):
+    trace = tmp_path / "run.json"
+    code, said = ended(["serve", "run", job, "--json", "--trace", str(trace)], capsys)
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    steps = sum(event["args"]["steps"] for event in events if event["ph"] == "X")
+    assert code == 0
+    assert steps == json.loads(said.out)["steps"]
+    assert sum(event["ph"] == "b" and event["name"] == "answer" for event in events) == 60
+
+
+def test_a_page_says_how_the_run_went(job, tmp_path, capsys):
+    page = tmp_path / "run.html"
+    prompts = ["--set", "deployment.prefill={gpus: 1}", "--set", "deployment.gpus=1"]
+    code, _said = ended(["serve", "run", job, "--html", str(page), *prompts], capsys)
+    text = page.read_text(encoding="utf-8")
+    assert code == 0
+    assert "of the requests meet the objective" in text
+    assert "A replica for prompts over time" in text

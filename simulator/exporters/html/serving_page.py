@@ -1,0 +1,103 @@
+"""What stands on the page of a serving run: rates, latencies, and a replica over time?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Bar,
+    Cell,
+    Column,
+    Meaning,
+    Table,
+    cells,
+    columns,
+)
+from simulator.serving.answers import Answers
+from simulator.serving.cluster import Served
+from simulator.serving.engine import Step
+
+_SLICES = 24
+_HEADLINE = 3
+
+
+def serving_page(
+    title: str, served: Served, answers: Answers, lines: Sequence[tuple[str, str]]
+) -> AnswerPage:
+    """The page of a run whose steps were recorded.
+
+    Args:
+        title: Of the deployment.
+        served: The run.
+        answers: Its numbers.
+        lines: Names and values of those that come first.
+    """
+    good = f"{100 * answers.good_share:.1f} %"
+    keeps = "meets" if answers.keeps_objective else "misses"
+    spreads = {
+        "time to the first token": answers.ttft_s,
+        "time per further token": answers.tpot_s,
+        "end to end": answers.end_to_end_s,
+    }
+    heads = list(answers.ttft_s)
+    latencies = [
+        cells([name, *(f"{1e3 * spread[head]:.1f}" for head in heads if head in spread)])
+        for name, spread in spreads.items()
+        if spread
+    ]
+    tables = [
+        Table("Rates", "Of the whole run", columns([""], [""]), [cells(line) for line in lines]),
+        Table("Latencies", "In milliseconds", columns([""], heads), latencies),
+    ]
+    for name, index in _shown(served):
+        caption = "Means of slices of the time that it ran; bars are shares of the largest"
+        heading = f"{name} over time"
+        tables.append(Table(heading, caption, _COLUMNS, list(_slices(served.steps[index]))))
+    return AnswerPage(
+        title=title,
+        sentences=[f"{good} of the requests meet the objective, which the run {keeps}."],
+        tables=tables,
+        headline=lines[:_HEADLINE],
+    )
+
+
+_COLUMNS = [
+    *columns((), ["from [s]", "to [s]"]),
+    Column("requests in a step", "bars"),
+    Column("waiting requests", "bars"),
+    Column("cache in use", "bars"),
+]
+
+
+def _shown(served: Served) -> Iterator[tuple[str, int]]:
+    """The first replica, and the first of those for prompts."""
+    yield "A replica", 0
+    if served.replicas[-1].scheduler.hands_over:
+        yield "A replica for prompts", len(served.steps) - 1
+
+
+def _slices(steps: Sequence[Step]) -> Iterator[list[Cell]]:
+    if not steps:
+        return
+    end_s = steps[-1].end_s
+    each_s = end_s / _SLICES
+    rows: list[list[Step]] = [[] for _ in range(_SLICES)]
+    for step in steps:
+        rows[min(_SLICES - 1, int(step.end_s / each_s))].append(step)
+    means = [[_mean(row, name) for name in ("running", "waiting", "used_share")] for row in rows]
+    most = [max(1e-9, *(mean[k] for mean in means)) for k in (0, 1)] + [1.0]
+    for number, mean in enumerate(means):
+        span = cells([f"{number * each_s:.1f}", f"{(number + 1) * each_s:.1f}"])
+        texts = (f"{mean[0]:.0f}", f"{mean[1]:.0f}", f"{100 * mean[2]:.0f} %")
+        bars = [
+            Cell(bars=(Bar(text, Meaning.NUMBER, value / whole),))
+            for text, value, whole in zip(texts, mean, most, strict=True)
+        ]
+        yield [*span, *bars]
+
+
+def _mean(steps: Sequence[Step], name: str) -> float:
+    spans = sum(step.end_s - step.start_s for step in steps)
+    held = sum(getattr(step, name) * (step.end_s - step.start_s) for step in steps)
+    return held / spans if spans else 0.0

@@ -1,0 +1,116 @@
+"""Do launch lines become the deployments that they start, and the reverse?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+import yaml
+
+from simulator.cli.app import main
+from simulator.errors import InputError
+from simulator.serving.launch.launch_lines import deployment_document, launch_line
+from simulator.serving.serving_file import load_serving
+
+VLLM = """
+export MODEL=meta-llama/Llama-3.1-70B-Instruct
+vllm serve $MODEL --tensor-parallel-size 4 \\
+    --max-num-seqs 256 --max-num-batched-tokens=4096 --gpu-memory-utilization 0.9 \\
+    --kv-cache-dtype fp8 --quantization fp8 --no-enable-prefix-caching --port 8000
+"""
+SGLANG = """
+python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp-size 8 \\
+    --enable-dp-attention --ep-size 8 --chunked-prefill-size 8192 --disable-radix-cache \\
+    --mem-fraction-static 0.85
+"""
+TRTLLM = """
+kv_cache_config: {free_gpu_memory_fraction: 0.8, dtype: fp8, enable_block_reuse: false}
+scheduler_config: {capacity_scheduler_policy: MAX_UTILIZATION}
+enable_chunked_prefill: true
+tensor_parallel_size: 2
+model: meta-llama/Llama-3.1-8B
+"""
+
+
+def read(engine, text, tmp_path, name="launch.sh", **said):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return deployment_document(engine, path, profile="h100-sxm-80gb", **said)["deployment"]
+
+
+def test_options_of_vllm_are_fields_of_the_deployment(tmp_path):
+    assert read("vllm", VLLM, tmp_path) == {
+        "model": "llama3.1-70b",
+        "profile": "h100-sxm-80gb",
+        "gpus": 4,
+        "engine": "vllm",
+        "tp": 4,
+        "max_requests": 256,
+        "max_tokens": 4096,
+        "memory_share": 0.9,
+        "weights": "fp8",
+        "cache": "fp8",
+        "prefix_caching": False,
+    }
+
+
+def test_attention_groups_of_sglang_lie_within_its_tensor_parallel_ranks(tmp_path):
+    found = read("sglang", SGLANG, tmp_path)
+    assert (found["tp"], found["attention_dp"], found["ep"], found["gpus"]) == (1, 8, 8, 8)
+    assert found["prefix_caching"] is False
+
+
+def test_settings_of_tensorrt_llm_are_read_from_its_file(tmp_path):
+    found = read("tensorrt-llm", TRTLLM, tmp_path, "settings.yaml")
+    assert (found["scheduler"], found["memory_share"]) == ("trtllm-max-utilisation", 0.8)
+    assert (found["tp"], found["cache"], found["prefix_caching"]) == (2, "fp8", False)
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "name"),
+    [
+        ("vllm", VLLM, "launch.sh"),
+        ("vllm", VLLM.replace("--tensor-parallel-size 4", "-tp 2 -dp 2"), "launch.sh"),
+        ("sglang", SGLANG, "launch.sh"),
+        ("tensorrt-llm", TRTLLM, "settings.yaml"),
+    ],
+)
+def test_what_is_written_is_read_back_as_it_was(engine, text, name, tmp_path):
+    first = read(engine, text, tmp_path, name)
+    deployment = load_serving({"deployment": first}).deployment
+    line, _, comments = launch_line(deployment, first["model"]).partition("\n")
+    again = read(engine, line, tmp_path, ignore=["extra_llm_api_options"])
+    if comments:
+        settings = "\n".join(row[4:] for row in comments.splitlines()[1:])
+        extra = f"{settings}\nmodel: {first['model']}\n"
+        again |= read(engine, extra, tmp_path, "extra.yaml") | {"tp": again["tp"], "gpus": 2}
+    assert load_serving({"deployment": again}).deployment == deployment
+
+
+def test_an_option_that_costs_something_and_is_not_modelled_is_refused_by_name(tmp_path):
+    text = VLLM.replace("--port 8000", "--cpu-offload-gb 10")
+    with pytest.raises(InputError, match="cpu_offload_gb"):
+        read("vllm", text, tmp_path)
+    assert read("vllm", text, tmp_path, ignore=["cpu-offload-gb"])["tp"] == 4
+
+
+def test_a_script_that_starts_something_else_is_refused(tmp_path):
+    with pytest.raises(InputError, match="starts no sglang"):
+        read("sglang", VLLM, tmp_path)
+
+
+def test_the_commands_import_and_export_a_deployment(tmp_path, capsys):
+    script = tmp_path / "launch.sh"
+    script.write_text(VLLM, encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        main(["import", "vllm", str(script), "--profile", "h200-sxm-141gb"])
+    document = yaml.safe_load(capsys.readouterr().out)
+    assert (end.value.code or 0, document["deployment"]["profile"]) == (0, "h200-sxm-141gb")
+    file = tmp_path / "serving.yaml"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        main(["export", "sglang", str(file)])
+    words = shlex.split(capsys.readouterr().out)
+    assert end.value.code in (0, None)
+    assert words[words.index("--tp-size") + 1] == "4"

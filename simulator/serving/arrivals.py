@@ -45,14 +45,19 @@ def requests_of(workload: Workload) -> list[Request]:
     arrivals = _arrival_times(workload, count, draw)
     shared = workload.shared_prefix
     which = draw.integers(shared.distinct, size=count)
+    adapters = np.full(count, -1)
+    if workload.adapters.share:
+        wanted = draw.integers(workload.adapters.distinct, size=count)
+        adapters = np.where(draw.random(count) < workload.adapters.share, wanted, -1)
     requests = []
     for number in range(count):
         prompt = int(prompts[number])
         end = min(shared.tokens, prompt)
-        prefix = (((("prefix", int(which[number]))), end),) if end else ()
-        requests.append(
-            Request(number, float(arrivals[number]), prompt, int(answers[number]), prefix)
-        )
+        adapter = int(adapters[number])
+        # Keys and values of one adapter are of no use to another.
+        prefix = ((("prefix", int(which[number]), adapter), end),) if end else ()
+        arrival_s, answer = float(arrivals[number]), int(answers[number])
+        requests.append(Request(number, arrival_s, prompt, answer, prefix, adapter=adapter))
     return requests
 
 

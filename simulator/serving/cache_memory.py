@@ -12,11 +12,12 @@ from simulator.errors import DoesNotFitError
 from simulator.serving.defaults import engine_defaults
 from simulator.serving.described import Deployment
 from simulator.serving.schedulers.scheduler import Limits
-from simulator.serving.shapes import cache_bytes_per_token, weight_bytes
+from simulator.serving.shapes import adapter_numel, cache_bytes_per_token, weight_bytes
 from simulator.units import format_quantity
 
 _GRAPH_BYTES = 0.7 * 2**30
 """Memory of captured graphs and communication buffers (assumed: vLLM logs 0.5 to 1.5 GiB)."""
+_ADAPTER_BYTES = 2.0
 _LOGIT_BYTES = 6.0
 """Of one logit: 16 bits, and 32 bits for sampling."""
 
@@ -26,7 +27,7 @@ class MemoryPlan(NamedTuple):
 
     Attributes:
         total_bytes: Of the device.
-        weights_bytes: Weights.
+        weights_bytes: Weights, those of loaded adapters included.
         activations_bytes: Of the largest step.
         other_bytes: Graphs, buffers and the driver.
         cache_bytes: What is left for keys and values.
@@ -54,6 +55,8 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
     """
     known, device = engine_defaults(deployment), deployment.profile.device
     weights = weight_bytes(deployment)
+    if deployment.adapters:
+        weights += _ADAPTER_BYTES * deployment.adapters.loaded * adapter_numel(deployment)
     activations = _activation_bytes(deployment, limits)
     other = device.context_bytes + _GRAPH_BYTES
     share = deployment.memory_share or known.memory_share

@@ -21,6 +21,8 @@ from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepSeconds, StepTime
 
+_WITH_ADAPTERS = ("vllm-v1", "sglang")
+
 
 @dataclass
 class Served:
@@ -60,6 +62,9 @@ def serve(
         InputError: A request is longer than the cache.
         DoesNotFitError: The model leaves no room for a cache.
     """
+    if workload.adapters.share and not deployment.adapters:
+        hint = "for example {rank: 16, loaded: 4}"
+        raise InputError.single("deployment.adapters", "is not given", hint=hint)
     requests = requests_of(workload) if requests is None else requests
     longest = max((r.prompt_tokens + r.output_tokens for r in requests), default=1)
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
@@ -96,7 +101,11 @@ def _pool(
     said = deployment.prefix_caching
     keeps = engine_defaults(deployment).prefix_caching if said is None else said
     step_time = step_time or StepTime(deployment)
-    make = SCHEDULERS[scheduler_name(deployment)]
+    name = scheduler_name(deployment)
+    make = SCHEDULERS[name]
+    if deployment.adapters and name not in _WITH_ADAPTERS:
+        hint = f"schedulers with adapters are {' and '.join(_WITH_ADAPTERS)}"
+        raise InputError.single("deployment.adapters", f"is not modelled for {name}", hint=hint)
     caches = (
         BlockCache(memory.blocks, memory.block_tokens, keeps_prefixes=keeps)
         for _ in range(deployment.replicas)

@@ -49,6 +49,15 @@ class Speculation(Spec):
         return acceptance
 
 
+class Adapters(Spec):
+    """Low-rank adapters (LoRA) that an engine holds beside the model."""
+
+    rank: Count
+    """Rank of each."""
+    loaded: Count = 1
+    """Adapters that the requests of one step may have between them (``max_loras``)."""
+
+
 class PrefillPool(Spec):
     """GPUs that compute prompts only and hand their keys and values to those that make tokens."""
 
@@ -133,6 +142,8 @@ class Deployment(Spec):
     first. By default each replica does both."""
     speculation: Speculation | None = None
     """Drafts; by default every token is made alone."""
+    adapters: Adapters | None = None
+    """Adapters; by default there are none."""
     usd_per_gpu_hour: _Positive | None = None
     """Price, for money per token."""
 
@@ -227,6 +238,15 @@ class SharedPrefix(Spec):
     """How many there are; each request has one of them by chance."""
 
 
+class AdapterTraffic(Spec):
+    """Which requests want an adapter; each of them has one by chance."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the requests."""
+    distinct: Count = 1
+    """Adapters that they want."""
+
+
 class Objective(Spec):
     """What counts as served well."""
 
@@ -253,6 +273,8 @@ class Workload(Spec):
     """How long their answers are; the engine knows none of them before."""
     shared_prefix: SharedPrefix = SharedPrefix()
     """What prompts have in common."""
+    adapters: AdapterTraffic = AdapterTraffic()
+    """Which of them want an adapter."""
     trace: str = ""
     """A CSV with ``arrival_s, input_tokens, output_tokens``, or a JSONL of Mooncake's kind, in
     place of arrivals and lengths."""

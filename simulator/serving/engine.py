@@ -158,6 +158,7 @@ class Replica:
             return 1, first
         late = Batch(batch.decodes, batch.decode_context * (1.0 + more / self._context(batch)))
         late.started = batch.started
+        late.adapters, late.adapted_share = batch.adapters, batch.adapted_share
         last = self._step_time(late)
         device_s = (first.device_s + last.device_s) / 2.0
         each_s = max(device_s, first.host_s) if self._plans_ahead else device_s + first.host_s

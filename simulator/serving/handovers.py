@@ -75,7 +75,8 @@ class Handovers:
     @staticmethod
     def prompt_of(request: Request) -> Request:
         """The request as the replicas for prompts see it: its first token is its last."""
-        return Request(request.number, request.arrival_s, request.prompt_tokens, 1, request.prefix)
+        told = (request.number, request.arrival_s, request.prompt_tokens, 1, request.prefix)
+        return Request(*told, adapter=request.adapter)
 
     @property
     def next_end_s(self) -> float:

@@ -24,6 +24,7 @@ class Request:
         blocks: Blocks of the cache that it holds, by place.
         order: When it was last admitted, counted over all admissions of its replica.
         preemptions: How often it lost its blocks.
+        adapter: Number of the adapter that it wants; below 0 is none.
         cached_tokens: Prompt tokens that it found in the cache when it was first admitted.
         joined_step: Decode step at which it began to make tokens.
         is_decoding: Whether it makes tokens now.
@@ -45,6 +46,7 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     order: int = -1
     preemptions: int = 0
+    adapter: int = -1
     cached_tokens: int = -1
     joined_step: int = -1
     is_decoding: bool = False

@@ -135,6 +135,23 @@ def _shard_numel(deployment: Deployment, tensor: ParameterTensor) -> int:
     return tensor_shard_numel(tensor, ranks // deployment.ep, deployment.ep)
 
 
+def adapter_numel(deployment: Deployment) -> float:
+    """Numbers of one adapter on a rank: two matrices beside each product but routed experts'."""
+    adapters = deployment.adapters
+    if adapters is None:
+        return 0.0
+    kinds = layer_kinds(deployment.model)
+    numel = 0.0
+    for kind, count in Counter(kinds).items():
+        for tensor in layer_tensors(deployment.model, kinds.index(kind)):
+            if len(tensor.shape) >= 2 and not (
+                tensor.is_routed or tensor.role is TensorRole.ROUTER
+            ):
+                matrices, rows, columns = matrix_shape(tensor, deployment.tp)
+                numel += count * matrices * adapters.rank * (rows + columns)
+    return numel / deployment.pp
+
+
 def cache_element_bytes(deployment: Deployment) -> float:
     """Bytes of one number of the cache."""
     return _CACHE_BYTES[deployment.cache]

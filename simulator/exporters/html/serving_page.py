@@ -51,9 +51,11 @@ def serving_page(
         Table("Latencies", "In milliseconds", columns([""], heads), latencies),
     ]
     for name, index in _shown(served):
-        caption = "Means of slices of the time that it ran; bars are shares of the largest"
-        heading = f"{name} over time"
-        tables.append(Table(heading, caption, _COLUMNS, list(_slices(served.steps[index]))))
+        steps = served.steps[index]
+        most = max((step.running for step in steps), default=0)
+        waits = max((step.waiting for step in steps), default=0)
+        caption = f"Means of slices of its time; at most {most} requests run and {waits} wait"
+        tables.append(Table(f"{name} over time", caption, _COLUMNS, list(_slices(steps))))
     return AnswerPage(
         title=title,
         sentences=[f"{good} of the requests meet the objective, which the run {keeps}."],

@@ -95,7 +95,7 @@ def deployment_document(
         raise InputError(faults)
     wanted = gpus or ranks * (1 if shares else copies)
     about = {"model": known, "profile": profile, "gpus": wanted, "engine": engine}
-    return {"deployment": about | fields}
+    return {"deployment": about | _tree(fields)}
 
 
 def launch_line(deployment: Deployment, model: str) -> str:
@@ -113,7 +113,7 @@ def launch_line(deployment: Deployment, model: str) -> str:
         hint = f"choose one of {', '.join(OPTIONS)}"
         raise InputError.single("deployment.engine", "has no launch line", engine, hint)
     words, nested = [*_COMMANDS[engine], model], {}
-    said = {**deployment.model_dump(exclude_defaults=True), "tp": deployment.tp}
+    said = {**flat(deployment.model_dump(exclude_defaults=True)), "tp": deployment.tp}
     groups, copies = deployment.attention_dp, deployment.replicas
     if engine == "sglang":
         said["tp"] = deployment.tp * groups
@@ -126,6 +126,8 @@ def launch_line(deployment: Deployment, model: str) -> str:
             nested[name] = value
         else:
             words += [f"--{_spelt(engine, name)}", *([] if option.is_flag else [str(value)])]
+    if deployment.adapters and engine != "tensorrt-llm":
+        words.append("--enable-lora")
     words += _copies(engine, groups, copies, shares=groups > 1 or deployment.ep > 1)
     if engine == "tensorrt-llm" and groups > 1:
         nested["enable_attention_dp"] = True

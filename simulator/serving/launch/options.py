@@ -55,6 +55,8 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
             Option(("num_gpu_blocks_override",), "kv_blocks"),
             Option(("block_size",), "block_tokens"),
             Option(("long_prefill_token_threshold",), "long_prefill_tokens"),
+            Option(("max_loras",), "adapters.loaded"),
+            Option(("max_lora_rank",), "adapters.rank"),
             Option(("dtype",), "weights", _DTYPE),
             Option(("quantization", "q"), "weights", _QUANTIZATION),
             Option(("kv_cache_dtype",), "cache", _CACHE),
@@ -76,6 +78,8 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
             Option(("mem_fraction_static",), "memory_share"),
             Option(("page_size",), "block_tokens"),
             Option(("scheduler_recv_interval",), "receive_steps"),
+            Option(("max_loras_per_batch",), "adapters.loaded"),
+            Option(("max_lora_rank",), "adapters.rank"),
             Option(("dtype",), "weights", _DTYPE),
             Option(("quantization",), "weights", _QUANTIZATION),
             Option(("kv_cache_dtype",), "cache", _CACHE),
@@ -123,7 +127,8 @@ _WITHOUT_COST = """
     load_format log_level disable_log_requests disable_log_stats uvicorn_log_level revision
     chat_template tool_call_parser reasoning_parser enable_auto_tool_choice random_seed
     tokenizer_mode log_requests enable_metrics distributed_executor_backend config
-    extra_llm_api_options num_postprocess_workers response_format generation_config
+    enable_lora lora_modules lora_paths extra_llm_api_options num_postprocess_workers
+    response_format generation_config
 """
 WITHOUT_COST = frozenset(_WITHOUT_COST.split())
 """Options that change no time."""

@@ -29,6 +29,7 @@ class Limits:
         draft_tokens: Tokens that speculation proposes to each request in a step.
         plans_ahead: Whether a step is planned while the one before it runs.
         receive_steps: Steps of answers between two looks at what has arrived.
+        max_adapters: Adapters that the requests of a step may have between them.
     """
 
     max_requests: int
@@ -43,6 +44,7 @@ class Limits:
     draft_tokens: int = 0
     plans_ahead: bool = False
     receive_steps: int = 0
+    max_adapters: int = 0
 
 
 class Chunk(NamedTuple):
@@ -64,6 +66,8 @@ class Batch:
         started: Requests whose prompt this step completes: their next token comes with it.
         finished: Requests whose last token comes with it.
         preempted: Requests that lost their blocks for it.
+        adapters: Adapters of those who run.
+        adapted_share: Share of those who run that have one.
     """
 
     decodes: int = 0
@@ -72,6 +76,8 @@ class Batch:
     started: list[Request] = field(default_factory=list)
     finished: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    adapters: int = 0
+    adapted_share: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -160,7 +166,25 @@ class Scheduler(ABC):
         self._fill(batch)
         if not batch.chunks and not batch.decodes:
             return batch if batch.preempted else None
+        if self.limits.max_adapters and self.running:
+            adapted = [r.adapter for r in self.running if r.adapter >= 0]
+            batch.adapters = len(set(adapted))
+            batch.adapted_share = len(adapted) / len(self.running)
         return batch
+
+    def _next_with_adapter(self) -> Request | None:
+        """The first that waits and whose adapter is loaded or has room; others are passed over.
+
+        Source: vLLM 0.33.0, ``Scheduler.schedule``: requests whose adapter would exceed
+        ``max_loras`` are skipped, those behind them are not.
+        """
+        most = self.limits.max_adapters
+        if not most:
+            return self.waiting[0] if self.waiting else None
+        loaded = {request.adapter for request in self.running} - {-1}
+        is_full = len(loaded) >= most
+        fitting = (r for r in self.waiting if not is_full or r.adapter in loaded or r.adapter < 0)
+        return next(fitting, None)
 
     def repeat(self, batch: Batch, most: int) -> int:
         """Make a batch of answers only last for more steps that are like it.

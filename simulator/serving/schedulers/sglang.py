@@ -112,10 +112,11 @@ class Sglang(Scheduler):
             return
         kept = self._tokens_to_come()
         left = max(_MAX_PROMPT_TOKENS, self.limits.max_tokens)
-        while (
-            self.waiting and chunk > 0 and left > 0 and len(self.running) < self.limits.max_requests
-        ):
-            request = self.waiting[0]
+        while chunk > 0 and left > 0 and len(self.running) < self.limits.max_requests:
+            chosen = self._next_with_adapter()
+            if chosen is None:
+                break
+            request = chosen
             found = self.tree.found_tokens(request)
             tokens = request.known_tokens - found
             answer = min(request.output_tokens - request.generated, _CLIPPED_ANSWER_TOKENS)
@@ -123,7 +124,7 @@ class Sglang(Scheduler):
                 break
             if tokens > left and batch.chunks:
                 break
-            self.waiting.popleft()
+            self.waiting.remove(request)
             self._admit(request, found)
             self.tree.lock(request)
             left -= tokens

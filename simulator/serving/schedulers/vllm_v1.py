@@ -5,7 +5,7 @@ ones, whose prompts may be cut anywhere. Where blocks run out, the last admitted
 its own and computes them anew, and nobody is admitted in that step.
 
 Source: vLLM 0.33.0, ``v1/core/sched/scheduler.py``, ``Scheduler.schedule`` and
-``_preempt_request``. Left out: priorities, encoders, KV connectors, LoRA slots.
+``_preempt_request``. Left out: priorities, encoders.
 """
 
 from __future__ import annotations
@@ -118,8 +118,10 @@ class VllmV1(Scheduler):
     def _admit_waiting(self, batch: Batch, budget: int) -> None:
         cache, limits = self.cache, self.limits
         headroom = int(limits.watermark * cache.blocks) if self.running else 0
-        while self.waiting and budget > 0 and len(self.running) < limits.max_requests:
-            request = self.waiting[0]
+        while budget > 0 and len(self.running) < limits.max_requests:
+            request = self._next_with_adapter()
+            if request is None:
+                break
             found = cache.found(request)
             computed = len(found) * cache.block_tokens
             tokens = request.known_tokens - computed
@@ -131,7 +133,7 @@ class VllmV1(Scheduler):
             whole = request.known_tokens if limits.reserves_prompt else computed + tokens
             if cache.missing_blocks(request, whole, found) + headroom > cache.free_blocks:
                 break
-            self.waiting.popleft()
+            self.waiting.remove(request)
             self._admit(request, computed)
             cache.share(request, found)
             self._grow_and_compute(batch, request, tokens)

@@ -15,7 +15,6 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Self, cast
 
 from simulator.errors import InputError
@@ -33,9 +32,11 @@ _MOST_PACKED = 40
 _ALWAYS_UNPACKED_BYTES = 64 * 2**20
 """Small archives of equal lines may be packed more tightly; this much is read in a second."""
 
-PICTURE_METADATA: Mapping[str, Mapping[str, None]] = MappingProxyType(
-    {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-)
+PICTURE_METADATA: Mapping[str, Mapping[str, None]] = {
+    ".png": {},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
 """What matplotlib leaves out of pictures of each suffix, so that equal ones have equal bytes."""
 
 _LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from simulator.capture.rescale import Scale, scaled_group
 from simulator.capture.table import Capture, Exchange
@@ -18,14 +17,12 @@ from simulator.described.cluster.network import Network
 from simulator.program.communication import communication_work
 from simulator.program.ir import Category, Collective, Kind, Work
 
-_CATEGORIES: Mapping[str, Category] = MappingProxyType(
-    {
-        "tp": Category.TENSOR_PARALLEL,
-        "cp": Category.CONTEXT_PARALLEL,
-        "ep": Category.EXPERT_PARALLEL,
-        "pp": Category.PIPELINE,
-    }
-)
+_CATEGORIES: Mapping[str, Category] = {
+    "tp": Category.TENSOR_PARALLEL,
+    "cp": Category.CONTEXT_PARALLEL,
+    "ep": Category.EXPERT_PARALLEL,
+    "pp": Category.PIPELINE,
+}
 """By degree; all others are data parallelism."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,19 +26,17 @@ from simulator.results.allocator import Exchange
 from simulator.results.memory import reserved_memory
 from simulator.results.step import ClassMemory
 
-_OWNERS: Mapping[BlockOwner, Owner] = MappingProxyType(
-    {
-        BlockOwner.PARAMETER: Owner.WEIGHTS,
-        BlockOwner.BUFFER: Owner.WEIGHTS,
-        BlockOwner.GRADIENT: Owner.GRADIENTS,
-        BlockOwner.OPTIMIZER_STATE: Owner.OPTIMIZER_STATES,
-        BlockOwner.ACTIVATION: Owner.ACTIVATIONS,
-        BlockOwner.RECOMPUTED: Owner.RECOMPUTE,
-        BlockOwner.TEMPORARY: Owner.TEMPORARIES,
-        BlockOwner.GATHERED_PARAMETER: Owner.GATHERED_WEIGHTS,
-        BlockOwner.COMMUNICATION: Owner.COMMUNICATION,
-    }
-)
+_OWNERS: Mapping[BlockOwner, Owner] = {
+    BlockOwner.PARAMETER: Owner.WEIGHTS,
+    BlockOwner.BUFFER: Owner.WEIGHTS,
+    BlockOwner.GRADIENT: Owner.GRADIENTS,
+    BlockOwner.OPTIMIZER_STATE: Owner.OPTIMIZER_STATES,
+    BlockOwner.ACTIVATION: Owner.ACTIVATIONS,
+    BlockOwner.RECOMPUTED: Owner.RECOMPUTE,
+    BlockOwner.TEMPORARY: Owner.TEMPORARIES,
+    BlockOwner.GATHERED_PARAMETER: Owner.GATHERED_WEIGHTS,
+    BlockOwner.COMMUNICATION: Owner.COMMUNICATION,
+}
 
 
 def captured_memory(

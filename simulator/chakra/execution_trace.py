@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
 
 from simulator.cost.collectives import CollectiveKind
 
@@ -28,16 +27,14 @@ class NodeType(IntEnum):
     COMM_COLL = 7
 
 
-COMM_TYPES: Mapping[CollectiveKind, int] = MappingProxyType(
-    {
-        CollectiveKind.ALL_REDUCE: 0,
-        CollectiveKind.REDUCE: 1,
-        CollectiveKind.ALL_GATHER: 2,
-        CollectiveKind.BROADCAST: 5,
-        CollectiveKind.ALL_TO_ALL: 6,
-        CollectiveKind.REDUCE_SCATTER: 7,
-    }
-)
+COMM_TYPES: Mapping[CollectiveKind, int] = {
+    CollectiveKind.ALL_REDUCE: 0,
+    CollectiveKind.REDUCE: 1,
+    CollectiveKind.ALL_GATHER: 2,
+    CollectiveKind.BROADCAST: 5,
+    CollectiveKind.ALL_TO_ALL: 6,
+    CollectiveKind.REDUCE_SCATTER: 7,
+}
 """Chakra's number of each collective (``comm_type``)."""
 REDUCE_SCATTER_BLOCK, BARRIER = 8, 9
 

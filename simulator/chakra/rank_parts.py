@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from types import MappingProxyType
 
 import numpy as np
 
@@ -49,28 +48,24 @@ from simulator.program.grid.rank_groups import (
 )
 from simulator.program.ir import COMMUNICATION, Category, Kind, Part, Stream, Work
 
-_KINDS: Mapping[int, CollectiveKind] = MappingProxyType(
-    {
-        **{number: kind for kind, number in COMM_TYPES.items()},
-        REDUCE_SCATTER_BLOCK: CollectiveKind.REDUCE_SCATTER,
-        BARRIER: CollectiveKind.ALL_REDUCE,
-    }
-)
+_KINDS: Mapping[int, CollectiveKind] = {
+    **{number: kind for kind, number in COMM_TYPES.items()},
+    REDUCE_SCATTER_BLOCK: CollectiveKind.REDUCE_SCATTER,
+    BARRIER: CollectiveKind.ALL_REDUCE,
+}
 
 _BARRIER_BYTES = 4.0
 
 _COMMUNICATES = (NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL)
 
-_STREAMS: Mapping[NodeType, Stream] = MappingProxyType(
-    {
-        NodeType.COMP: Stream.COMPUTE,
-        NodeType.MEM_LOAD: Stream.TO_DEVICE,
-        NodeType.MEM_STORE: Stream.TO_HOST,
-        NodeType.COMM_SEND: Stream.SEND_NEXT,
-        NodeType.COMM_RECV: Stream.RECV_PREVIOUS,
-        NodeType.COMM_COLL: Stream.DATA_PARALLEL,
-    }
-)
+_STREAMS: Mapping[NodeType, Stream] = {
+    NodeType.COMP: Stream.COMPUTE,
+    NodeType.MEM_LOAD: Stream.TO_DEVICE,
+    NodeType.MEM_STORE: Stream.TO_HOST,
+    NodeType.COMM_SEND: Stream.SEND_NEXT,
+    NodeType.COMM_RECV: Stream.RECV_PREVIOUS,
+    NodeType.COMM_COLL: Stream.DATA_PARALLEL,
+}
 
 
 def group_ranks(job: Job, rank: int, axis: str, ranks: int) -> tuple[int, ...]:

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
+from simulator.units import format_bytes, format_seconds
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
+
+    from simulator.planning.drawn_lengths import Spread
 
 _PLAIN_WIDTH = 1000
 """Wider than any table; lines are no longer than their content."""
@@ -186,6 +190,16 @@ def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[s
             console.print(_rich_table(columns, cells, block, _widths(extents, block, room)))
     lines = (line.rstrip() for line in captured.get().replace(_BLANK, " ").splitlines())
     _write("\n".join(lines) + "\n")
+
+
+def print_spreads(title: str, step: Spread, peak: Spread) -> None:
+    """Print means and percentiles of steps [s] and of the fullest GPU [B]."""
+    rows = [
+        ("step time", *(format_seconds(s) for s in (step.mean, step.p5, step.p50, step.p95))),
+        ("fullest GPU", *(format_bytes(b) for b in (peak.mean, peak.p5, peak.p50, peak.p95))),
+    ]
+    columns = text_columns("") + number_columns("mean", "P5", "P50", "P95")
+    print_table(title, columns, rows)
 
 
 class _Extent(NamedTuple):

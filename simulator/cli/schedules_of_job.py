@@ -7,7 +7,6 @@ from itertools import chain
 from math import floor, log10
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
     from simulator.schedule.terminal_text import Cell, Row
 
 
-_COLORS: Mapping[str, str] = MappingProxyType(
-    {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
-)
+_COLORS: Mapping[str, str] = {"F": "blue", "B": "green", "I": "cyan", "W": "yellow"}
 """Colours of the phases, in the shades that the terminal gives these names."""
 
 SCHEMA_VERSION = 1

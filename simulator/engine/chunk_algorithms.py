@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -168,18 +167,16 @@ def _deepest_first(parents: Sequence[int]) -> list[int]:
     return sorted(children, key=depth, reverse=True)
 
 
-CHUNK_ALGORITHMS: Mapping[str, ChunkAlgorithm] = MappingProxyType(
-    {
-        "ring_all_reduce": ChunkAlgorithm(ring_all_reduce, ring_all_reduce_s, "all"),
-        "ring_all_gather": ChunkAlgorithm(ring_all_gather, ring_all_gather_s, "own"),
-        "ring_reduce_scatter": ChunkAlgorithm(ring_reduce_scatter, ring_reduce_scatter_s, "all"),
-        "tree_all_reduce": ChunkAlgorithm(tree_all_reduce, tree_all_reduce_s, "all", segments=2),
-        "chain_broadcast": ChunkAlgorithm(chain_broadcast, chain_broadcast_s, "root", segments=1),
-        "pairwise_all_to_all": ChunkAlgorithm(
-            pairwise_all_to_all, all_to_all_s, "own", counts_by_sender=True
-        ),
-    }
-)
+CHUNK_ALGORITHMS: Mapping[str, ChunkAlgorithm] = {
+    "ring_all_reduce": ChunkAlgorithm(ring_all_reduce, ring_all_reduce_s, "all"),
+    "ring_all_gather": ChunkAlgorithm(ring_all_gather, ring_all_gather_s, "own"),
+    "ring_reduce_scatter": ChunkAlgorithm(ring_reduce_scatter, ring_reduce_scatter_s, "all"),
+    "tree_all_reduce": ChunkAlgorithm(tree_all_reduce, tree_all_reduce_s, "all", segments=2),
+    "chain_broadcast": ChunkAlgorithm(chain_broadcast, chain_broadcast_s, "root", segments=1),
+    "pairwise_all_to_all": ChunkAlgorithm(
+        pairwise_all_to_all, all_to_all_s, "own", counts_by_sender=True
+    ),
+}
 """Every algorithm that can be simulated chunk by chunk."""
 
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum
-from types import MappingProxyType
 
 import simpy
 
@@ -108,7 +107,7 @@ class _Filling:
         return max(0.0, 1.0 - used) / pull
 
 
-_WHOLE: Mapping[str, float] = MappingProxyType({})
+_WHOLE: Mapping[str, float] = {}
 """Shares of a rank class whose ports have all their capacity."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from simulator.described.job import Job
@@ -52,14 +51,12 @@ def changed_facts(stack: Stack, base: str) -> dict[str, Any]:
     }
 
 
-ONLY_PRETRAINING: Mapping[str, object] = MappingProxyType(
-    {
-        "data_parallel": "ddp", "parameter_servers": 0, "no_sync": True,
-        "lora": None, "frozen": None, "master_weights": None, "cross_entropy": None,
-        "cuda_graphs": "none", "deterministic": False,
-        "optimizer_kernels": None, "optimizer_in_backward": False,
-    }
-)  # fmt: skip
+ONLY_PRETRAINING: Mapping[str, object] = {
+    "data_parallel": "ddp", "parameter_servers": 0, "no_sync": True,
+    "lora": None, "frozen": None, "master_weights": None, "cross_entropy": None,
+    "cuda_graphs": "none", "deterministic": False,
+    "optimizer_kernels": None, "optimizer_in_backward": False,
+}  # fmt: skip
 """Fields of a plan in which all frameworks that are exported to are the same: ranks reduce by
 collectives, once for all microbatches of a step, and train all parameters; and in which files of
 theirs are not written otherwise: the host launches every kernel, and the fastest."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -199,5 +198,5 @@ _ENTRIES = (
     ),
 )
 
-FORMATS: Mapping[str, Format] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+FORMATS: Mapping[str, Format] = {entry.name: entry for entry in _ENTRIES}
 """Every format by its name."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from simulator.described.cluster.hardware import HardwareProfile, SourceKind
 from simulator.described.cluster.network import ScaleUpKind
@@ -140,10 +139,10 @@ def _check_symmetry(
                 raise InputError.single(f"line {head + 2 + i}", rule, hint=hint, file=file)
 
 
-_NVLINKS: Mapping[str, tuple[int, float]] = MappingProxyType(
-    {"v100": (6, 25e9), "a": (12, 25e9), "h": (18, 25e9), "gh": (18, 25e9), "b": (18, 50e9),
-     "gb": (18, 50e9)}
-)  # fmt: skip
+_NVLINKS: Mapping[str, tuple[int, float]] = {
+    "v100": (6, 25e9), "a": (12, 25e9), "h": (18, 25e9), "gh": (18, 25e9), "b": (18, 50e9),
+    "gb": (18, 50e9),
+}  # fmt: skip
 """NVLinks of a GPU and the payload rate of one of them, one way [B/s], by family.
 
 Source: NVIDIA data sheets of V100 (150 GB/s over 6 links), A100 (300 over 12), H100 (450 over

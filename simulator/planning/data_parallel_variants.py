@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from simulator.described.job import Job
@@ -37,15 +36,13 @@ _NODE = "node"
 _FARTHEST = "farthest"
 """Stands for the drives of a node, or its memory where it has none, in ``plan.offload``."""
 
-_NEUTRAL: Mapping[str, Any] = MappingProxyType(
-    {
-        "plan.data_parallel": "ddp",
-        "plan.parameter_servers": 0,
-        "plan.zero_group": 0,
-        "plan.reshard_after_forward": None,
-        "plan.offload": {},
-    }
-)
+_NEUTRAL: Mapping[str, Any] = {
+    "plan.data_parallel": "ddp",
+    "plan.parameter_servers": 0,
+    "plan.zero_group": 0,
+    "plan.reshard_after_forward": None,
+    "plan.offload": {},
+}
 """What a job may say for its own strategy and has no meaning with others."""
 
 

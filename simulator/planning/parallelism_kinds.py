@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,29 +47,27 @@ class Family:
         return home
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {
-        family.name: family
-        for family in (
-            Family("DDP", "every GPU holds the whole model; gradients are all-reduced", zero=(0,)),
-            Family("ZeRO-1", "DDP with sharded optimizer states", zero=(1,)),
-            Family("ZeRO-2", "DDP with sharded optimizer states and gradients", zero=(2,)),
-            Family(
-                "ZeRO-3",
-                "weights are sharded as well, and gathered layer by layer",
-                zero=(3,),
-            ),
-            Family("TP + DP", "layers are split inside a node", has_tp=True),
-            Family("PP + DP", "each GPU holds some layers", has_pp=True),
-            Family(
-                "TP + PP + DP",
-                "stages of layers, each split inside a node",
-                has_tp=True,
-                has_pp=True,
-            ),
-        )
-    }
-)
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        Family("DDP", "every GPU holds the whole model; gradients are all-reduced", zero=(0,)),
+        Family("ZeRO-1", "DDP with sharded optimizer states", zero=(1,)),
+        Family("ZeRO-2", "DDP with sharded optimizer states and gradients", zero=(2,)),
+        Family(
+            "ZeRO-3",
+            "weights are sharded as well, and gathered layer by layer",
+            zero=(3,),
+        ),
+        Family("TP + DP", "layers are split inside a node", has_tp=True),
+        Family("PP + DP", "each GPU holds some layers", has_pp=True),
+        Family(
+            "TP + PP + DP",
+            "stages of layers, each split inside a node",
+            has_tp=True,
+            has_pp=True,
+        ),
+    )
+}
 """Families by name, the simplest first."""
 
 

@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from types import MappingProxyType
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -50,14 +49,12 @@ _HEADING_IN = 0.34
 
 _COMPARED_WIDTH_IN = style.WIDTH_IN - _COMPARED_LEFT_IN - _COMPARED_RIGHT_IN
 
-PHASE_KIND: Mapping[Phase, Kind] = MappingProxyType(
-    {
-        Phase.FORWARD: Kind.FORWARD,
-        Phase.BACKWARD: Kind.BACKWARD,
-        Phase.BACKWARD_INPUT: Kind.BACKWARD_INPUT,
-        Phase.BACKWARD_WEIGHT: Kind.BACKWARD_WEIGHT,
-    }
-)
+PHASE_KIND: Mapping[Phase, Kind] = {
+    Phase.FORWARD: Kind.FORWARD,
+    Phase.BACKWARD: Kind.BACKWARD,
+    Phase.BACKWARD_INPUT: Kind.BACKWARD_INPUT,
+    Phase.BACKWARD_WEIGHT: Kind.BACKWARD_WEIGHT,
+}
 """The operation whose colour a phase has."""
 _TOP, _BOTTOM, _FOOT = 0.05, 0.95, 0.16
 """Top and bottom of a box in its row, and the height of the foot that shades stand on."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import matplotlib as mpl
@@ -56,82 +55,74 @@ PNG_DPI = 160
 _FARTHEST_PCT = 100.0
 """Largest error that an axis of errors shows."""
 
-KIND_COLOR: Mapping[Kind, str] = MappingProxyType(
-    {
-        Kind.FORWARD: BLUE,
-        Kind.BACKWARD: GREEN,
-        Kind.BACKWARD_INPUT: SKY,
-        Kind.BACKWARD_WEIGHT: "#8FCF6B",
-        Kind.OPTIMIZER: "#2B2B2B",
-        Kind.SEND_RECV: PURPLE,
-        Kind.ALL_REDUCE: "#A66F00",
-        Kind.ALL_GATHER: "#FFDC8F",
-        Kind.REDUCE_SCATTER: ORANGE,
-        Kind.ALL_TO_ALL: "#7A4419",
-        Kind.BROADCAST: "#4B3FD1",
-        Kind.REDUCE: "#EE44FF",
-        Kind.SCATTER: "#0000FF",
-        Kind.GATHER: "#CCFFEE",
-        Kind.COPY_TO_HOST: "#A80090",
-        Kind.COPY_TO_DEVICE: "#F03060",
-        Kind.NVME_READ: "#00D8D8",
-        Kind.NVME_WRITE: "#000048",
-    }
-)
+KIND_COLOR: Mapping[Kind, str] = {
+    Kind.FORWARD: BLUE,
+    Kind.BACKWARD: GREEN,
+    Kind.BACKWARD_INPUT: SKY,
+    Kind.BACKWARD_WEIGHT: "#8FCF6B",
+    Kind.OPTIMIZER: "#2B2B2B",
+    Kind.SEND_RECV: PURPLE,
+    Kind.ALL_REDUCE: "#A66F00",
+    Kind.ALL_GATHER: "#FFDC8F",
+    Kind.REDUCE_SCATTER: ORANGE,
+    Kind.ALL_TO_ALL: "#7A4419",
+    Kind.BROADCAST: "#4B3FD1",
+    Kind.REDUCE: "#EE44FF",
+    Kind.SCATTER: "#0000FF",
+    Kind.GATHER: "#CCFFEE",
+    Kind.COPY_TO_HOST: "#A80090",
+    Kind.COPY_TO_DEVICE: "#F03060",
+    Kind.NVME_READ: "#00D8D8",
+    Kind.NVME_WRITE: "#000048",
+}
 """Colour of an operation."""
 
-CATEGORY_COLOR: Mapping[Category, str] = MappingProxyType(
-    {
-        Category.FORWARD: BLUE,
-        Category.BACKWARD: GREEN,
-        Category.RECOMPUTE: YELLOW,
-        Category.OPTIMIZER: "#2B2B2B",
-        Category.HOST: "#6B6B6B",
-        Category.TENSOR_PARALLEL: VERMILLION,
-        Category.CONTEXT_PARALLEL: "#882255",
-        Category.EXPERT_PARALLEL: "#7A4419",
-        Category.DATA_PARALLEL: ORANGE,
-        Category.PIPELINE: PURPLE,
-        Category.OFFLOAD: "#A80090",
-        Category.BUBBLE: "#EFEFEF",
-    }
-)
+CATEGORY_COLOR: Mapping[Category, str] = {
+    Category.FORWARD: BLUE,
+    Category.BACKWARD: GREEN,
+    Category.RECOMPUTE: YELLOW,
+    Category.OPTIMIZER: "#2B2B2B",
+    Category.HOST: "#6B6B6B",
+    Category.TENSOR_PARALLEL: VERMILLION,
+    Category.CONTEXT_PARALLEL: "#882255",
+    Category.EXPERT_PARALLEL: "#7A4419",
+    Category.DATA_PARALLEL: ORANGE,
+    Category.PIPELINE: PURPLE,
+    Category.OFFLOAD: "#A80090",
+    Category.BUBBLE: "#EFEFEF",
+}
 """Colour of where time goes."""
 
-OWNER_COLOR: Mapping[Owner, str] = MappingProxyType(
-    {
-        Owner.WEIGHTS: BLUE,
-        Owner.STASHED_WEIGHTS: "#7F84C8",
-        Owner.GRADIENTS: GREEN,
-        Owner.MASTER_WEIGHTS: "#1F4468",
-        Owner.OPTIMIZER_STATES: SKY,
-        Owner.ACTIVATIONS: ORANGE,
-        Owner.RECOMPUTE: YELLOW,
-        Owner.TEMPORARIES: "#6B6B6B",
-        Owner.LOGITS: VERMILLION,
-        Owner.GATHERED_WEIGHTS: "#B3D4EE",
-        Owner.COMMUNICATION: PURPLE,
-        Owner.PLACEHOLDER_GRADIENTS: "#8FD0B5",
-    }
-)
+OWNER_COLOR: Mapping[Owner, str] = {
+    Owner.WEIGHTS: BLUE,
+    Owner.STASHED_WEIGHTS: "#7F84C8",
+    Owner.GRADIENTS: GREEN,
+    Owner.MASTER_WEIGHTS: "#1F4468",
+    Owner.OPTIMIZER_STATES: SKY,
+    Owner.ACTIVATIONS: ORANGE,
+    Owner.RECOMPUTE: YELLOW,
+    Owner.TEMPORARIES: "#6B6B6B",
+    Owner.LOGITS: VERMILLION,
+    Owner.GATHERED_WEIGHTS: "#B3D4EE",
+    Owner.COMMUNICATION: PURPLE,
+    Owner.PLACEHOLDER_GRADIENTS: "#8FD0B5",
+}
 """Colour of who holds memory. States are cool, what a step adds is warm."""
 
 DARK_PAGE = "#16181C"
 BUBBLE_ON_DARK = "#656B75"
-_ON_DARK: Mapping[str, str] = MappingProxyType(
-    {
-        "#2B2B2B": "#F4F4F4",
-        "#6B6B6B": "#756D53",
-        "#7A4419": "#CEA392",
-        "#882255": "#D3A9C1",
-        "#1F4468": "#AE9FC5",
-        "#4B3FD1": "#8F84D6",
-        "#0000FF": "#6D58DB",
-        "#CCFFEE": "#DCFBD7",
-        "#A80090": "#AA2DA9",
-        "#000048": "#7E73A1",
-    }
-)
+_ON_DARK: Mapping[str, str] = {
+    "#2B2B2B": "#F4F4F4",
+    "#6B6B6B": "#756D53",
+    "#7A4419": "#CEA392",
+    "#882255": "#D3A9C1",
+    "#1F4468": "#AE9FC5",
+    "#4B3FD1": "#8F84D6",
+    "#0000FF": "#6D58DB",
+    "#CCFFEE": "#DCFBD7",
+    "#A80090": "#AA2DA9",
+    "#000048": "#7E73A1",
+}
 """Colours that a dark page shows otherwise, found by search: each has three times the contrast of
 the page, and no two of a palette look alike to any of the visions in the tests."""
 WAIT_HATCH = "////"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,9 +30,7 @@ _OUTSIDE = ("#DDDDDD", "////")
 """Fill and hatch of what the device holds beyond tensors."""
 _TOO_MUCH = style.VERMILLION
 _LEGEND_ROW_IN, _LEGEND_COLUMNS = 0.22, 2
-_NAMES: Mapping[Category, str] = MappingProxyType(
-    {Category.BUBBLE: "other GPUs", Category.HOST: "the host"}
-)
+_NAMES: Mapping[Category, str] = {Category.BUBBLE: "other GPUs", Category.HOST: "the host"}
 """What a GPU waits for, where the category says less."""
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
@@ -56,9 +55,10 @@ _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 _GATHERED = frozenset({Owner.GATHERED_WEIGHTS})
 """What is allocated on another stream where the framework gathers weights on one."""
 
-EXCHANGES: Mapping[str, Callable[[Job, Units], Exchanges]] = MappingProxyType(
-    {"ddp": Collectives, "parameter-server": ServerTransfers}
-)
+EXCHANGES: Mapping[str, Callable[[Job, Units], Exchanges]] = {
+    "ddp": Collectives,
+    "parameter-server": ServerTransfers,
+}
 """What ranks exchange in each way of data parallelism in which each is a process of its own."""
 
 

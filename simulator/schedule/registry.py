@@ -7,7 +7,6 @@ here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from simulator.errors import InputError
 from simulator.schedule.info import ScheduleInfo
@@ -50,7 +49,7 @@ _ENTRIES = (
     SAGEMAKER_INTERLEAVED,
 )
 
-SCHEDULES: Mapping[str, ScheduleInfo] = MappingProxyType({info.name: info for info in _ENTRIES})
+SCHEDULES: Mapping[str, ScheduleInfo] = {info.name: info for info in _ENTRIES}
 """Every schedule by the name that ``plan.schedule`` uses."""
 
 

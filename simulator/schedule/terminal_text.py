@@ -14,21 +14,18 @@ from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
 from math import ceil, gcd
-from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.schedule.info import ScheduleInfo
 from simulator.schedule.slots import Phase
 from simulator.schedule.unit_run import UnitRun
 
-PHASE_NAMES: Mapping[Phase, str] = MappingProxyType(
-    {
-        Phase.FORWARD: "forward",
-        Phase.BACKWARD: "backward",
-        Phase.BACKWARD_INPUT: "input gradient",
-        Phase.BACKWARD_WEIGHT: "weight gradient",
-    }
-)
+PHASE_NAMES: Mapping[Phase, str] = {
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.BACKWARD_INPUT: "input gradient",
+    Phase.BACKWARD_WEIGHT: "weight gradient",
+}
 """What the letters stand for."""
 
 _IDLE, _GOES_ON = ".", "--"

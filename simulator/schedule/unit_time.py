@@ -15,15 +15,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.errors import Fault, InputError
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
-EQUAL_COSTS: Mapping[Phase, float] = MappingProxyType(
-    {Phase.FORWARD: 1.0, Phase.BACKWARD: 2.0, Phase.BACKWARD_INPUT: 1.0, Phase.BACKWARD_WEIGHT: 1.0}
-)
+EQUAL_COSTS: Mapping[Phase, float] = {
+    Phase.FORWARD: 1.0,
+    Phase.BACKWARD: 2.0,
+    Phase.BACKWARD_INPUT: 1.0,
+    Phase.BACKWARD_WEIGHT: 1.0,
+}
 """Forward, input gradient and weight gradient take the same time (assumption of the papers)."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import yaml
 
@@ -43,13 +42,11 @@ def _torchtitan(job: Job) -> str:
     return text
 
 
-FORMS: Mapping[str, Callable[[Job], str]] = MappingProxyType(
-    {
-        "YAML": _yaml,
-        "Command line": _shell,
-        "Megatron-LM": megatron_script,
-        "torchtitan": _torchtitan,
-        "DeepSpeed": deepspeed_config,
-    }
-)
+FORMS: Mapping[str, Callable[[Job], str]] = {
+    "YAML": _yaml,
+    "Command line": _shell,
+    "Megatron-LM": megatron_script,
+    "torchtitan": _torchtitan,
+    "DeepSpeed": deepspeed_config,
+}
 """What makes a copy of each kind."""

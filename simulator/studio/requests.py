@@ -10,7 +10,6 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from simulator.errors import Fault, InputError
@@ -33,15 +32,13 @@ def _step(asked: Asked) -> dict[str, Any]:
     return step_answer(_state(asked), with_timeline=asked.get("timeline", True))
 
 
-_QUESTIONS: Mapping[str, Callable[[Asked], dict[str, Any]]] = MappingProxyType(
-    {
-        "step": _step,
-        "fit": lambda asked: fitting_changes(_state(asked)),
-        "faster": lambda asked: faster_changes(_state(asked)),
-        "copy": lambda asked: {"text": job_copy(_state(asked), str(asked.get("form", "")))},
-        "model": lambda asked: {"model": model_of_config(str(asked.get("text", "")))},
-    }
-)
+_QUESTIONS: Mapping[str, Callable[[Asked], dict[str, Any]]] = {
+    "step": _step,
+    "fit": lambda asked: fitting_changes(_state(asked)),
+    "faster": lambda asked: faster_changes(_state(asked)),
+    "copy": lambda asked: {"text": job_copy(_state(asked), str(asked.get("form", "")))},
+    "model": lambda asked: {"model": model_of_config(str(asked.get("text", "")))},
+}
 
 QUESTIONS = frozenset(_QUESTIONS)
 """Names of what the page may ask."""

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import uvicorn
@@ -39,15 +38,13 @@ _TYPES = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-_FILES: Mapping[str, Path] = MappingProxyType(
-    {
-        "": _PAGE / "studio.html",
-        **{name: _PAGE / name for name in ("studio.css", "state.js", "panel.js", "results.js")},
-        **{name: _PAGE / name for name in ("studio.js", "icon.svg")},
-        **{name: _SHARED / name for name in ("report.css", "lanes.js", "axis.js", "details.js")},
-        "timeline.js": _SHARED / "timeline.js",
-    }
-)
+_FILES: Mapping[str, Path] = {
+    "": _PAGE / "studio.html",
+    **{name: _PAGE / name for name in ("studio.css", "state.js", "panel.js", "results.js")},
+    **{name: _PAGE / name for name in ("studio.js", "icon.svg")},
+    **{name: _SHARED / name for name in ("report.css", "lanes.js", "axis.js", "details.js")},
+    "timeline.js": _SHARED / "timeline.js",
+}
 """Files of the page by their address; the timeline is that of the page of one step."""
 
 _HEADERS = {

@@ -17,7 +17,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,15 +39,13 @@ _MOST_COVERS = 32
 _WARM_CALLS = 3
 _FEWEST, _MOST = 5, 60
 
-DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {
-        "bf16": torch.bfloat16,
-        "fp16": torch.float16,
-        "fp32": torch.float32,
-        "tf32": torch.float32,
-        "fp8": torch.float8_e4m3fn,
-    }
-)
+DTYPES: Mapping[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp8": torch.float8_e4m3fn,
+}
 """torch's type of the operands, by number format."""
 
 
@@ -352,26 +349,24 @@ def _adamw(case: KernelCase, device: torch.device) -> Call:
     return Call(optimizer.step, num_bytes=7.0 * case.m * size, notes="fused AdamW")
 
 
-OPERATIONS: Mapping[str, Operation] = MappingProxyType(
-    {
-        "gemm": _gemm,
-        "grouped_gemm": _grouped_gemm,
-        "flash_attention (sdpa)": _attention(SDPBackend.FLASH_ATTENTION),
-        "flash_attention_2 (sdpa)": _attention(SDPBackend.FLASH_ATTENTION),
-        "cudnn_attention (sdpa)": _attention(SDPBackend.CUDNN_ATTENTION),
-        "unfused_attention (sdpa math)": _attention(SDPBackend.MATH),
-        "rms_norm": _norm,
-        "layernorm": _norm,
-        "softmax": _softmax,
-        "eager_cross_entropy": _cross_entropy,
-        "stream_copy": _elementwise(lambda one, other: other.copy_(one), reads=1),
-        "stream_add": _elementwise(lambda one, other: torch.add(one, one, out=other), reads=1),
-        "activation_gelu": _elementwise(lambda one, _: functional.gelu(one), reads=1),
-        "activation_silu": _elementwise(lambda one, _: functional.silu(one), reads=1),
-        "cast_fp32": _elementwise(lambda one, _: one.float(), reads=1, written_bytes=4),
-        "optimizer_adamw": _adamw,
-    }
-)
+OPERATIONS: Mapping[str, Operation] = {
+    "gemm": _gemm,
+    "grouped_gemm": _grouped_gemm,
+    "flash_attention (sdpa)": _attention(SDPBackend.FLASH_ATTENTION),
+    "flash_attention_2 (sdpa)": _attention(SDPBackend.FLASH_ATTENTION),
+    "cudnn_attention (sdpa)": _attention(SDPBackend.CUDNN_ATTENTION),
+    "unfused_attention (sdpa math)": _attention(SDPBackend.MATH),
+    "rms_norm": _norm,
+    "layernorm": _norm,
+    "softmax": _softmax,
+    "eager_cross_entropy": _cross_entropy,
+    "stream_copy": _elementwise(lambda one, other: other.copy_(one), reads=1),
+    "stream_add": _elementwise(lambda one, other: torch.add(one, one, out=other), reads=1),
+    "activation_gelu": _elementwise(lambda one, _: functional.gelu(one), reads=1),
+    "activation_silu": _elementwise(lambda one, _: functional.silu(one), reads=1),
+    "cast_fp32": _elementwise(lambda one, _: one.float(), reads=1, written_bytes=4),
+    "optimizer_adamw": _adamw,
+}
 """Kernels by the name that tables give them."""
 
 

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 
@@ -200,16 +199,14 @@ def _plain(case: KernelCase) -> KernelCase:
 
 _SystemOperation = Callable[[KernelCase, Stopwatch], Measured]
 
-SYSTEM_OPERATIONS: Mapping[str, _SystemOperation] = MappingProxyType(
-    {
-        "host_launch": _host_launch,
-        "copy_to_device_pinned": _copy,
-        "copy_from_device_pinned": _copy,
-        "copy_to_device_pageable": _copy,
-        "copy_from_device_pageable": _copy,
-        "copy_both_ways_pinned": _copy,
-        "sustained_gemm": _sustained,
-        "beside_copy_gemm": _beside_copy,
-    }
-)
+SYSTEM_OPERATIONS: Mapping[str, _SystemOperation] = {
+    "host_launch": _host_launch,
+    "copy_to_device_pinned": _copy,
+    "copy_from_device_pinned": _copy,
+    "copy_to_device_pageable": _copy,
+    "copy_from_device_pageable": _copy,
+    "copy_both_ways_pinned": _copy,
+    "sustained_gemm": _sustained,
+    "beside_copy_gemm": _beside_copy,
+}
 """Everything but single kernels, by the name that tables give it."""

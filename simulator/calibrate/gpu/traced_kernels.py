@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from simulator.calibrate.gpu.kernel_case import Direction, KernelCase
@@ -48,14 +47,12 @@ class _Attention(NamedTuple):
 
 
 _FLASH, _CUDNN = "flash_attention (sdpa)", "cudnn_attention (sdpa)"
-ATTENTION: Mapping[str, _Attention] = MappingProxyType(
-    {
-        "aten::_scaled_dot_product_flash_attention": _Attention(_FLASH, "fwd", 0, 4),
-        "aten::_scaled_dot_product_flash_attention_backward": _Attention(_FLASH, "bwd", 1, 11),
-        "aten::_scaled_dot_product_cudnn_attention": _Attention(_CUDNN, "fwd", 0, 6),
-        "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(_CUDNN, "bwd", 1, 14),
-    }
-)
+ATTENTION: Mapping[str, _Attention] = {
+    "aten::_scaled_dot_product_flash_attention": _Attention(_FLASH, "fwd", 0, 4),
+    "aten::_scaled_dot_product_flash_attention_backward": _Attention(_FLASH, "bwd", 1, 11),
+    "aten::_scaled_dot_product_cudnn_attention": _Attention(_CUDNN, "fwd", 0, 6),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(_CUDNN, "bwd", 1, 14),
+}
 """Operators of fused attention; their shapes are (batch, heads, tokens, head_dim)."""
 
 _RECORDING = "record it with torch.profiler.profile(record_shapes=True)"

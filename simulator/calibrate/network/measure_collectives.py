@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -323,14 +322,12 @@ def _send_recv(case: CollectiveCase, world: CollectiveWorld, group: dist.Process
     return work
 
 
-_WORK: Mapping[str, _Maker] = MappingProxyType(
-    {
-        "all_reduce": _all_reduce,
-        "all_gather": _all_gather,
-        "reduce_scatter": _reduce_scatter,
-        "all_to_all": _all_to_all,
-        "broadcast": _broadcast,
-        SEND_RECV: _send_recv,
-    }
-)
+_WORK: Mapping[str, _Maker] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    SEND_RECV: _send_recv,
+}
 """How each collective is laid out and called."""

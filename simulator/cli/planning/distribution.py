@@ -12,19 +12,18 @@ from simulator.cli.console import (
     number_columns,
     percent,
     print_json,
+    print_spreads,
     print_table,
-    text_columns,
     working,
     write_picture,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, option, read_job
 from simulator.files import PICTURES
 from simulator.results.fit_probability import EVEN
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_seconds
 
 if TYPE_CHECKING:
     from simulator.planning.distribution.sampled_steps import StepDistribution
-    from simulator.planning.drawn_lengths import Spread
 
 
 def distribution(
@@ -75,16 +74,6 @@ def distribution(
     if found.out_of_memory_probability > 1 - EVEN:
         note("The job does not fit into memory; clustersim run shows what would.")
         raise typer.Exit(1)
-
-
-def print_spreads(title: str, step: Spread, peak: Spread) -> None:
-    """Print means and percentiles of steps [s] and of the fullest GPU [B]."""
-    rows = [
-        ("step time", *(format_seconds(s) for s in (step.mean, step.p5, step.p50, step.p95))),
-        ("fullest GPU", *(format_bytes(b) for b in (peak.mean, peak.p5, peak.p50, peak.p95))),
-    ]
-    columns = text_columns("") + number_columns("mean", "P5", "P50", "P95")
-    print_table(title, columns, rows)
 
 
 def _print(found: StepDistribution) -> None:

@@ -15,6 +15,7 @@ from simulator.cli.console import (
     number_columns,
     percent,
     print_json,
+    print_spreads,
     print_table,
     text_columns,
 )
@@ -33,7 +34,6 @@ from simulator.cli.options import (
     read_job,
     whole_numbers,
 )
-from simulator.cli.planning.distribution import print_spreads
 from simulator.cli.step.capturing import (
     cluster_changes,
     end_captured,

@@ -168,29 +168,27 @@ def pairwise_all_to_all(num_bytes: float, group: Group, _: Network) -> Demand:
     )
 
 
-ALGORITHMS: Mapping[CollectiveKind, Mapping[str, Algorithm]] = MappingProxyType(
-    {
-        CollectiveKind.ALL_REDUCE: MappingProxyType(
-            {
-                "ring": ring_all_reduce,
-                "tree": tree_all_reduce,
-                "in_switch": in_switch_all_reduce,
-                "in_network": in_network_all_reduce,
-            }
-        ),
-        CollectiveKind.ALL_GATHER: MappingProxyType({"ring": ring_once, "pat": pat}),
-        CollectiveKind.REDUCE_SCATTER: MappingProxyType({"ring": ring_once, "pat": pat}),
-        CollectiveKind.BROADCAST: MappingProxyType({"chain": chain}),
-        CollectiveKind.REDUCE: MappingProxyType({"chain": chain}),
-        CollectiveKind.ALL_TO_ALL: MappingProxyType({"pairwise": pairwise_all_to_all}),
-    }
-)
+ALGORITHMS: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
+    CollectiveKind.ALL_REDUCE: MappingProxyType(
+        {
+            "ring": ring_all_reduce,
+            "tree": tree_all_reduce,
+            "in_switch": in_switch_all_reduce,
+            "in_network": in_network_all_reduce,
+        }
+    ),
+    CollectiveKind.ALL_GATHER: MappingProxyType({"ring": ring_once, "pat": pat}),
+    CollectiveKind.REDUCE_SCATTER: MappingProxyType({"ring": ring_once, "pat": pat}),
+    CollectiveKind.BROADCAST: MappingProxyType({"chain": chain}),
+    CollectiveKind.REDUCE: MappingProxyType({"chain": chain}),
+    CollectiveKind.ALL_TO_ALL: MappingProxyType({"pairwise": pairwise_all_to_all}),
+}
 """Every algorithm by collective and name; the fastest that can run is used."""
 
 
 _GLOO_PAIR = 2
 _GLOO_PAIR_GATHER = 1.5
-_GLOO_EXCHANGE: Mapping[int, float] = MappingProxyType({2: 2.0, 3: 1.5})
+_GLOO_EXCHANGE: Mapping[int, float] = {2: 2.0, 3: 1.5}
 _GLOO_EXCHANGE_OF_MANY = 1.65
 """Time of all_to_all over that of its bytes, by ranks: some pairs happen to send one way while
 others send the other."""
@@ -228,14 +226,12 @@ def _times(factor: float, demand: Demand) -> Demand:
     )
 
 
-GLOO_ALGORITHMS: Mapping[CollectiveKind, Mapping[str, Algorithm]] = MappingProxyType(
-    {
-        CollectiveKind.ALL_REDUCE: MappingProxyType({"ring": ring_all_reduce}),
-        CollectiveKind.ALL_GATHER: MappingProxyType({"ring": gloo_all_gather}),
-        CollectiveKind.REDUCE_SCATTER: MappingProxyType({"all_reduce": ring_all_reduce}),
-        CollectiveKind.BROADCAST: MappingProxyType({"binomial": gloo_broadcast}),
-        CollectiveKind.REDUCE: MappingProxyType({"chain": chain}),
-        CollectiveKind.ALL_TO_ALL: MappingProxyType({"pairwise": gloo_all_to_all}),
-    }
-)
+GLOO_ALGORITHMS: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
+    CollectiveKind.ALL_REDUCE: MappingProxyType({"ring": ring_all_reduce}),
+    CollectiveKind.ALL_GATHER: MappingProxyType({"ring": gloo_all_gather}),
+    CollectiveKind.REDUCE_SCATTER: MappingProxyType({"all_reduce": ring_all_reduce}),
+    CollectiveKind.BROADCAST: MappingProxyType({"binomial": gloo_broadcast}),
+    CollectiveKind.REDUCE: MappingProxyType({"chain": chain}),
+    CollectiveKind.ALL_TO_ALL: MappingProxyType({"pairwise": gloo_all_to_all}),
+}
 """The algorithm of gloo for every collective."""

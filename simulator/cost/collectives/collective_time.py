@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.collectives.types import Demand
@@ -24,9 +23,7 @@ from simulator.errors import InputError
 
 NVLINKS_PER_V100 = 6
 
-HYBRID_CUBE_MESH_RINGS: Mapping[int, int] = MappingProxyType(
-    {2: 1, 3: 2, 4: 4, 5: 2, 6: 2, 7: 4, 8: 6}
-)
+HYBRID_CUBE_MESH_RINGS: Mapping[int, int] = {2: 1, 3: 2, 4: 4, 5: 2, 6: 2, 7: 4, 8: 6}
 """NVLinks per GPU, of six, that the first so many GPUs of a DGX-1 can use at once.
 
 Source: directed rings through the first GPUs of the DGX-1 (V100) link graph; five have

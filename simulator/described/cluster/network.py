@@ -6,7 +6,6 @@ What each parameter means in time is defined in :mod:`simulator.cost.collectives
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
@@ -41,12 +40,10 @@ Load = Annotated[float, Field(ge=0, lt=1)]
 _CHANNELS_PER_NIC, _MOST_CHANNELS = 2, 16
 """Source: NCCL src/graph/connect.cc: one ring per NIC, each doubled."""
 
-HYBRID_CUBE_MESH_LINKS: Mapping[tuple[int, int], int] = MappingProxyType(
-    {
-        (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
-        (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
-    }
-)  # fmt: skip
+HYBRID_CUBE_MESH_LINKS: Mapping[tuple[int, int], int] = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
+    (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+}  # fmt: skip
 """NVLinks between pairs of GPUs of a DGX-1 (V100), six per GPU; other pairs have none.
 Source: NVIDIA DGX-1 system architecture white paper; ``nvidia-smi topo -m`` of such a node."""
 

@@ -84,17 +84,15 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(_FUNCTIONS)
 _Valued = Callable[[ast.expr], Any]
 """Takes a part of a formula to its value."""
 
-_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = MappingProxyType(
-    {
-        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-        ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-        ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-        ast.Gt: operator.gt, ast.GtE: operator.ge,
-        ast.Not: operator.not_, ast.USub: operator.neg,
-        ast.In: lambda item, items: item in items,
-        ast.NotIn: lambda item, items: item not in items,
-    }
-)  # fmt: skip
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Not: operator.not_, ast.USub: operator.neg,
+    ast.In: lambda item, items: item in items,
+    ast.NotIn: lambda item, items: item not in items,
+}  # fmt: skip
 
 
 @cache
@@ -158,10 +156,8 @@ def _call(node: ast.Call, value: _Valued) -> Any:
     return FUNCTIONS[name](*(value(argument) for argument in node.args))
 
 
-_EVALUATED: Mapping[type[ast.AST], Callable[[Any, _Valued], Any]] = MappingProxyType(
-    {
-        ast.List: _list, ast.UnaryOp: _unary, ast.BinOp: _binary, ast.Compare: _comparison,
-        ast.BoolOp: _either_or, ast.IfExp: _choice, ast.Subscript: _indexed,
-        ast.Attribute: _attribute, ast.Call: _call,
-    }
-)  # fmt: skip
+_EVALUATED: Mapping[type[ast.AST], Callable[[Any, _Valued], Any]] = {
+    ast.List: _list, ast.UnaryOp: _unary, ast.BinOp: _binary, ast.Compare: _comparison,
+    ast.BoolOp: _either_or, ast.IfExp: _choice, ast.Subscript: _indexed,
+    ast.Attribute: _attribute, ast.Call: _call,
+}  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +83,7 @@ _ENTRIES = (
     ),
 )
 
-DATA_PARALLELISM: Mapping[str, DataParallelism] = MappingProxyType(
-    {entry.name: entry for entry in _ENTRIES}
-)
+DATA_PARALLELISM: Mapping[str, DataParallelism] = {entry.name: entry for entry in _ENTRIES}
 """Every way by the name that ``plan.data_parallel`` uses."""
 
 

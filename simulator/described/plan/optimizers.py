@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 _FP32 = 4.0
 _BLOCK = 256
@@ -44,24 +43,22 @@ class UpdateRule:
 
 _EIGHT_BIT_BYTES = 1 + _FP32 / _BLOCK
 
-UPDATE_RULES: Mapping[str, UpdateRule] = MappingProxyType(
-    {
-        "adam": UpdateRule(8.0),
-        "sgd": UpdateRule(0.0),
-        "sgd-momentum": UpdateRule(4.0),
-        # The update is written, and read for its norm and again to be applied (apex's two
-        # stages); so is the weight.
-        "lamb": UpdateRule(8.0, weight_reads=3, update_bytes=3 * _FP32),
-        "adam-8bit": UpdateRule(2 * _EIGHT_BIT_BYTES, has_fixed_format=True),
-        "adam-paged": UpdateRule(8.0, has_fixed_format=True, is_paged=True),
-        "adam-8bit-paged": UpdateRule(2 * _EIGHT_BIT_BYTES, has_fixed_format=True, is_paged=True),
-        "lion": UpdateRule(4.0),
-        "lion-8bit": UpdateRule(_EIGHT_BIT_BYTES, has_fixed_format=True),
-        # Sums of squares, the size of the update, the update; the size of the weight.
-        "adafactor": UpdateRule(0.0, gradient_reads=3, weight_reads=2),
-        "muon": UpdateRule(4.0),
-    }
-)
+UPDATE_RULES: Mapping[str, UpdateRule] = {
+    "adam": UpdateRule(8.0),
+    "sgd": UpdateRule(0.0),
+    "sgd-momentum": UpdateRule(4.0),
+    # The update is written, and read for its norm and again to be applied (apex's two
+    # stages); so is the weight.
+    "lamb": UpdateRule(8.0, weight_reads=3, update_bytes=3 * _FP32),
+    "adam-8bit": UpdateRule(2 * _EIGHT_BIT_BYTES, has_fixed_format=True),
+    "adam-paged": UpdateRule(8.0, has_fixed_format=True, is_paged=True),
+    "adam-8bit-paged": UpdateRule(2 * _EIGHT_BIT_BYTES, has_fixed_format=True, is_paged=True),
+    "lion": UpdateRule(4.0),
+    "lion-8bit": UpdateRule(_EIGHT_BIT_BYTES, has_fixed_format=True),
+    # Sums of squares, the size of the update, the update; the size of the weight.
+    "adafactor": UpdateRule(0.0, gradient_reads=3, weight_reads=2),
+    "muon": UpdateRule(4.0),
+}
 """Every optimizer by the name that a plan uses."""
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from simulator.described.foreign_config import ImportReport
@@ -29,14 +28,23 @@ from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
 
-KINDS: Mapping[Any, str] = MappingProxyType(
-    {"FSDP": "fsdp", "DEEPSPEED": "deepspeed", "MULTI_GPU": "ddp", "NO": "ddp", False: "ddp"}
-)
+KINDS: Mapping[Any, str] = {
+    "FSDP": "fsdp",
+    "DEEPSPEED": "deepspeed",
+    "MULTI_GPU": "ddp",
+    "NO": "ddp",
+    False: "ddp",
+}
 """Way of data parallelism for each ``distributed_type``."""
 
-PRECISIONS: Mapping[Any, str] = MappingProxyType(
-    {"no": "fp32", False: "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
-)
+PRECISIONS: Mapping[Any, str] = {
+    "no": "fp32",
+    False: "fp32",
+    "fp32": "fp32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+}
 """Our format for each ``mixed_precision``."""
 
 

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from simulator.described.load import load_model
@@ -31,23 +30,17 @@ from simulator.importers.deepspeed import (
 )
 from simulator.importers.settings import Settings
 
-STRATEGIES: Mapping[Any, tuple[int, bool]] = MappingProxyType(
-    {
-        **dict.fromkeys(("FULL_SHARD", "1", 1, "HYBRID_SHARD", "4", 4, "true"), (3, False)),
-        **dict.fromkeys(
-            ("SHARD_GRAD_OP", "2", 2, "HYBRID_SHARD_ZERO2", "5", 5, "false"), (3, True)
-        ),
-        **dict.fromkeys(("NO_SHARD", "3", 3), (0, False)),
-    }
-)
+STRATEGIES: Mapping[Any, tuple[int, bool]] = {
+    **dict.fromkeys(("FULL_SHARD", "1", 1, "HYBRID_SHARD", "4", 4, "true"), (3, False)),
+    **dict.fromkeys(("SHARD_GRAD_OP", "2", 2, "HYBRID_SHARD_ZERO2", "5", 5, "false"), (3, True)),
+    **dict.fromkeys(("NO_SHARD", "3", 3), (0, False)),
+}
 """ZeRO stage of each FSDP sharding strategy, by name, by number or by FSDP2's flag, and
 whether gathered weights are kept from forward to backward."""
 
 _HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5", 4, 5)
 
-STACK_OF: Mapping[str, str] = MappingProxyType(
-    {"fsdp": "torch-fsdp", "deepspeed": "deepspeed", "ddp": "torch"}
-)
+STACK_OF: Mapping[str, str] = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed", "ddp": "torch"}
 """Stack for each way of data parallelism."""
 
 _DEEPSPEED = "deepspeed"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from simulator.described.foreign_config import ImportReport
@@ -44,16 +43,14 @@ _SECTIONS = (
 
 _NAMED_OPTIMIZER = "optim.name"
 
-_MIXES: Mapping[str, Mapping[str, object]] = MappingProxyType(
-    {
-        "bf16_mixed": {"bf16": True},
-        "fp16_mixed": {"fp16": True},
-        "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
-        "bf16_with_fp8_current_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
-        "bf16_with_mxfp8_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"},
-        "bf16_with_nvfp4_mixed": {"bf16": True, "fp4": "e2m1"},
-    }
-)
+_MIXES: Mapping[str, Mapping[str, object]] = {
+    "bf16_mixed": {"bf16": True},
+    "fp16_mixed": {"fp16": True},
+    "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
+    "bf16_with_fp8_current_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
+    "bf16_with_mxfp8_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"},
+    "bf16_with_nvfp4_mixed": {"bf16": True, "fp4": "e2m1"},
+}
 """What the named mixtures of Megatron-Bridge stand for."""
 
 _MODEL_NAME = "model.name_or_class"

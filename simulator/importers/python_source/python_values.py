@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 LONGEST_TEXT = 100
@@ -13,19 +12,15 @@ LONGEST_TEXT = 100
 _LARGEST = 10**18
 _LONGEST_LIST = 10_000
 
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyType(
-    {
-        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-        ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    }
-)  # fmt: skip
-_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = MappingProxyType(
-    {
-        ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-        ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-        ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
-    }
-)  # fmt: skip
+_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
+    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right,
+}  # fmt: skip
 
 
 class Written(str):

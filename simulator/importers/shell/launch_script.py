@@ -18,7 +18,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from simulator.errors import InputError
 from simulator.importers.shell.shell_language import (
@@ -42,16 +41,14 @@ _IGNORED = ("fi", "done", "esac", "}", "while", "until", "for")
 _SHELLS = ("bash", "sh", "zsh", "sbatch", "qsub", "bsub", "srun", "ssh", "source", ".")
 _REMOTE_SHELLS = ("ssh", "pdsh", "clush", "parallel-ssh")
 _WORD_PREFIXES = ("export", "declare", "local", "readonly", "typeset", "set", "eval", "exec")
-_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = MappingProxyType(
-    {
-        "-eq": operator.eq,
-        "-ne": operator.ne,
-        "-gt": operator.gt,
-        "-ge": operator.ge,
-        "-lt": operator.lt,
-        "-le": operator.le,
-    }
-)
+_COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
 
 
 @dataclass(slots=True)

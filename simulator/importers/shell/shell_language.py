@@ -14,7 +14,6 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from simulator.errors import InputError
 
@@ -198,15 +197,13 @@ _REFERENCE = re.compile(
     r"(?:(?P<how>:?[-=+?])(?P<word>.*))?\})",
     re.DOTALL,
 )
-_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
-    {
-        ast.Add: operator.add,
-        ast.Sub: operator.sub,
-        ast.Mult: operator.mul,
-        ast.Div: operator.floordiv,
-        ast.Mod: operator.mod,
-    }
-)
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 _ARRAY = re.compile(r"\"?\$(?:\{(?P<name>\w+)\[[@*]\]\}|\{?@\}?)\"?")

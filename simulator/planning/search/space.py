@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -64,9 +63,13 @@ Axes = Mapping[str, Sequence[Any]]
 
 _MICRO = "batch.micro"
 _SIMPLE_DEGREES = (1, 2, 4, 8)
-_SIMPLE_START: Mapping[str, Any] = MappingProxyType(
-    {"plan.cp": 1, "plan.vpp": 1, "plan.ep": 1, "plan.zero": 0, _MICRO: 1}
-)
+_SIMPLE_START: Mapping[str, Any] = {
+    "plan.cp": 1,
+    "plan.vpp": 1,
+    "plan.ep": 1,
+    "plan.zero": 0,
+    _MICRO: 1,
+}
 """Where a search may start from, whatever it finds."""
 _MOST_MICRO = 64
 """Sequences of a microbatch that are tried at most. Assumption."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -41,12 +40,10 @@ _TINT = 0.5
 _STEP_IN = 0.085
 """Between the dots of a cell."""
 
-GROUP_COLOR: Mapping[str, str] = MappingProxyType(
-    {
-        "tp": style.VERMILLION, "cp": "#882255", "dp": style.BLUE, "dp x cp": style.BLUE,
-        "etp": "#B8860B", "ep": "#7A4419", "edp": style.GREEN, "pp": "#222222",
-    }
-)  # fmt: skip
+GROUP_COLOR: Mapping[str, str] = {
+    "tp": style.VERMILLION, "cp": "#882255", "dp": style.BLUE, "dp x cp": style.BLUE,
+    "etp": "#B8860B", "ep": "#7A4419", "edp": style.GREEN, "pp": "#222222",
+}  # fmt: skip
 """Colour of the dots that mark a kind of group."""
 
 _TOP_IN, _HEAD_IN, _LINE_IN = 0.78, 0.2, 0.29
@@ -57,14 +54,12 @@ _RATE_IN = style.WIDTH_IN - RIGHT_IN
 
 _BAR_IN, _BAR_PT, _CHARACTER_IN = 1.75, 7.5, 0.072
 
-LEVEL_COLOR: Mapping[Level, str] = MappingProxyType(
-    {
-        Level.SCALE_UP: style.SKY,
-        Level.LEAF: style.YELLOW,
-        Level.SPINE: style.ORANGE,
-        Level.CORE: style.VERMILLION,
-    }
-)
+LEVEL_COLOR: Mapping[Level, str] = {
+    Level.SCALE_UP: style.SKY,
+    Level.LEAF: style.YELLOW,
+    Level.SPINE: style.ORANGE,
+    Level.CORE: style.VERMILLION,
+}
 """The wider, the warmer."""
 
 

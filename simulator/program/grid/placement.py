@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +33,12 @@ class Level(IntEnum):
     CORE = 3
 
 
-LEVEL_NAMES: Mapping[Level, str] = MappingProxyType(
-    {
-        Level.SCALE_UP: "scale-up links",
-        Level.LEAF: "leaf switches",
-        Level.SPINE: "spine",
-        Level.CORE: "core",
-    }
-)
+LEVEL_NAMES: Mapping[Level, str] = {
+    Level.SCALE_UP: "scale-up links",
+    Level.LEAF: "leaf switches",
+    Level.SPINE: "spine",
+    Level.CORE: "core",
+}
 
 
 @dataclass(frozen=True)

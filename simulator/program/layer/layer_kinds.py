@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from types import MappingProxyType
 
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
@@ -23,14 +22,14 @@ from simulator.program.layer.mlp import DENSE_MLP, NO_MLP
 from simulator.program.layer.pieces import Layer
 from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, norm_tensors
 
-MIXERS: Mapping[str, LayerPart] = MappingProxyType(
-    {"mamba2": MAMBA2, "latent_attention": LATENT_ATTENTION, "attention": ATTENTION}
-)
+MIXERS: Mapping[str, LayerPart] = {
+    "mamba2": MAMBA2,
+    "latent_attention": LATENT_ATTENTION,
+    "attention": ATTENTION,
+}
 """Parts in which tokens see each other; a layer has the first that is in it."""
 
-MLPS: Mapping[str, LayerPart] = MappingProxyType(
-    {"experts": EXPERTS, "dense": DENSE_MLP, "none": NO_MLP}
-)
+MLPS: Mapping[str, LayerPart] = {"experts": EXPERTS, "dense": DENSE_MLP, "none": NO_MLP}
 """Parts that compute each token alone; a layer has the first that is in it."""
 
 _NORMS_BEFORE = 2

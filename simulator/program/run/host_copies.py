@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from types import MappingProxyType
 
 from simulator.cost.host import (
     HOST_MEMORY,
@@ -69,14 +68,12 @@ from simulator.program.states.resident import (
     state_bytes,
 )
 
-_LINKS: Mapping[str, tuple[Kind, Stream]] = MappingProxyType(
-    {
-        TO_HOST: (Kind.COPY_TO_HOST, Stream.TO_HOST),
-        TO_DEVICE: (Kind.COPY_TO_DEVICE, Stream.TO_DEVICE),
-        NVME_READ: (Kind.NVME_READ, Stream.NVME_READ),
-        NVME_WRITE: (Kind.NVME_WRITE, Stream.NVME_WRITE),
-    }
-)
+_LINKS: Mapping[str, tuple[Kind, Stream]] = {
+    TO_HOST: (Kind.COPY_TO_HOST, Stream.TO_HOST),
+    TO_DEVICE: (Kind.COPY_TO_DEVICE, Stream.TO_DEVICE),
+    NVME_READ: (Kind.NVME_READ, Stream.NVME_READ),
+    NVME_WRITE: (Kind.NVME_WRITE, Stream.NVME_WRITE),
+}
 """What a copy over each link is, and the stream that it runs on."""
 
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.plan.plan import Dispatcher
@@ -174,7 +173,9 @@ def _counts(routing: Routing) -> Iterator[Exchange]:
         yield Exchange("expert_counts", Axis.EXPERT, _EXCHANGE, None, num_bytes)
 
 
-DISPATCHERS: Mapping[Dispatcher, Callable[[Routing, Group, int], Journey]] = MappingProxyType(
-    {"all_to_all": _all_to_all, "all_gather": _all_gather, "hierarchical": _hierarchical}
-)
+DISPATCHERS: Mapping[Dispatcher, Callable[[Routing, Group, int], Journey]] = {
+    "all_to_all": _all_to_all,
+    "all_gather": _all_gather,
+    "hierarchical": _hierarchical,
+}
 """(what is routed, ranks that the experts are spread over, ranks that share each) -> journey."""

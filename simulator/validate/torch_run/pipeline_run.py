@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,13 +25,11 @@ from simulator.validate.torch_run.supported_plan import DTYPES, SCHEDULES
 
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
-_PASSES: Mapping[str, Phase] = MappingProxyType(
-    {
-        "forward_one_chunk": "forward",
-        "backward_one_chunk": "backward",
-        "backward_weight_one_chunk": "backward",
-    }
-)
+_PASSES: Mapping[str, Phase] = {
+    "forward_one_chunk": "forward",
+    "backward_one_chunk": "backward",
+    "backward_weight_one_chunk": "backward",
+}
 """Methods of a stage that compute, and the phase that each belongs to."""
 
 

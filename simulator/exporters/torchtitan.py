@@ -15,7 +15,7 @@ from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.exporters.plans import ONLY_PRETRAINING, Refusals, changed_facts, spelled_out
-from simulator.importers.torchtitan.settings_file import (
+from simulator.importers.torchtitan import (
     EAGER,
     EAGER_LOSS,
     MODELS,

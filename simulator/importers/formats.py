@@ -82,7 +82,7 @@ _ENTRIES = (
     ),
     Format(
         name="torchtitan",
-        reader="torchtitan.settings_file:read_torchtitan_config",
+        reader="torchtitan:read_torchtitan_config",
         framework="torchtitan",
         file="A TOML, the JSON that it resolves to, or FILE.py:FUNCTION of a registry.",
         metavar="CONFIG",

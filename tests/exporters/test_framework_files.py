@@ -24,7 +24,7 @@ from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
 from simulator.importers.assembly import Given
 from simulator.importers.deepspeed import read_deepspeed_config
 from simulator.importers.megatron.launch_line import read_megatron_script
-from simulator.importers.torchtitan.settings_file import MODELS, read_torchtitan_config
+from simulator.importers.torchtitan import MODELS, read_torchtitan_config
 from simulator.program.run.order import StepOrder
 
 _FLAG = st.booleans()

@@ -20,7 +20,7 @@ from simulator.importers.megatron.launch_line import read_megatron_script
 from simulator.importers.megatron.nemo import read_nemo_recipe
 from simulator.importers.nccl_tests.nccl_tests_output import MAX_OUTPUT_BYTES, read_nccl_tests
 from simulator.importers.node_topology import read_topology_matrix
-from simulator.importers.torchtitan.settings_file import read_torchtitan_config
+from simulator.importers.torchtitan import read_torchtitan_config
 
 GIVEN = Given(model="gpt2", gpus=8, seq_len=1024, global_batch=8)
 MEGABYTES = 100 * 2**20

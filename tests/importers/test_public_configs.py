@@ -21,7 +21,7 @@ from simulator.importers.deepspeed import read_deepspeed_config
 from simulator.importers.finetuning.accelerate import read_accelerate_files
 from simulator.importers.megatron.launch_line import read_megatron_script
 from simulator.importers.megatron.nemo import read_nemo_recipe
-from simulator.importers.torchtitan.settings_file import read_torchtitan_config
+from simulator.importers.torchtitan import read_torchtitan_config
 
 PUBLIC = Path(__file__).parent / "public"
 READERS: dict[str, Any] = {

@@ -7,7 +7,7 @@ import pytest
 from simulator.described.load import load_model
 from simulator.errors import InputError
 from simulator.importers.assembly import Given
-from simulator.importers.torchtitan.settings_file import read_torchtitan_config
+from simulator.importers.torchtitan import read_torchtitan_config
 from tests.importers.samples import edited, read
 
 

@@ -20,7 +20,7 @@ from simulator.importers.hub_models import named_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.megatron.megatron_core import megatron_draft
 from simulator.importers.settings import Settings, option_rules, option_table
-from simulator.importers.torchtitan.settings_file import torchtitan_draft
+from simulator.importers.torchtitan import torchtitan_draft
 
 _WANTED = "give the YAML of a Primus experiment, with modules.pre_trainer"
 _MODULES = ("pre_trainer", "sft_trainer", "post_trainer")

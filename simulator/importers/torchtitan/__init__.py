@@ -1,4 +1,0 @@
-"""torchtitan.
-
-``settings_file`` reads TOML, and what a registry in Python writes.
-"""

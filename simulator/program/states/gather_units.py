@@ -17,7 +17,7 @@ for the order after the first step); Megatron-Core's ``ParamAndGradBuffer``; FSD
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -94,6 +94,9 @@ class Piece:
         return (*parts, *(unit for unit in self.closes if not unit.parts))
 
 
+_Buckets = list[tuple[int, Unit]]
+
+
 @dataclass
 class Units:
     """Units and pieces of any run of one job.
@@ -105,7 +108,8 @@ class Units:
 
     job: Job
     tied_copy: bool = False
-    _layers: dict[tuple[LayerKind, frozenset[str]], _Tensors] = field(default_factory=dict)
+    _held: dict[Hashable, _Tensors] = field(default_factory=dict)
+    _filled: dict[tuple[Hashable, ...], _Buckets] = field(default_factory=dict)
 
     def whole(self, run: Slice) -> Unit:
         """All parameters of a run as one unit."""
@@ -215,15 +219,7 @@ class Units:
 
     def _bucket_pieces(self, run: Slice) -> tuple[Piece, ...]:
         parts = _parts(run)[::-1]
-        held = [
-            (index, pair)
-            for index, part in enumerate(parts)
-            for pair in reversed(self._tensors(part))
-        ]
-        buckets = [
-            *self._buckets([(index, pair) for index, pair in held if not pair[1].expert]),
-            *self._buckets([(index, pair) for index, pair in held if pair[1].expert]),
-        ]
+        buckets = self._buckets(tuple(map(self._content, parts)), parts)
         pieces, start = [], 0
         for closer in sorted({closer for closer, _ in buckets}):
             joined = _joined(parts[start : closer + 1])
@@ -235,10 +231,25 @@ class Units:
             pieces.append(Piece(_joined(parts[start:]), (), ()))
         return tuple(reversed(pieces)) or (Piece(run, (), ()),)
 
-    def _buckets(
+    def _buckets(self, contents: tuple[Hashable, ...], parts: list[Slice]) -> _Buckets:
+        """Buckets in order of backward, each with the index of the part that fills it up.
+
+        Runs that hold the same have the same ones.
+        """
+        if contents not in self._filled:
+            held = [
+                (index, pair)
+                for index, part in enumerate(parts)
+                for pair in reversed(self._tensors(part))
+            ]
+            dense = [(index, pair) for index, pair in held if not pair[1].expert]
+            expert = [(index, pair) for index, pair in held if pair[1].expert]
+            self._filled[contents] = [*self._fill(dense), *self._fill(expert)]
+        return self._filled[contents]
+
+    def _fill(
         self, held: Sequence[tuple[int, tuple[ParameterTensor, ParameterCount]]]
     ) -> Iterator[tuple[int, Unit]]:
-        """Buckets in order of backward, each with the index of the part that fills it up."""
         reduced, choices = state_bytes(self.job).reduced, self.job.choices
         sizes = [count.trained * reduced for _, (_, count) in held]
         start = 0
@@ -262,13 +273,22 @@ class Units:
 
     def _tensors(self, part: Slice) -> _Tensors:
         """Tensors of a part, each with what one rank holds of it, in order of forward."""
+        content = self._content(part)
+        if content not in self._held:
+            tensors: Iterable[ParameterTensor]
+            if _is_end(part):
+                tensors = end_tensors(self.job, part, tied_copy=self.tied_copy)
+            else:
+                tensors = held_tensors(self.job.model, self.job.plan, part.first)
+            self._held[content] = [(each, tensor_parameters(self.job, each)) for each in tensors]
+        return self._held[content]
+
+    def _content(self, part: Slice) -> Hashable:
+        """What the tensors of a part follow from."""
         if _is_end(part):
-            return self._counted(end_tensors(self.job, part, tied_copy=self.tied_copy))
-        model, plan, index = self.job.model, self.job.plan, part.first
-        kind = self._kinds[index], frozen_in_layer(model, plan, index)
-        if kind not in self._layers:
-            self._layers[kind] = self._counted(held_tensors(model, plan, index))
-        return self._layers[kind]
+            return part[2:]
+        index = part.first
+        return self._kinds[index], frozen_in_layer(self.job.model, self.job.plan, index)
 
     @cached_property
     def _shards(self) -> int:
@@ -277,9 +297,6 @@ class Units:
     @cached_property
     def _kinds(self) -> tuple[LayerKind, ...]:
         return layer_kinds(self.job.model)
-
-    def _counted(self, tensors: Iterable[ParameterTensor]) -> _Tensors:
-        return [(tensor, tensor_parameters(self.job, tensor)) for tensor in tensors]
 
 
 def _padded(count: ParameterCount, tensor: ParameterTensor, numel: float) -> ParameterCount:

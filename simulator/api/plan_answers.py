@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,8 @@ from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
 
     from simulator.planning.changes.faster import Reasons
@@ -94,6 +97,7 @@ class PlanAnswer(Answer):
             "plans": self.search.plans,
             "replayed": self.search.replayed,
             "simulated": self.search.simulated,
+            "gap_share": self.search.gap_share,
             "choices": self._choices(self.search),
             "other_risks": [
                 {"risk": risk, "choices": self._choices(search)}
@@ -221,10 +225,19 @@ class PlanAnswer(Answer):
             "slower, simulated": pruned.slower_simulation,
         }
         lines += [f"  {reason}: {count}" for reason, count in reasons.items() if count]
+        if found.gap_share:
+            lines.append(self._gap_text())
         refused = ", ".join(f"{field} {count}" for field, count in pruned.refused.items())
         if refused:
             lines.append(f"Combinations that break a rule, by field: {refused}.")
         return "\n".join(lines)
+
+    def _gap_text(self) -> str:
+        """What lower bounds prove of all plans that are not listed."""
+        gap_share = self.search.gap_share
+        if not gap_share:
+            return "Lower bounds prove that no other plan of the search is faster."
+        return f"Lower bounds prove that no step is more than {percent(gap_share)} shorter."
 
     def page(self) -> AnswerPage:
         """The plans side by side, where their time goes, and why the others are left out."""
@@ -261,8 +274,7 @@ class PlanAnswer(Answer):
         return (
             f"The fastest of {self.search.plans:,} valid plans takes "
             f"{format_seconds(best.step_time_s)} a step and fits with a probability of "
-            f"{percent(best.fits_probability, 0)}. Lower bounds prove that no other plan of the "
-            "search is faster."
+            f"{percent(best.fits_probability, 0)}. {self._gap_text()}"
         )
 
     def _plans_table(self) -> Table:
@@ -351,9 +363,11 @@ def plan(
     vary: Axes | None = None,
     top: int = 10,
     risk: float = DEFAULT_RISK,
+    within: float = 0.0,
     global_batches: Sequence[int] = (),
     why: bool = True,
     workers: int | None = None,
+    executor: Executor | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_trial: Callable[[], None] | None = None,
 ) -> PlanAnswer:
@@ -368,9 +382,12 @@ def plan(
         top: How many plans to find; with several numbers of GPUs (``{"cluster.gpus": [64, 128]}``)
             of each.
         risk: Largest accepted probability of running out of memory.
+        within: How much shorter, as a share, the step of a plan may be that is not found. Above 0
+            the answer comes earlier, with what is proven.
         global_batches: Global batch sizes to search; plans are ranked by time per token.
         why: Whether to also simulate what would make the fastest plan faster, and other risks.
         workers: Number of processes; by default one per core.
+        executor: Simulates in their place, so many plans at a time as there are ``workers``.
         on_progress: Called after each simulated plan.
         on_trial: Called after each simulated what-if.
 
@@ -383,19 +400,24 @@ def plan(
     from simulator.planning.changes.faster import reasons
     from simulator.planning.changes.fitting import nearest_fit
     from simulator.planning.executors import worker_pool
-    from simulator.planning.search.search import GPUS
+    from simulator.planning.search.merged_searches import GPUS
     from simulator.planning.search.space import checked_values
+    from simulator.processor import core_count
 
     if top < 1:
         raise InputError.single("top", "must be 1 or more", top)
     axes = dict(vary or {})
     sizes = checked_values(GPUS, axes.pop(GPUS)) if GPUS in axes else []
     prices: dict[float, PlanSearch] = {}
-    with worker_pool(workers) as (executor, processes):
+    if not 0 <= within < 1:
+        raise InputError.single("within", "must be a share of 0 or more and below 1", within)
+    pool = nullcontext((executor, workers or core_count())) if executor else worker_pool(workers)
+    with pool as (simulator, processes):
         settings: dict[str, Any] = {
             "vary": axes,
-            "executor": executor,
+            "executor": simulator,
             "at_a_time": processes,
+            "within": within,
             "on_progress": on_progress,
         }
         variants = _variants(job, global_batches, sizes)
@@ -424,7 +446,7 @@ class _Variant(NamedTuple):
 
 def _variants(job: Job, global_batches: Sequence[int], gpus: Sequence[int]) -> list[_Variant]:
     """The job, or one for each global batch and number of GPUs that it is to have."""
-    from simulator.planning.search.search import BATCH, GPUS
+    from simulator.planning.search.merged_searches import BATCH, GPUS
 
     found = [_Variant({}, job)]
     if gpus:
@@ -439,7 +461,8 @@ def _variants(job: Job, global_batches: Sequence[int], gpus: Sequence[int]) -> l
 
 
 def _searched(variants: Sequence[_Variant], top: int, settings: dict[str, Any]) -> PlanSearch:
-    from simulator.planning.search.search import merged_searches, search_plans
+    from simulator.planning.search.merged_searches import merged_searches
+    from simulator.planning.search.search import search_plans
 
     found = [(each.changes, search_plans(each.job, top=top, **settings)) for each in variants]
     return found[0][1] if len(found) == 1 and not found[0][0] else merged_searches(found, top)
@@ -449,7 +472,8 @@ def _at_other_risks(
     variants: Sequence[_Variant], risks: Sequence[float], settings: dict[str, Any]
 ) -> dict[float, PlanSearch]:
     """The fastest plan at other risks than the one that is asked."""
-    from simulator.planning.search.search import merged_searches, search_risks
+    from simulator.planning.search.merged_searches import merged_searches
+    from simulator.planning.search.search import search_risks
 
     found = [(each.changes, search_risks(each.job, risks, **settings)) for each in variants]
     return {

@@ -95,6 +95,26 @@ def test_rows_from_a_cluster_are_those_from_this_process(job, scheduler):
 
 
 @pytest.mark.slow
+def test_a_search_on_a_cluster_that_loses_a_worker_finds_the_plans_of_one_process(job):
+    cluster, lost = Cluster(2), []
+
+    def lose_a_worker(_progress):
+        if not lost:
+            lost.append(cluster.workers[0])
+            lost[0].kill()
+
+    try:
+        with dask_executor(cluster.address) as executor:
+            spread = sim.plan(
+                job, top=3, why=False, workers=4, executor=executor, on_progress=lose_a_worker
+            )
+    finally:
+        cluster.end()
+    assert lost
+    assert spread.choices == sim.plan(job, top=3, why=False, workers=1).choices
+
+
+@pytest.mark.slow
 def test_workers_of_another_version_are_refused(scheduler, monkeypatch):
     monkeypatch.setattr(dask_cluster, "__version__", "0.0.0")
     with pytest.raises(InputError, match="the same versions everywhere"), dask_executor(scheduler):

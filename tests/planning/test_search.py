@@ -261,3 +261,17 @@ def test_less_risk_is_a_smaller_device():
     less = search_plans(with_memory(job, allowed_device_bytes(job, 0.1)), vary, risk=EVEN)
     assert [plan.changes for plan in found.choices] == [plan.changes for plan in less.choices]
     assert all(plan.fits_probability >= 0.9 for plan in found.choices)
+
+
+@pytest.mark.parametrize("within", [0.01, 0.1, 0.5])
+def test_an_early_answer_is_as_near_to_the_fastest_plan_as_it_says(within):
+    job = small_job(gpus=8, global_batch=16)
+    axes = {**SMALL, "plan.recompute": ["none", "full"]}
+    fastest = search_plans(job, axes)
+    early = search_plans(job, axes, within=within)
+    (choice,) = early.choices
+    assert fastest.gap_share == 0
+    assert early.gap_share <= within
+    assert choice.step_time_s * (1 - early.gap_share) <= fastest.choices[0].step_time_s
+    # One plan is simulated before its turn.
+    assert early.replayed + early.simulated <= fastest.replayed + fastest.simulated + 1

@@ -32,7 +32,7 @@ from simulator.cli.options import (
     whole_numbers,
     write_answer_page,
 )
-from simulator.cli.planning.sweep import Workers, parse_grid
+from simulator.cli.planning.sweep import Dask, DaskSecurity, Workers, cluster_asked, parse_grid
 from simulator.described.job import degrees_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
@@ -74,10 +74,11 @@ def _progress_text(progress: Progress | str, what: str) -> str:
     if isinstance(progress, str):
         return progress
     name = f"{what}: " if what else ""
+    by = f", by up to {percent(progress.gap_share)}" if progress.gap_share < 1 else ""
     best = "" if progress.best_s == float("inf") else f"; best {format_seconds(progress.best_s)}"
     return (
         f"{name}{progress.replayed} plans replayed, {progress.simulated} simulated{best}; "
-        f"{progress.open} could still be faster"
+        f"{progress.open} could still be faster{by}"
     )
 
 
@@ -105,6 +106,16 @@ def plan(
     changes: Changes = None,
     top: Annotated[int, option("Number of plans to show, fastest first.", "N", min=1)] = 10,
     risk: Risk = DEFAULT_RISK,
+    within: Annotated[
+        float,
+        option(
+            "Answer as soon as no step can be shorter by more than this share; 0 finds the "
+            "fastest.",
+            "SHARE",
+            min=0.0,
+            max=0.99,
+        ),
+    ] = 0.0,
     max_tp: Annotated[int | None, option("Largest tensor-parallel degree.", "N", min=1)] = None,
     global_batch: Annotated[
         str | None,
@@ -124,6 +135,8 @@ def plan(
         option("Also simulate changes outside the search that would make the fastest plan faster."),
     ] = True,
     workers: Workers = None,
+    dask: Dask = None,
+    dask_security: DaskSecurity = None,
     html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -142,7 +155,7 @@ def plan(
     Example:  clustersim plan job.yaml --html plan.html
     """
     from simulator import api
-    from simulator.planning.search.search import GPUS
+    from simulator.planning.search.merged_searches import GPUS
 
     job = read_job_to_search(job_file, changes)
     if sizes and pareto is None:
@@ -157,12 +170,14 @@ def plan(
     if pareto is not None and global_batch is not None:
         rule = "draws plans of a single global batch size"
         raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")
-    with search_status() as show:
+    with cluster_asked(dask, dask_security, workers) as executor, search_status() as show:
         found = api.plan(
             job,
             vary=axes,
             top=top,
             risk=risk,
+            within=within,
+            executor=executor,
             global_batches=whole_numbers(global_batch, "--global-batch") if global_batch else (),
             why=why,
             workers=workers,
@@ -189,7 +204,7 @@ def plan(
 def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
     """Values by field: those of ``--vary``, and the degrees that ``--max-tp`` leaves."""
     from simulator.api.plan_answers import with_gpus
-    from simulator.planning.search.search import GPUS
+    from simulator.planning.search.merged_searches import GPUS
     from simulator.planning.search.space import default_axes
 
     axes: dict[str, Sequence[Any]] = dict(parse_grid(vary or (), "--vary"))

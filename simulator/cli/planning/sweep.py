@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,8 @@ from simulator.extras import require
 from simulator.files import PICTURES, whole_file
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
 
 
@@ -43,7 +46,34 @@ Workers = Annotated[
     option("Number of worker processes; by default one per core.", "N", name="--workers", min=1),
 ]
 
+Dask = Annotated[
+    str | None, option("Simulate on the Dask cluster with this scheduler address.", "ADDRESS")
+]
+DaskSecurity = Annotated[
+    Path | None,
+    option(
+        "Files of TLS for --dask tls://HOST:PORT: ca_file, client_cert, client_key.", "FILE.yaml"
+    ),
+]
+
 _CSV, _PARQUET = ".csv", ".parquet"
+
+
+def cluster_asked(
+    dask: str | None, security: Path | None, workers: int | None
+) -> AbstractContextManager[Executor | None]:
+    """The executor of the Dask cluster that is asked for; None where none is.
+
+    Raises:
+        InputError: The options contradict each other.
+    """
+    from simulator.planning.dask_cluster import dask_executor
+
+    if workers is not None and dask is not None:
+        raise InputError.single("--dask", "has its own workers", dask, "remove --workers")
+    if security is not None and dask is None:
+        raise InputError.single("--dask-security", "is for --dask", hint="give its scheduler")
+    return contextlib.nullcontext() if dask is None else dask_executor(dask, security)
 
 
 def sweep(
@@ -71,16 +101,8 @@ def sweep(
         bool, option("Overwrite the table of an earlier sweep at --out.", name="--fresh")
     ] = False,
     workers: Workers = None,
-    dask: Annotated[
-        str | None, option("Simulate on the Dask cluster with this scheduler address.", "ADDRESS")
-    ] = None,
-    dask_security: Annotated[
-        Path | None,
-        option(
-            "Files of TLS for --dask tls://HOST:PORT: ca_file, client_cert, client_key.",
-            "FILE.yaml",
-        ),
-    ] = None,
+    dask: Dask = None,
+    dask_security: DaskSecurity = None,
     plot: Annotated[
         Path | None,
         file_to_write("Draw a heat map, and throughput against memory.", *PICTURES),
@@ -101,19 +123,14 @@ def sweep(
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4 --grid plan.pp=1,2 --html grid.html
     """
-    from simulator.planning.dask_cluster import dask_executor
     from simulator.planning.sweep import grid_points, sweep
     from simulator.processor import core_count
 
     job, axes = read_job(job_file, changes), parse_grid(grid or ())
     count = len(grid_points(axes))
-    if workers is not None and dask is not None:
-        raise InputError.single("--dask", "has its own workers", dask, "remove --workers")
-    if dask_security is not None and dask is None:
-        raise InputError.single("--dask-security", "is for --dask", hint="give its scheduler")
+    cluster = cluster_asked(dask, dask_security, workers)
     if out is not None:
         _check_table(out, fresh=fresh)
-    cluster = contextlib.nullcontext() if dask is None else dask_executor(dask, dask_security)
     with progress("combinations", count) as counted, cluster as executor, _kept(out):
         table = sweep(
             job,

@@ -14,6 +14,9 @@ on in the same way gives the second, the third, and so on, just as surely.
 A plan fits where it runs out of memory with a probability of no more than the risk that is asked.
 One whose lower bound of memory is more than that allows is dropped; whether the others fit is what
 the full simulation says.
+
+The smallest value of a plan that is not simulated says how much faster any other can be at most, so
+a search may end where that is little enough.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from math import inf
@@ -108,6 +111,8 @@ class PlanSearch:
         replayed, simulated: How many of them reached the second and third tier.
         pruned: Why the others are not among the choices.
         smallest: The plan that needs least memory, by its lower bound, where none fits.
+        gap_share: How much shorter the step of any other plan can be at most, as a share; 0 where
+            the choices are proven to be the fastest.
     """
 
     choices: tuple[PlanChoice, ...]
@@ -116,6 +121,7 @@ class PlanSearch:
     simulated: int
     pruned: Pruned
     smallest: Mapping[str, Any] | None
+    gap_share: float = 0.0
 
 
 class Progress(NamedTuple):
@@ -126,12 +132,14 @@ class Progress(NamedTuple):
         open: Plans that could still be faster than the fastest known one.
         best_s: Step of the fastest plan that was fully simulated and fits; infinite where
             none was [s].
+        gap_share: How much shorter any other step can be, as a share; 1 while none is known.
     """
 
     replayed: int
     simulated: int
     open: int
     best_s: float
+    gap_share: float
 
 
 def search_plans(
@@ -140,6 +148,7 @@ def search_plans(
     *,
     top: int = 1,
     risk: float = DEFAULT_RISK,
+    within: float = 0.0,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
@@ -151,8 +160,10 @@ def search_plans(
         vary: Values by field; see :func:`~simulator.planning.search.space.plan_space`.
         top: How many of the fastest plans to find.
         risk: Largest accepted probability of running out of memory.
+        within: How much shorter, as a share, the step of a plan may be that is not found. Above 0
+            fewer are simulated, and the choices are the fastest of those that were.
         executor: Where plans are simulated; in this process if None. The answer does not
-            depend on it.
+            depend on it where ``within`` is 0.
         at_a_time: Plans that are handed to the executor together.
         on_progress: Called after each plan that was replayed or simulated.
 
@@ -160,7 +171,8 @@ def search_plans(
         InputError: A field cannot be varied, or a value of it is wrong.
     """
     candidates = _candidates(job, vary, executor, at_a_time)
-    return _Search(candidates, top, allowed_device_bytes(job, risk)).run(on_progress)
+    limit_bytes = allowed_device_bytes(job, risk)
+    return _Search(candidates, top, limit_bytes, within=within).run(on_progress)
 
 
 def search_risks(
@@ -168,6 +180,7 @@ def search_risks(
     risks: Sequence[float],
     vary: Axes | None = None,
     *,
+    within: float = 0.0,
     executor: Executor | None = None,
     at_a_time: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
@@ -178,7 +191,9 @@ def search_risks(
     """
     candidates = _candidates(job, vary, executor, at_a_time)
     return {
-        risk: _Search(candidates, 1, allowed_device_bytes(job, risk)).run(on_progress)
+        risk: _Search(candidates, 1, allowed_device_bytes(job, risk), within=within).run(
+            on_progress
+        )
         for risk in risks
     }
 
@@ -293,9 +308,10 @@ class _Search:
         top: int,
         limit_bytes: float,
         among: NDArray[np.bool_] | None = None,
+        within: float = 0.0,
     ) -> None:
         self._candidates, self._space, self._top = candidates, candidates.space, top
-        self._limit_bytes = limit_bytes
+        self._limit_bytes, self._within = limit_bytes, within
         bounds = candidates.bounds
         everything = np.ones(len(self._space), dtype=np.bool_)
         self._plans = np.flatnonzero(everything if among is None else among)
@@ -314,7 +330,7 @@ class _Search:
 
     def run(self, on_progress: Callable[[Progress], None] | None) -> PlanSearch:
         """Take plans to their next tiers until the fastest are known."""
-        while len(self._found) < self._top and self._heap:
+        while len(self._found) < self._top and self._heap and not self._is_close:
             batch = self._next_batch(self._candidates.at_a_time)
             tiers = [Tier(entry.tier + 1) for entry in batch]
             wanted = [(entry.plan, tier) for entry, tier in zip(batch, tiers, strict=True)]
@@ -325,7 +341,24 @@ class _Search:
                     on_progress(self._progress())
         return self._result()
 
+    @property
+    def _gap_share(self) -> float:
+        """How much shorter than the fastest known step any other can be at most, as a share."""
+        open_s = (entry.step_s for entry in self._heap if entry.tier is not Tier.SIMULATION)
+        least_s = min(open_s, default=inf)
+        return 1.0 if self._best_s == inf else max(0.0, 1 - least_s / self._best_s)
+
+    @property
+    def _is_close(self) -> bool:
+        """Whether what is known is enough for who does not ask for the fastest plan."""
+        return self._within > 0 and self._best_s < inf and self._gap_share <= self._within
+
     def _result(self) -> PlanSearch:
+        gap_share = self._gap_share if len(self._found) < self._top else 0.0
+        if self._is_close:
+            known = [entry for entry in self._heap if entry.tier is Tier.SIMULATION]
+            self._found += heapq.nsmallest(self._top - len(self._found), known)
+            self._heap = [entry for entry in self._heap if entry not in self._found]
         left = [entry.tier for entry in self._heap]
         space, choices = self._space, tuple(self._choice(entry) for entry in self._found)
         smallest = None
@@ -345,12 +378,19 @@ class _Search:
                 slower_simulation=left.count(Tier.SIMULATION),
             ),
             smallest=smallest,
+            gap_share=gap_share if choices else 0.0,
         )
 
     def _next_batch(self, size: int) -> list[_Entry]:
         """The most promising plans that are not fully known; those that are known are found."""
         batch: list[_Entry] = []
         kept: list[_Entry] = []
+        replayed = [entry for entry in self._heap if entry.tier is Tier.REPLAY]
+        if self._within and self._best_s == inf and replayed:
+            # An answer that holds for now comes before a proof.
+            batch.append(min(replayed))
+            self._heap.remove(batch[0])
+            heapq.heapify(self._heap)
         while self._heap and len(batch) < size and len(self._found) < self._top:
             entry = heapq.heappop(self._heap)
             if entry.tier is not Tier.SIMULATION:
@@ -383,7 +423,9 @@ class _Search:
             for entry in self._heap
         )
         counts = self._counts
-        return Progress(counts[Tier.REPLAY], counts[Tier.SIMULATION], still_open, self._best_s)
+        return Progress(
+            counts[Tier.REPLAY], counts[Tier.SIMULATION], still_open, self._best_s, self._gap_share
+        )
 
     def _choice(self, entry: _Entry) -> PlanChoice:
         trial = self._simulated[entry.plan]
@@ -411,60 +453,3 @@ def _try(job: Job, tier: Tier) -> _Trial:
     has_room = step.host is None or step.host.fits
     peak_bytes = step.peak_device_bytes if has_room else inf
     return _Trial(step.step_time_s, peak_bytes, step.fits_probability, step.breakdown_s)
-
-
-BATCH, GPUS = "batch.global", "cluster.gpus"
-
-
-def merged_searches(
-    searches: Sequence[tuple[Mapping[str, Any], PlanSearch]], top: int
-) -> PlanSearch:
-    """One ranking of searches that differ in their global batch, their number of GPUs, or both.
-
-    Args:
-        searches: Each with what it changes of the job: ``{"batch.global": 256}``.
-        top: Plans of each number of GPUs.
-
-    Returns:
-        The plans with the least time per sequence, first; their changes name batch and GPUs.
-    """
-    ranked = sorted(
-        (
-            (
-                choice.step_time_s / changes.get(BATCH, 1),
-                replace(choice, changes={**changes, **choice.changes}),
-            )
-            for changes, search in searches
-            for choice in search.choices
-        ),
-        key=lambda pair: pair[0],
-    )
-    kept: list[PlanChoice] = []
-    taken: Counter[Any] = Counter()
-    for _, choice in ranked:
-        gpus = choice.changes.get(GPUS)
-        if taken[gpus] < top:
-            kept.append(choice)
-        taken[gpus] += 1
-    parts = [search for _, search in searches]
-    smallest = next(
-        ({**changes, **s.smallest} for changes, s in searches if s.smallest is not None), None
-    )
-    return PlanSearch(
-        choices=tuple(kept),
-        plans=sum(part.plans for part in parts),
-        replayed=sum(part.replayed for part in parts),
-        simulated=sum(part.simulated for part in parts),
-        pruned=_sum([part.pruned for part in parts]),
-        smallest=None if ranked else smallest,
-    )
-
-
-def _sum(parts: list[Pruned]) -> Pruned:
-    refused = sum((Counter(part.refused) for part in parts), Counter())
-    counts = {
-        field.name: sum(getattr(part, field.name) for part in parts)
-        for field in fields(Pruned)
-        if field.name != "refused"
-    }
-    return Pruned(refused=dict(refused.most_common()), **counts)

@@ -65,6 +65,12 @@ def test_nemo_before_flash_attention_ran_a_fused_softmax():
     assert "attention" not in stack_facts("NeMo", "23.11")
 
 
+def test_a_compiler_has_the_loss_of_models_that_compute_it_in_forward():
+    said = "PyTorch 2.4.1, torch.compile"
+    assert stack_facts("torch ddp nanogpt-speedrun", said)["cross_entropy"] == "compiled"
+    assert stack_facts("torch ddp", said).get("cross_entropy") is None
+
+
 def test_a_compiled_model_has_fused_kernels_and_one_that_is_not_has_none_of_its_own():
     compiled = stack_facts("FSDP2", "PyTorch 2.6", "torch.compile; sac")
     assert compiled["fused_rmsnorm"] is compiled["fused_elementwise"] is True

@@ -49,8 +49,17 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     if base in ("torch-fsdp", *_around_torch()) and re.search(
         shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
     ):
-        return {"base": base, **_foreign_fsdp(base, said), **shipped_facts(_FILE)["compiled_model"]}
+        return {"base": base, **_foreign_fsdp(base, said), **_compiled_model(said)}
     return {"base": base, **_foreign_fsdp(base, said)}
+
+
+def _compiled_model(said: str) -> dict[str, Any]:
+    """What a compiler of a whole model changes."""
+    has_loss = re.search(shipped_facts(_FILE)["loss_in_model"], said)
+    return {
+        **shipped_facts(_FILE)["compiled_model"],
+        **({"cross_entropy": "compiled"} if has_loss else {}),
+    }
 
 
 def launcher_facts(framework: str, version: str) -> Mapping[str, Any]:

@@ -261,3 +261,24 @@ def test_an_eager_residual_is_one_addition():
     residual = memory_bound(layer, "mlp_residual")
     assert residual.forward_bytes == moved_bytes(lambda: branch + stream)
     assert residual.kernels == 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_norm_written_out_moves_what_torch_counts(precision: str):
+    model, plan = small_model(hidden=4096), Plan(stack="torch", precision=precision)
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 64))
+    norm, results = memory_bound(layer, "mlp_norm"), []
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+    stream = torch.randn(64, 4096, dtype=dtype, requires_grad=True)
+    weight = torch.ones(4096, dtype=dtype, requires_grad=True)
+
+    def forward() -> None:
+        full = stream.to(torch.float32)
+        scale = torch.rsqrt(full.pow(2).mean(-1, keepdim=True) + 1e-6)
+        results.append(weight * (full * scale).to(dtype))
+
+    assert norm.forward_bytes == pytest.approx(moved_bytes(forward), rel=0.01)
+    (result,) = results
+    gradient = torch.randn_like(result)
+    backward = moved_bytes(lambda: result.backward(gradient))
+    assert norm.backward_bytes == pytest.approx(backward, rel=0.01)

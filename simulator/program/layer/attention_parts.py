@@ -216,7 +216,9 @@ def _repeat_latents(block: Block) -> None:
 def _latent_norm(block: Block, name: str, width: int) -> None:
     """A norm over a latent; its input and output are kept with the latent."""
     row = block.shape.tokens * width * block.shape.element_bytes
-    forward, backward, kernels = norm_traffic(row, fused=block.stack.fused_rmsnorm)
+    forward, backward, kernels = norm_traffic(
+        row, block.shape.element_bytes, fused=block.stack.fused_rmsnorm
+    )
     block.memory_bound(name, forward, backward, Region.SEQUENCE, kernels)
 
 
@@ -246,7 +248,7 @@ def _query_key_norm(block: Block) -> None:
     model, shape, fused = block.model, block.shape, block.stack.fused_rmsnorm
     rows = shape.tokens * (model.heads + model.kv_heads)
     forward, backward, kernels = norm_traffic(
-        rows * model.head_dim * shape.element_bytes, fused=fused
+        rows * model.head_dim * shape.element_bytes, shape.element_bytes, fused=fused
     )
     block.save_norm("query_key_norm", rows, model.head_dim, Region.TENSOR, fused)
     block.memory_bound("query_key_norm", forward, backward, Region.TENSOR, 2 * kernels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
 from simulator.described.model import Model
@@ -31,9 +32,14 @@ MASK_BYTES = 1
 _FULL_BYTES = 4.0
 """An fp32 number."""
 
-_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS = 7.5, 7
-"""An RMS norm written out: cast up, square, mean, scale, cast down and weigh move 30 bytes
-per element where a fused kernel moves 4."""
+_EAGER_NORM_KERNELS = 7
+_EAGER_NORM_BYTES = MappingProxyType({2: (36.0, 92.0), 4: (28.0, 92.0)})
+"""Bytes per element that an RMS norm written out moves, by bytes of an element.
+
+Forward casts up, squares, takes the mean, scales, casts down and weighs. Backward also spreads the
+gradient of the mean, and takes the input to the power of one to multiply it.
+Source: torch, of transformers' LlamaRMSNorm (tests/program/test_eager_kernels_are_torchs.py).
+"""
 
 _EAGER_NORM_INPUT_BYTES = 4
 """An RMS norm written out keeps its input in fp32, and the normalised input cast down."""
@@ -195,7 +201,7 @@ class Block:
         model_width = self.model.hidden
         row = self.shape.tokens * model_width * self.shape.element_bytes
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
-        forward, backward, kernels = norm_traffic(row, fused=fused)
+        forward, backward, kernels = norm_traffic(row, self.shape.element_bytes, fused=fused)
         reduces_rows = fused and not self.stack.persistent_norms
         piece = MemoryBound(
             name, forward, backward, Region.SEQUENCE, kernels, reduces_rows,
@@ -318,13 +324,18 @@ class Block:
         )
 
 
-def norm_traffic(normed_bytes: float, *, fused: bool) -> tuple[float, float, int]:
+def norm_traffic(
+    normed_bytes: float, element_bytes: float, *, fused: bool
+) -> tuple[float, float, int]:
     """Bytes that a norm moves forward and backward [B], and its kernels per direction.
 
-    Read and write once forward; read input and gradient, write one, backward.
+    A fused one reads and writes once forward, and reads input and gradient and writes one backward.
     """
-    passes, kernels = (1.0, 1) if fused else (_EAGER_NORM_PASSES, _EAGER_NORM_KERNELS)
-    return 2 * normed_bytes * passes, 3 * normed_bytes * passes, kernels
+    if fused:
+        return 2 * normed_bytes, 3 * normed_bytes, 1
+    forward, backward = _EAGER_NORM_BYTES[element_bytes]
+    elements = normed_bytes / element_bytes
+    return forward * elements, backward * elements, _EAGER_NORM_KERNELS
 
 
 @dataclass(frozen=True, slots=True)

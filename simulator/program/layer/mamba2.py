@@ -124,7 +124,7 @@ def _add_scan(block: Block, ssm: StateSpace) -> None:
 
 def _add_gated_norm(block: Block, row_bytes: float) -> None:
     """The norm over y silu(z); ranks that share heads norm their own groups."""
-    forward, backward, kernels = norm_traffic(row_bytes, fused=True)
+    forward, backward, kernels = norm_traffic(row_bytes, block.shape.element_bytes, fused=True)
     block.memory_bound(
         "ssm_gated_norm",
         forward + _GATE_PASSES * row_bytes,

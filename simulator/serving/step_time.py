@@ -144,7 +144,8 @@ class StepTime:
         seconds += _SMALL_KERNELS * self._fits.small_kernel_s
         seconds += small_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
         message_bytes = 2.0 * own * model.hidden
-        seconds += 2 * all_reduce_s(self._fits.all_reduce, network, d.tp, message_bytes)
+        reduced_s = all_reduce_s(self._fits.all_reduce, network, d.tp, message_bytes)
+        seconds += 2 * self._fits.exchange_times * reduced_s
         if shape.has_experts:
             seconds += self._routed_s(stage)
         return seconds
@@ -181,7 +182,7 @@ class StepTime:
             bandwidth_bytes_per_s=self._bandwidth,
         )
         if d.attention_dp > 1:
-            seconds += self._dispatch_s(tokens, ranks)
+            seconds += self._fits.exchange_times * self._dispatch_s(tokens, ranks)
         return seconds
 
     def _dispatch_s(self, tokens: int, ranks: int) -> float:
@@ -214,7 +215,8 @@ class StepTime:
         head = Product(-(-model.vocab // d.tp), model.hidden, "bf16")
         seconds = d.pp * (self._product_s(head, own) + _SAMPLING_S)
         logits_bytes = 2.0 * own * model.vocab
-        seconds += d.pp * all_gather_s(self._profile.network, d.tp, logits_bytes)
+        gathered_s = all_gather_s(self._profile.network, d.tp, logits_bytes)
+        seconds += d.pp * self._fits.exchange_times * gathered_s
         passed_bytes = _SAMPLING_PASSES * 4.0 * own * model.vocab
         return seconds + d.pp * passed_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
 

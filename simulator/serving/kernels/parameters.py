@@ -97,6 +97,8 @@ class InSitu(Spec):
     decode: Ratio = 1.0
     """Of attention of single tokens, latent or not."""
     prefill: Ratio = 1.0
+    exchange: Ratio = 1.0
+    """Of exchanges between ranks."""
     found_with: tuple[str, ...] = ()
     """Sources whose measured runs told; each is predicted without it when it is left out."""
     source: Provenance
@@ -135,6 +137,8 @@ class KernelFits(NamedTuple):
     latent: LatentFit
     all_reduce: ExchangeFit
     small_kernel_s: float
+    exchange_times: float = 1.0
+    """Times that exchanges take as long as alone."""
 
 
 _Fit = TypeVar("_Fit", ProductFit, ExpertFit, DecodeFit, PrefillFit, LatentFit)
@@ -252,6 +256,7 @@ def _in_situ(base: KernelFits, times: InSitu) -> KernelFits:
         latent=scaled(base.latent, times.decode),
         prefill=scaled(base.prefill, times.prefill),
         small_kernel_s=base.small_kernel_s * times.floor,
+        exchange_times=times.exchange,
     )
 
 

@@ -251,6 +251,8 @@ def run_command(words: list[str]) -> int:
 
 _NOT_RUN = frozenset({"studio", "mcp", "capture", "calibrate", "rent", "serve", "init", "plan"})
 """Commands that wait for somebody, run somebody's script, or search for long."""
+_POOLS = frozenset({"sweep", "validate"})
+"""Commands that share their work among processes, unless they are told one."""
 _WRITES = frozenset({"--out", "--plot", "--html", "--trace", "--dask", "--kept"})
 _LINES = (
     "run gpt2-1xa100 --json --set batch.seq_len=512",
@@ -277,6 +279,9 @@ def _read_line(path: Path) -> object:
         return None  # of a shell's making, not of ours
     if not words or words[0] in _NOT_RUN or {w.partition("=")[0] for w in words} & _WRITES:
         return None
+    line = " ".join(words).replace("=", " ")
+    if (words[0] in _POOLS or "--workers" in line) and "--workers 1 " not in f"{line} ":
+        return None  # it would start processes, which the limits here forbid
     return run_command([word for word in words if "\0" not in word])
 
 

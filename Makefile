@@ -6,12 +6,14 @@ BIN := $(VENV)/bin
 JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 MUTANTS_FLAGS ?= --count 200 --seed 1
+PYTHONS ?= $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name)))
+LOCKED := studio mcp dask parquet chakra
 N ?= 1000000
 SEED ?= 1
 SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test explore fuzz lint types golden mutants generated schedules network memory strategies tensor-parallel \
+.PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
   collectives looks planning serving-report importers captures advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
@@ -37,6 +39,21 @@ lint: $(VENV)/.dev  ## style of the code
 
 types: $(VENV)/.dev  ## static types
 	$(BIN)/mypy
+
+lock: $(VENV)/.python  ## requirements.lock: what users install, each library with its version and hashes
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml $(LOCKED:%=--extra %) --universal --generate-hashes \
+	  --python-version 3.11 --no-header --no-annotate --quiet --output-file requirements.lock
+
+audit: $(VENV)/.python  ## known holes of the libraries in requirements.lock; asks pypi.org
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --disable-pip --require-hashes -r requirements.lock
+
+versions:  ## reports/versions.md: the golden jobs on every Python that is here
+	for name in $(PYTHONS); do $$name -m venv build/$$name && build/$$name/bin/pip install --quiet .; done
+	build/$(firstword $(PYTHONS))/bin/python -m tests.golden.versions \
+	  $(PYTHONS:%=build/%/bin/python) > build/versions.md
+	mv build/versions.md reports/versions.md
 
 coverage: $(VENV)/.dev  ## tests, and the lines that they never reach
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=term-missing:skip-covered

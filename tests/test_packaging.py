@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 
@@ -52,6 +55,25 @@ def test_the_source_archive_holds_no_makers_of_reports(tmp_path):
         folders = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert {"simulator", "hardware_profiles", "workloads"} <= folders
     assert "reports" not in folders
+
+
+def test_what_users_install_stands_in_the_lock_with_its_hashes():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.search(r"^LOCKED := (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+    wanted = [*project["dependencies"]]
+    wanted += [
+        line for name in extras[1].split() for line in project["optional-dependencies"][name]
+    ]
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    entries = re.split(r"\n(?=\S)", lock.strip())
+    locked = {}
+    for entry in entries:
+        assert "--hash=sha256:" in entry, entry
+        name, version = re.match(r"([\w.-]+)==([\w.]+)", entry).groups()
+        locked.setdefault(name.lower(), []).append(Version(version))
+    for requirement in map(Requirement, wanted):
+        versions = locked.get(requirement.name.lower(), [])
+        assert any(map(requirement.specifier.contains, versions)), requirement
 
 
 def test_every_maker_that_make_calls_can_be_run():

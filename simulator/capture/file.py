@@ -126,8 +126,11 @@ def _damaged(path: str | Path, rule: str) -> InputError:
 
 
 def _read(archive: zipfile.ZipFile, path: str) -> Capture:
-    if sum(info.file_size for info in archive.infolist()) > _MOST_BYTES:
+    stored = archive.infolist()
+    if sum(info.file_size for info in stored) > _MOST_BYTES:
         raise _damaged(path, f"is larger than {_MOST_BYTES} bytes when unpacked")
+    if sum(info.compress_size for info in stored) > Path(path).stat().st_size:
+        raise _damaged(path, "is damaged: its parts are larger than it is")
     header = json.loads(archive.read(HEADER))
     if header["format"] != "clustersim-capture" or header["version"] != VERSION:
         rule = f"has version {header['version']} of the format; this program reads {VERSION}"

@@ -7,6 +7,7 @@ workers, end the work with a sentence: what is finished is for the caller to kee
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor
@@ -24,6 +25,7 @@ from simulator.version import __version__
 if TYPE_CHECKING:
     from distributed import Client, Security
 
+_LOGGERS = ("distributed", "tornado")
 _TIMEOUT_S = 10
 _LOOK_EVERY_S = 2.0
 _WITHOUT_WORKERS_S = 60.0
@@ -54,6 +56,7 @@ def dask_executor(address: str, security: Path | None = None) -> Iterator[Execut
             versions; or, from the body, the scheduler or all workers are lost.
     """
     require("distributed", "runs work on Dask clusters")
+    _silence_loggers()
     client = _connected(address, None if security is None else _read_security(security, address))
     with client:
         _check_workers(client, address)
@@ -65,6 +68,15 @@ def dask_executor(address: str, security: Path | None = None) -> Iterator[Execut
             raise watch.loss(address) from error
         finally:
             watch.end()
+
+
+def _silence_loggers() -> None:
+    """Nothing of what is said here in a sentence is shown as a traceback before it."""
+    import distributed  # noqa: F401 - makes its loggers
+
+    for name in logging.root.manager.loggerDict:
+        if name.startswith(_LOGGERS):
+            logging.getLogger(name).disabled = True
 
 
 def _connected(address: str, security: Security | None) -> Client:
@@ -159,10 +171,15 @@ def _installed_versions() -> dict[str, str]:
 
 
 def _check_workers(client: Client, address: str) -> None:
+    from distributed.comm import CommClosedError
+
     run: Any = client.run
     wanted = _installed_versions()
     try:
         found: dict[str, dict[str, str]] = run(_installed_versions)
+    except CommClosedError as error:
+        rule, hint = "lost its scheduler", _WAY_ON.format("it is there again")
+        raise InputError.single("--dask", rule, address, hint) from error
     except Exception as error:
         rule = f"has workers that cannot load clustersim: {error}"
         hint = "install clustersim on the workers"

@@ -83,7 +83,11 @@ def read_cells(text: str, file: str = "") -> list[list[Cell]]:
     """
     rows: list[list[Cell]] = []
     faults: list[Fault] = []
-    for row, entries in enumerate(csv.reader(io.StringIO(text)), start=1):
+    try:
+        table = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise InputError.single("", f"is no CSV: {error}", file=file) from error
+    for row, entries in enumerate(table, start=1):
         rows.append([])
         for column, entry in enumerate(entries, start=1):
             slots = _parse(entry.strip())

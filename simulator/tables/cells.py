@@ -150,25 +150,38 @@ def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
     Raises:
         InputError: The file cannot be read, lacks a column, or has no rows.
     """
-    wanted = f"give a CSV with the columns {', '.join(columns)}"
-    text = read_text(Path(path), wanted, max_bytes=_MAX_TABLE_BYTES)
+    text = read_text(Path(path), _wanted(columns), max_bytes=_MAX_TABLE_BYTES)
+    return rows_of(text, columns, str(path))
+
+
+def _wanted(columns: Sequence[str]) -> str:
+    return f"give a CSV with the columns {', '.join(columns)}"
+
+
+def rows_of(text: str, columns: Sequence[str], file: str) -> list[Row]:
+    """The same of a text that was read from ``file``.
+
+    Raises:
+        InputError: It is no table, lacks a column, or has no rows.
+    """
+    wanted = _wanted(columns)
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        rows = [_row(row, reader.line_num, str(path)) for row in reader]
+        rows = [_row(row, reader.line_num, file) for row in reader]
     except csv.Error as error:
         rule = f"is not CSV: {error} (line {reader.line_num})"
-        raise InputError.single("", rule, hint=wanted, file=str(path)) from error
+        raise InputError.single("", rule, hint=wanted, file=file) from error
     names = list(reader.fieldnames or ())
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
         rule = f"has the column {twice[0]} twice"
-        raise InputError.single("", rule, hint="remove one of them", file=str(path))
+        raise InputError.single("", rule, hint="remove one of them", file=file)
     missing = [name for name in columns if name not in names]
     if missing:
         rule = f"lacks the columns {', '.join(missing)}"
-        raise InputError.single("", rule, hint=wanted, file=str(path))
+        raise InputError.single("", rule, hint=wanted, file=file)
     if not rows:
-        raise InputError.single("", "has no rows", hint=wanted, file=str(path))
+        raise InputError.single("", "has no rows", hint=wanted, file=file)
     return rows
 
 

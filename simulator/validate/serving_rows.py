@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 import zlib
@@ -22,6 +20,7 @@ from simulator.serving.described import (
     Speculation,
     Workload,
 )
+from simulator.tables.cells import rows_of
 from simulator.validate.serving_commands import (
     Command,
     ServingFacts,
@@ -125,6 +124,9 @@ class ServingRow:
         return default if value is None else int(value)
 
 
+_COLUMNS = ("id", "engine", "model", "gpu", "gpus", "scenario", "isl", "osl")
+
+
 def read_serving_rows(path: Path) -> list[ServingRow]:
     """The rows of a table with the columns of serving_open.csv, plain or gzipped.
 
@@ -141,13 +143,9 @@ def read_serving_rows(path: Path) -> list[ServingRow]:
         raise InputError.single("", "cannot be read", hint=str(error), file=str(path)) from error
     if len(content) > _MOST_BYTES:
         raise InputError.single("", f"has more than {_MOST_BYTES:,} bytes", file=str(path))
-    reader = csv.DictReader(io.StringIO(text))
-    wanted = {"id", "engine", "model", "gpu", "gpus", "scenario", "isl", "osl"}
-    missing = wanted - set(reader.fieldnames or ())
-    if missing:
-        raise InputError.single("", f"has no column {', '.join(sorted(missing))}", file=str(path))
+    rows = rows_of(text, _COLUMNS, str(path))
     facts = ServingFacts(facts_file_of(path))
-    return [_row(cells, facts) for cells in reader]
+    return [_row(cells, facts) for cells in rows]
 
 
 def _row(cells: Mapping[str, str], facts: ServingFacts) -> ServingRow:

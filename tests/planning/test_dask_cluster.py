@@ -259,5 +259,8 @@ def test_an_address_where_nobody_answers_is_the_users_to_mend(monkeypatch):
 
 def test_dask_that_is_not_installed_is_said_with_the_way_out(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match="is not installed; install it: pip install"), dask_executor("tcp://host:1"):
+    with (
+        pytest.raises(InputError, match="is not installed; install it: pip install"),
+        dask_executor("tcp://host:1"),
+    ):
         pass

@@ -104,3 +104,7 @@ def test_a_written_order_runs_with_its_own_sizes_only(sizes, path):
     with pytest.raises(UnsupportedError) as caught:
         read.check(*sizes)
     assert [fault.path for fault in caught.value.faults] == [path]
+
+
+def test_a_cell_that_csv_does_not_read_is_a_fault_of_the_file():
+    assert "is no CSV: field larger" in faults_of("0" * 131_073)[""]

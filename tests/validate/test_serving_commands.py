@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.described.load import load_model, load_profile
+from simulator.errors import InputError
 from simulator.validate.serving import predicted
 from simulator.validate.serving_commands import ServingFacts, facts_file_of, tuned_limits
 from simulator.validate.serving_rows import read_serving_rows
@@ -76,3 +77,11 @@ def test_facts_that_errors_told_are_left_out_with_their_source():
 def test_a_table_without_a_file_of_facts_is_predicted_from_its_rows_alone(tmp_path):
     assert facts_file_of(tmp_path / "rows.csv.gz") is None
     assert not ServingFacts(None).command({"source": "InferenceX"}).set
+
+
+def test_an_unclosed_quote_in_a_table_of_serving_swallows_no_row(tmp_path):
+    head = "id,engine,model,gpu,gpus,scenario,isl,osl\n"
+    table = tmp_path / "rows.csv"
+    table.write_text(head + 'a,"vllm,m,H100,1,offline,1,1\nb,vllm,m,H100,1,offline,1,1\n')
+    with pytest.raises(InputError, match=r"is not CSV|line break in the cell"):
+        read_serving_rows(table)

@@ -342,7 +342,9 @@ class StageCosts:
 
     def _step(self, time: PassTime, exposed: float, kernels: int, exchanges: int) -> Step:
         """A pass, or a piece of one, as the host launches it."""
-        device_s = sum(part.seconds * _exposed_share(part, exposed) for part in time.parts)
+        device_s = 0.0
+        for part in time.parts:  # sum() rounds otherwise from Python 3.12 on
+            device_s += part.seconds * _exposed_share(part, exposed)
         host_s = kernels * self.host_s_per_kernel + exchanges * self._host_s_per_exchange
         return Step(device_s, host_s, kernels + exchanges)
 

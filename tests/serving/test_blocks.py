@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.request import Request
+from tests.serving.workloads import scheduler_of
 
 
 def shared(number, prompt, prefix):
@@ -73,3 +74,22 @@ def test_nothing_is_found_where_prefixes_are_not_kept():
     cache.grow(first, 8)
     cache.name_full(first, 8)
     assert list(cache.found(shared(1, 12, 8))) == []
+
+
+def test_the_block_that_an_answer_fills_as_it_ends_is_taken_after_those_that_were_free():
+    """At the end nothing is under way, so the block has its name (vLLM 0.33.0, AsyncScheduler)."""
+    scheduler = scheduler_of(
+        "vllm-v1", blocks=8, block_tokens=4, keeps_prefixes=True, plans_ahead=True
+    )
+    # Keys and values of 5 + 4 - 1 tokens fill two blocks of four.
+    first = Request(0, 0.0, 5, 4)
+    scheduler.arrive(first)
+    held = set()
+    while (batch := scheduler.schedule()) is not None:
+        held |= set(first.blocks)
+        scheduler.complete(batch, 1.0)
+    later = Request(1, 0.0, 24, 1)
+    scheduler.arrive(later)
+    scheduler.schedule()
+    assert len(held) == 2
+    assert not held & set(later.blocks)

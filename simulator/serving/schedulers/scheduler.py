@@ -276,6 +276,9 @@ class Scheduler(ABC):
     def _release(self, request: Request) -> None:
         """Forget a request that is done."""
         if request in self.running:
+            # None of its tokens is under way any more, so the last full block is known, too.
+            # Source: vLLM 0.33.0, AsyncScheduler._update_request_with_output, cache_blocks.
+            request.named_tokens = request.computed
             self._give_back(request)
 
     def _give_back(self, request: Request) -> None:

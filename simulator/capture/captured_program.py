@@ -2,7 +2,8 @@
 
 One class of ranks for each captured rank, in the blocks of :mod:`.merged_operations`. Both ends
 of a transfer are one operation: the k-th of a pair on one rank meets the k-th on the other. Kernels
-wait for the host, which launches them one after another.
+wait for the host, which launches them one after another and takes for each what Python, autograd
+and DTensors do around it (``facts/host_work.yaml``).
 
 Ignores: that streams beside the compute stream may overtake each other, and that the host waits
 where the code reads a value back.
@@ -25,6 +26,7 @@ from simulator.capture.rescale import Scale
 from simulator.capture.table import Capture, Exchange, Phase, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.errors import InputError
+from simulator.facts import host_launches
 from simulator.program.ir import Category, Kind, Operation, Part, Program, RankClass, Stream, Work
 
 _PHASES: Mapping[Phase, tuple[Kind, Category]] = MappingProxyType(
@@ -36,6 +38,8 @@ _PHASES: Mapping[Phase, tuple[Kind, Category]] = MappingProxyType(
         Phase.OTHER: (Kind.FORWARD, Category.FORWARD),
     }
 )
+_OF_DTENSORS = "_c10d_functional"
+"""Namespace of the exchanges that DTensors issue."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,11 @@ class _Rank:
 
     def _add_launch(self, program: Program, block: Block) -> int:
         """The host launches what is left of the block before, and the first of this one."""
-        seconds = (self._pending + 1) * self._launch_s
+        first = self._table.calls[self._table.call[block.members[0]]].name
+        operator_s = self._launch_s * host_launches("operator")
+        of_dtensors = first.startswith(_OF_DTENSORS)
+        first_s = self._launch_s * host_launches("dtensor_exchange") if of_dtensors else operator_s
+        seconds = self._pending * operator_s + first_s
         self._pending = len(block.members) - 1
         work = self._works.get(("launch", seconds))
         if work is None:

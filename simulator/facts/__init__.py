@@ -4,6 +4,7 @@ stacks/       what each training framework does when it is left to its defaults
 networks/     how many parameters each network of transformers has, part by part, as formulas
 importers/    what the options of each framework's files mean and cost
 step_errors   how far predicted steps are off where nothing was tuned; written by make bands
+host_work     what plain torch's host does for an operator
 *.yaml        families of Hugging Face, names in measured tables, names that others use
 
 Evidence is one of ``documentation`` (code or a page of that release), ``measurement of its own``,
@@ -39,3 +40,8 @@ def shipped_facts(name: str) -> Any:
 def fact_files(folder: str) -> tuple[str, ...]:
     """Names of the files in a folder of facts, sorted."""
     return tuple(sorted(path.stem for path in (FOLDER / folder).glob("*.yaml")))
+
+
+def host_launches(name: str) -> float:
+    """Host time of something that plain torch issues (``host_work.yaml``), in bare launches."""
+    return float(shipped_facts("host_work")[name]["value"])

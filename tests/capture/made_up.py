@@ -52,9 +52,11 @@ class Step:
         self.calls.append(call)
         return self._add(0, phase, -1, after)
 
-    def exchange(self, exchange: Exchange, *, stream: int = 1, after: Sequence[int] = ()) -> int:
+    def exchange(
+        self, exchange: Exchange, *, stream: int = 1, after: Sequence[int] = (), name: str = "c10d"
+    ) -> int:
         """Add an exchange on a stream."""
-        self.calls.append(Call("c10d", (), (), (), 0, 0, 0))
+        self.calls.append(Call(name, (), (), (), 0, 0, 0))
         self.exchanges.append(exchange)
         return self._add(stream, Phase.FORWARD, len(self.exchanges) - 1, after)
 

@@ -13,12 +13,13 @@ from simulator.cost.gemm import gemm_s
 from simulator.cost.rates import memory_bound_s
 from simulator.described.load import load_profile
 from simulator.errors import InputError
+from simulator.facts import host_launches
 from simulator.program.ir import Category, Owner
 from tests.capture.made_up import GEMM, Step, capture_of
 
 PROFILE = load_profile("h100-sxm-80gb")
 GEMM_S = gemm_s(PROFILE, 4096, 4096, 4096)
-LAUNCH_S = PROFILE.kernels.launch_s
+LAUNCH_S = PROFILE.kernels.launch_s * host_launches("operator")
 REDUCE = Exchange("all_reduce", 0, 1 << 24, "dp", -1, False)
 REDUCE_S = collective_cost(CollectiveKind.ALL_REDUCE, 1 << 24, Group(8, 8), PROFILE.network).seconds
 
@@ -53,6 +54,16 @@ def test_a_collective_that_is_waited_for_at_once_is_exposed():
     result = simulate_capture(capture_of(step), PROFILE, engine="replay")
     assert result.exposed_comm_s[Category.DATA_PARALLEL] == pytest.approx(REDUCE_S)
     assert result.step_time_s == pytest.approx(LAUNCH_S + 2 * GEMM_S + REDUCE_S)
+
+
+def test_an_exchange_between_dtensors_waits_for_what_python_does_around_it():
+    step = Step()
+    first = step.kernel()
+    reduced = step.exchange(REDUCE, after=[first], name="_c10d_functional.all_reduce")
+    step.kernel(after=[reduced])
+    result = simulate_capture(capture_of(step), PROFILE, engine="replay")
+    host_s = LAUNCH_S + PROFILE.kernels.launch_s * host_launches("dtensor_exchange")
+    assert result.step_time_s == pytest.approx(host_s + REDUCE_S + GEMM_S)
 
 
 def test_a_collective_beside_kernels_is_hidden():

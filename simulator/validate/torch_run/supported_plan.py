@@ -21,6 +21,7 @@ from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.described.plan.stack import STACKS
 from simulator.errors import Fault, UnsupportedError
+from simulator.facts import host_launches
 from simulator.ranks.world import FP8_CAPABILITY, World
 from simulator.schedule import SCHEDULES as SCHEDULE_INFOS
 
@@ -28,12 +29,6 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
     {info.name: info.torch_name for info in SCHEDULE_INFOS.values() if info.torch_name}
 )
 """Torch's name of every schedule that it has (``torch.distributed.pipelining.schedules``)."""
-
-_DTENSOR_LAUNCHES = 280
-"""Bare launches that the host could do in the time of one exchange of ``parallelize_module``,
-whose modules pass DTensors: two tiny products, one cut by columns and one by rows, forward and
-backward, against the same without, per exchange; no bytes moved (``fake`` process group).
-Measured on torch 2.13 on a processor: 166 to 287, median of 5 runs 279."""
 
 _SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
@@ -145,7 +140,7 @@ def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
         for name in type(given).model_fields
     } | {
         "fused_rmsnorm": has_fused_norm,
-        "host_work_per_exchange": _DTENSOR_LAUNCHES if job.plan.tp > 1 else None,
+        "host_work_per_exchange": host_launches("dtensor_exchange") if job.plan.tp > 1 else None,
         "keeps_half_weights": given.keeps_half_weights if whole else not given.keeps_master_weights,
     }
 

@@ -7,6 +7,8 @@ import pytest
 from simulator.described.plan.plan import Plan
 from simulator.program.layer.block import microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.losses import LOSSES
+from simulator.program.layer.model_ends import embedding_layer
 from simulator.program.layer.pieces import Layer, MemoryBound
 from tests.jobs import small_model
 
@@ -282,3 +284,31 @@ def test_a_norm_written_out_moves_what_torch_counts(precision: str):
     gradient = torch.randn_like(result)
     backward = moved_bytes(lambda: result.backward(gradient))
     assert norm.backward_bytes == pytest.approx(backward, rel=0.01)
+def test_an_eager_loss_reads_its_rows_three_times_and_its_gradients_twice():
+    """Beyond what torch counts, where every operator reads what it is given once.
+
+    Of the log-probabilities the loss reads one number per row.
+    """
+    logits = torch.randn(TOKENS, 1000, dtype=torch.bfloat16, requires_grad=True)
+    labels, results = torch.arange(TOKENS), []
+    copy_bytes, kernel = 4 * logits.numel(), LOSSES["eager"]
+
+    def forward() -> None:
+        results.append(torch.nn.functional.cross_entropy(logits.float(), labels))
+
+    small = {"rel": 1e-3}
+    counted = moved_bytes(forward) + (2 - 1) * copy_bytes
+    assert kernel.forward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **small)
+    (loss,) = results
+    counted = moved_bytes(loss.backward) + (1 - 1) * copy_bytes
+    assert kernel.backward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **small)
+
+
+def test_the_gradient_of_an_embedding_is_as_large_as_its_table():
+    model, plan = small_model(), Plan(stack="torch")
+    layer = embedding_layer(model, plan, microbatch_shape(plan, 1, TOKENS), model.vocab)
+    table = torch.randn(model.vocab, model.hidden, dtype=torch.bfloat16, requires_grad=True)
+    torch.nn.functional.embedding(torch.arange(TOKENS), table).sum().backward()
+    zeros = memory_bound(layer, "embedding_zeros")
+    assert zeros.backward_bytes == size_bytes(table.grad)
+    assert not zeros.forward_bytes

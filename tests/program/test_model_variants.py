@@ -20,7 +20,10 @@ def layers_of(**fields):
     model, plan = small_model(**fields), Plan()
     shape = microbatch_shape(plan, 1, 16)
     layer = model_layer(model, layer_kinds(model)[0], plan, shape)
-    ends = embedding_layer(model, plan, shape), head_layer(model, plan, shape, model.vocab)
+    ends = (
+        embedding_layer(model, plan, shape, model.vocab),
+        head_layer(model, plan, shape, model.vocab),
+    )
     return layer, *ends
 
 

@@ -173,7 +173,7 @@ def test_the_embedding_adds_up_its_rows_and_the_head_spreads_its_input(sequence_
     embedding, head, loss = (
         tensor_parallel(each, 4, sequence_parallel=sequence_parallel, element_bytes=2.0)
         for each in (
-            embedding_layer(model, Plan(), shape()),
+            embedding_layer(model, Plan(), shape(), model.vocab),
             head_layer(model, Plan(tp=4), shape(), 1024),
             loss_layer(model, Plan(tp=4), shape(), 1024),
         )

@@ -3,8 +3,11 @@
 The kinds are those of :data:`simulator.described.plan.stack.CrossEntropy`. Everything is counted in
 copies of the logits, in the format of activations and in fp32.
 
-Ignores: what Liger and cut cross-entropy hold of a part of the logits beside that part.
-Source: Megatron-LM's and PyTorch's ``cross_entropy``; Megatron-Core,
+Ignores: what Liger and cut cross-entropy hold of a part of the logits beside that part, and that
+torch reads rows below 48 KiB once only.
+Source: Megatron-LM's ``cross_entropy``; PyTorch's, with ``cunn_SoftMaxForward`` and ``Backward`` of
+``SoftMax.cu`` and ``nll_loss_backward_out_cuda_template`` of ``Loss.cu``, and
+``torch.distributed.tensor.parallel.loss``; Megatron-Core,
 ``fusions/fused_cross_entropy.py``; torchtune, ``modules/loss/ce_chunked_output_loss.py``;
 transformers 4.45, ``modeling_llama.py``, and 4.46, ``ForCausalLMLoss`` of ``loss/loss_utils.py``;
 Liger-Kernel, ``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
@@ -56,8 +59,8 @@ class LossKernel:
         kept: What stays from forward to backward.
         passing: Held while forward runs.
         working: Held while backward runs; empty where nothing is said.
-        divided_working: The same where tensor-parallel ranks divide the vocabulary.
         has_logits: Whether there are ever all logits.
+        divided: The kernel where tensor-parallel ranks divide the vocabulary, if it is another.
     """
 
     forward: Copies
@@ -66,12 +69,22 @@ class LossKernel:
     kept: Copies = _NOTHING
     passing: tuple[Copies, ...] = ()
     working: tuple[Copies, ...] = ()
-    divided_working: tuple[Copies, ...] = ()
     has_logits: bool = True
+    divided: LossKernel | None = None
 
 
 # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
 _WRITTEN_OUT = LossKernel(forward=Copies(1, 7), backward=Copies(1, 3), kernels=8, kept=_ONE_FULL)
+# Cast, maximum, subtract, exponentials, sum, subtract; backward fills zeros, which it adds the
+# exponentials of the log-probabilities to, scales and casts.
+_OF_DTENSORS = LossKernel(
+    forward=Copies(1, 9),
+    backward=Copies(1, 9),
+    kernels=8,
+    kept=_ONE_FULL,
+    passing=(_ONE_HALF, _ONE_FULL),
+    working=(_ONE_FULL,) * 3,
+)
 # Maximum, exponentials with their sum, and the gradient.
 _ONE_KERNEL = LossKernel(forward=Copies(3), backward=Copies(2), kernels=3, kept=_ONE_HALF)
 # A part of them is read for the sums and overwritten.
@@ -88,20 +101,20 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "copied": replace(
             _WRITTEN_OUT, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL), working=(_ONE_HALF,)
         ),
-        # In backward there are gradients of the log-probabilities and of the logits; where the
-        # vocabulary is cut, also probabilities (``torch.distributed.tensor.parallel.loss``).
-        "eager": replace(
-            _WRITTEN_OUT,
-            passing=(_ONE_HALF, _ONE_FULL),
-            working=(_ONE_FULL,) * 2,
-            divided_working=(_ONE_FULL,) * 3,
+        # Cast; a softmax that reads its rows for the maximum, the sum and the result. Backward fills
+        # zeros, reads these twice and the result once, writes the gradient and casts it.
+        "eager": LossKernel(
+            forward=Copies(1, 5), backward=Copies(1, 6), kernels=4, kept=_ONE_FULL,
+            passing=(_ONE_HALF, _ONE_FULL), working=(_ONE_FULL,) * 2, divided=_OF_DTENSORS,
         ),
         # 16-bit logits and their fp32 ones are there until the loss of a copy of these is.
         "eager-shifted": replace(
             _WRITTEN_OUT,
             passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL),
             working=(_ONE_FULL,) * 2,
-            divided_working=(_ONE_FULL,) * 3,
+            divided=replace(
+                _OF_DTENSORS, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL)
+            ),
         ),
         # Cast, copy, and the kernel's passes; backward puts the copy back and casts it.
         "shifted": LossKernel(

@@ -116,12 +116,20 @@ def _multi_token_module(model: Model, name: str) -> Iterator[ParameterTensor]:
         yield replace(tensor, name=f"{name}.{tensor.name}")
 
 
-def embedding_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
-    """Token lookup, projection, learned positions, norm and dropout, as the model has them."""
+def embedding_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
+    """Token lookup, projection, learned positions, norm and dropout, as the model has them.
+
+    The gradient of the table is filled with zeros before rows are added to it
+    (``embedding_dense_backward_cuda`` of PyTorch's ``Embedding.cu``).
+    """
     block = Block(model, plan, shape)
     row = shape.tokens * model.hidden * shape.element_bytes
     block.pieces.append(
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
+    )
+    width = model.embedding_dim or model.hidden
+    block.memory_bound(
+        "embedding_zeros", 0.0, padded_vocab * width * shape.element_bytes, Region.TENSOR
     )
     if model.embedding_dim:
         block.linear(
@@ -201,15 +209,20 @@ def _fuse_head(block: Block, vocab: int, matrix: str) -> None:
 def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
     """Cross-entropy as the plan computes it."""
     block, loss = Block(model, plan, shape), LOSSES[plan.loss_kernel]
+    if plan.divides_loss and loss.divided is not None:
+        loss = loss.divided
     size, region = partial(_copies_bytes, shape, padded_vocab), _logits_region(plan.stack)
     forward, backward = size(loss.forward), size(loss.backward)
     block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
     if not loss.has_logits:
         return block.layer()
-    block.save("logits", size(loss.kept), region)
+    kept, passing = loss.kept, loss.passing
+    if plan.pp > 1 and plan.stack.buffers_every_microbatch and not kept.half:
+        # The pipeline keeps what its last stage returns as it keeps what others send.
+        kept, passing = Copies(1, kept.full), tuple(each for each in passing if not each.half)
+    block.save("logits", size(kept), region)
     block.pieces += _loss_reductions(plan, shape)
-    working = loss.divided_working if plan.divides_loss else ()
-    block.work(tuple(map(size, loss.passing)), tuple(map(size, working or loss.working)), region)
+    block.work(tuple(map(size, passing)), tuple(map(size, loss.working)), region)
     return block.layer()
 
 

@@ -231,7 +231,7 @@ class UnitCosts:
         model, plan, shape = self.job.model, self.job.plan, self.shape
         match unit:
             case End.EMBEDDING:
-                return embedding_layer(model, plan, shape)
+                return embedding_layer(model, plan, shape, padded_vocab(self.job))
             case End.HEAD:
                 return head_layer(model, plan, shape, padded_vocab(self.job))
             case End.LOSS:

@@ -140,10 +140,11 @@ class Units:
     def pieces(self, run: Slice) -> tuple[Piece, ...]:
         """How the run of a virtual stage is cut, in order of the model.
 
-        Where gradients or weights exist only while they are used, the loss is a piece of its own,
-        without the head: it has no weights.
+        Where gradients or weights exist only while they are used, or gradients from their backward
+        on, the loss is a piece of its own, without the head: it has no weights.
         """
-        if self.job.choices.shards_gradients and run.has_loss:
+        choices = self.job.choices
+        if run.has_loss and (choices.shards_gradients or choices.frees_gradients):
             body = run._replace(has_loss=False)
             before = self.pieces(body) if _parts(body) else ()
             ahead = before[-1].ahead_numel if before else 0.0

@@ -56,7 +56,10 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     device = rank_class.device or device
     booked = _booked(timeline.program, index)
     time_s, changes = _changes(timeline, booked)
-    owner_bytes = _curves(len(time_s), changes, dict(rank_class.resident))
+    resident: dict[Owner, float] = {}
+    for owner, num_bytes in rank_class.resident:
+        resident[owner] = resident.get(owner, 0.0) + num_bytes
+    owner_bytes = _curves(len(time_s), changes, resident)
     preallocated = timeline.program.preallocated & owner_bytes.keys()
     buffers_bytes = {owner: float(owner_bytes[owner].max()) for owner in preallocated}
     for owner, num_bytes in buffers_bytes.items():

@@ -111,6 +111,16 @@ def test_working_memory_counts_only_while_backward_runs():
     assert memory.owner_bytes[Owner.TEMPORARIES][-1] == 0.0
 
 
+def test_buckets_of_gradients_and_buffers_of_transfers_are_there_together():
+    """DistributedDataParallel's buckets are as large as the gradients, 2 bytes each."""
+    plan = {"stack": {"base": "torch", "keeps_master_weights": False}, "zero": 0, "pp": 2}
+    result = run_step(small_job(gpus=4, **plan))
+    program = result.timeline.program
+    resident = [num for owner, num in program.classes[0].resident if owner is Owner.COMMUNICATION]
+    assert len(resident) == 2
+    assert min(result.memory[0].owner_bytes[Owner.COMMUNICATION]) >= sum(resident)
+
+
 def test_what_is_given_back_at_one_moment_makes_room_for_what_is_taken_then():
     program = Program((RankClass("stage 0", 0, 1, 0, ((Owner.WEIGHTS, 100.0),)),))
     for _ in range(2):

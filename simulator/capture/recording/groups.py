@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from simulator.capture.recording.absent_streams import replaced
 from simulator.capture.recording.record import Exchanged
 from simulator.capture.recording.recorder import Recorder
-from simulator.capture.table import FIRST_BESIDE
+from simulator.capture.table import FIRST_BESIDE, BlockOwner, Phase
 
 _KINDS = {
     "_allgather_base_": "all_gather",
@@ -86,6 +86,10 @@ class Groups:
         transfer, beside = _KINDS[name] == "send_recv", named.get("async_op", True)
         peer = -1
         if transfer:
+            for tensor in tensors:
+                block = recorder.block_of(tensor)
+                if name == "recv_" or (block is not None and block.phase is Phase.FORWARD):
+                    recorder.say_owner(tensor, BlockOwner.COMMUNICATION)
             peer = dist.get_global_rank(group, named["dst" if name == "send" else "src"])
         ranks = tuple(dist.get_process_group_ranks(group))
         exchanged = Exchanged(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -118,8 +119,11 @@ class Trainer:
         tokens, labels = self.tokens.clone(), self.labels.clone()
         inputs = (tokens,) if self.grid.stage == 0 else ()
         targets = {"target": labels} if self._holds_the_head() else {}
+        # Else torch keeps the logits of all microbatches until the step ends, and joins them.
+        options = signature(self.schedule.step).parameters
+        kept = {"return_outputs": False} if "return_outputs" in options else {}
         with self._cut([tokens, labels]), _mixed(self.job, self.world):
-            self.schedule.step(*inputs, **targets)
+            self.schedule.step(*inputs, **targets, **kept)
 
     def _holds_the_head(self) -> bool:
         return any(run.has_head for run in slices_of_rank(self.job, self.grid.stage))

@@ -195,7 +195,8 @@ class Choices:
     @property
     def accumulates_gradients(self) -> bool:
         """Whether gradients stay on their rank from one microbatch to the next."""
-        return not self.shards_gradients and self.data_parallelism.keeps_gradients
+        is_whole = not self.shards_gradients or self.reduces_stages_once
+        return is_whole and self.data_parallelism.keeps_gradients
 
     @property
     def keeps_gradients_of_a_turn(self) -> bool:
@@ -205,7 +206,19 @@ class Choices:
     @property
     def reduces_every_backward(self) -> bool:
         """Whether every backward reduces its gradients."""
-        return self.shards_weights or not self._plan.no_sync
+        at_once = self.shards_weights and not self.reduces_stages_once
+        return at_once or not self._plan.no_sync
+
+    @property
+    def reduces_stages_once(self) -> bool:
+        """Whether pipeline stages with sharded weights add up whole gradients over a step.
+
+        PyTorch's pipelines do (``backward_maybe_with_nosync`` and ``perform_reduce_grad`` of
+        ``distributed/pipelining/stage.py``): a stage is reduced after its last backward, and what a
+        backward gathers stays until then.
+        """
+        is_torchs = self.buffers_every_microbatch and self._plan.pp > 1
+        return self.shards_weights and is_torchs
 
     @property
     def broadcasts_flat(self) -> bool:

@@ -19,6 +19,7 @@ from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.gather_units import Units
 from simulator.program.states.resident import slice_parameters
 from simulator.results.memory import class_memory
+from simulator.results.traffic import rank_collectives
 from simulator.schedule import Phase
 from tests.jobs import free_latency_profile, small_job, small_model
 
@@ -469,3 +470,21 @@ def test_a_bucket_that_is_never_full_is_reduced_when_backward_ends():
     (backward,) = reduction.after
     last = max(i for i, op in enumerate(program.operations) if op.kind is Kind.BACKWARD)
     assert backward == last
+
+
+@pytest.mark.parametrize(("reshards", "gathers"), [(False, 5), (None, 5 + 4 * 4)])
+def test_a_stage_of_torchs_pipeline_adds_up_gradients_and_reduces_them_once(reshards, gathers):
+    """Four layers and what is left to the root, of each stage, over four microbatches.
+
+    On the last stage every backward follows its forward. Layers that are given back after each
+    forward are gathered again for its backward, which keeps them for the forward behind.
+    """
+    plan = {"stack": "torch", "zero": 3, "pp": 2, "reshard_after_forward": reshards}
+    job = small_job(small_model(layers=8), gpus=8, global_batch=16, micro_batch=1, **plan)
+    program = build_program(job)
+    kinds = Counter(each.kind for each in rank_collectives(program, 1) if each.axis == "dp")
+    assert kinds[Kind.REDUCE_SCATTER] == 5
+    assert kinds[Kind.ALL_GATHER] == gathers
+    taken = [block for op in program.operations if op.lanes[0][0] == 1 for block in op.takes]
+    given = [block for op in program.operations if op.lanes[0][0] == 1 for block in op.gives]
+    assert Counter(taken) == Counter(given)

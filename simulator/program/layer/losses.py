@@ -101,8 +101,8 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "copied": replace(
             _WRITTEN_OUT, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL), working=(_ONE_HALF,)
         ),
-        # Cast; a softmax that reads its rows for the maximum, the sum and the result. Backward fills
-        # zeros, reads these twice and the result once, writes the gradient and casts it.
+        # Cast; a softmax that reads its rows for the maximum, the sum and the result. Backward
+        # fills zeros, reads these twice and the result once, writes the gradient and casts it.
         "eager": LossKernel(
             forward=Copies(1, 5), backward=Copies(1, 6), kernels=4, kept=_ONE_FULL,
             passing=(_ONE_HALF, _ONE_FULL), working=(_ONE_FULL,) * 2, divided=_OF_DTENSORS,

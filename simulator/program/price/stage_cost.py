@@ -388,6 +388,11 @@ class StageCosts:
             gathered_numel = slice_parameters(job, layers).total
         makes_gradients = phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
         reduced_numel = numel.trained if makes_gradients else 0.0
+        if job.choices.reduces_stages_once:
+            # Once in a step, here as a share of every pass.
+            reduced_numel /= job.microbatches
+            is_gathered_once = job.plan.reshard_after_forward is False
+            gathered_numel /= job.microbatches if is_gathered_once else 1
         num_bytes = gathered_numel * stack.gather_copy_bytes
         num_bytes += reduced_numel * stack.reduce_copy_bytes
         if not num_bytes:

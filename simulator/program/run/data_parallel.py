@@ -138,16 +138,19 @@ class DataParallel:
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """The pieces in which a forward is run, so that gathers can precede them."""
-        gathers = self._choices.shards_weights or (self._gathers_once and is_first)
+        every_pass = self._choices.shards_weights and not self._choices.reduces_stages_once
+        gathers_first = self._gathers_once or self._choices.shards_weights
+        gathers = every_pass or self.gathers_every_pass or (gathers_first and is_first)
         return [piece.run for piece in self._cut(run)] if self._is_active and gathers else [run]
 
     def backward_runs(self, run: Slice, *, is_first: bool, reduces: bool) -> list[Slice]:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
         self._backward = self._cut(run) if self._is_active else ()
         self._ends_backward = None
-        if reduces:
+        adds_up = self._is_active and self._choices.reduces_stages_once
+        if reduces or (adds_up and (is_first or self.gathers_every_pass)):
             runs = [piece.run for piece in reversed(self._cut(run))]
-            self._ends_backward = runs[-1]
+            self._ends_backward = runs[-1] if reduces else None
             return runs
         # Gradients that are made here come layer by layer, as activations go.
         makes = is_first and self._choices.frees_gradients
@@ -225,6 +228,8 @@ class DataParallel:
             return ()
         piece = self._piece(run)
         done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
+        if not is_forward and self._choices.reduces_stages_once:
+            done = ()
         given = [unit for unit in done if (rank, unit) in self._held]
         self._held.difference_update((rank, unit) for unit in given)
         kept = () if is_forward else self._memory.kept_weights(given)
@@ -244,6 +249,8 @@ class DataParallel:
             taken += self._whole.complete(rank, piece)
         elif self._choices.keeps_gradients_of_a_turn:
             taken += self._whole.keep(rank, self._backward)
+        elif self._is_active and self._choices.reduces_stages_once:
+            taken += self._whole.add_up(rank, self._piece(run))
         if run == self._ends_backward:
             self._offload.end_backward(rank)
             self._whole.end_turn(rank)
@@ -281,6 +288,8 @@ class DataParallel:
             return False
         if self._choices.reduces_every_backward or self._offload.streams_gradients:
             return True
+        if self._choices.reduces_stages_once:
+            return False
         by_turn = self._choices.keeps_gradients_of_a_turn
         return ends_turn if by_turn else is_last and self._overlaps_reduce
 
@@ -310,7 +319,10 @@ class DataParallel:
     def finish_gradients(self, rank: int, runs: Sequence[Slice]) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
         units = [self._units.whole(run) for run in runs]
-        if self._is_active and not self.reduces_after(is_last=True, ends_turn=True):
+        if self._is_active and self._choices.reduces_stages_once:
+            for run in runs:
+                self._reduce_stage(rank, run)
+        elif self._is_active and not self.reduces_after(is_last=True, ends_turn=True):
             for unit in units:
                 self._bucket_copies.add(
                     self._program, self._computed[rank], unit.parameters.trained
@@ -318,6 +330,28 @@ class DataParallel:
                 self._emit_reduction(_Due(rank, unit.run, (unit,)), (), overlapped=False)
         self._add_partial_gradients(rank, units)
         return tuple(self._reductions.pop(rank, ()))
+
+    def _reduce_stage(self, rank: int, run: Slice) -> None:
+        """Reduces what a stage added up over a step, from its root on, and frees its weights.
+
+        Source: PyTorch 2.13, ``perform_reduce_grad`` of ``distributed/pipelining/stage.py``.
+        """
+        units = dict.fromkeys(unit for piece in self._cut(run) for unit in piece.closes)
+        for unit in sorted(units, key=lambda unit: not unit.parts):
+            due, after = _Due(rank, unit.run, (unit,)), (self._computed[rank],)
+            added_up = self._whole.added_up(rank, unit)
+            self._emit_reduction(due, after, overlapped=True, gradients=added_up)
+            reduction = self._program.operations[self._reductions[rank][-1]]
+            reduction.takes += self._made.by_backward(rank, unit.run)
+            if (rank, unit) in self._held:
+                self._held.remove((rank, unit))
+                reduction.gives += self._memory.weights([unit])
+
+    @property
+    def gathers_every_pass(self) -> bool:
+        """Whether each forward gathers weights, although gradients are reduced once."""
+        is_kept = self._job.plan.reshard_after_forward is False
+        return self._is_active and self._choices.reduces_stages_once and not is_kept
 
     def updated(self, rank: int, operation: int) -> None:
         """Books an update; weights that are gathered after it wait for it."""
@@ -367,8 +401,17 @@ class DataParallel:
             self._pieces[run] = Piece(run, tuple(needs), closes, ahead_numel)
         return self._pieces[run]
 
-    def _emit_reduction(self, due: _Due, after: tuple[int, ...], *, overlapped: bool) -> None:
-        gradients, buffer = self._memory.gradients(due.units), self._memory.reduced(due.units)
+    def _emit_reduction(
+        self,
+        due: _Due,
+        after: tuple[int, ...],
+        *,
+        overlapped: bool,
+        gradients: Memory | None = None,
+    ) -> None:
+        """Adds the reduction of gradients, which are given back; by default those of a pass."""
+        buffer = self._memory.reduced(due.units)
+        gradients = self._memory.gradients(due.units) if gradients is None else gradients
         turns: tuple[Memory, ...] = ()
         if self._memory.copies_gradients and after:
             computed = self._program.operations[after[-1]]

@@ -244,7 +244,8 @@ class _Emitter:
         Weights are only gathered for each pass where gradients are reduced after each.
         """
         reduces = self.attachment.reduces_after(is_last=False, ends_turn=False)
-        return self.pipeline.copies is None and not reduces
+        gathers = self.attachment.gathers_every_pass
+        return self.pipeline.copies is None and not (reduces or gathers)
 
     def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
         end = self.program.add(like.of_microbatch(slot.microbatch))

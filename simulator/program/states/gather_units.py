@@ -199,10 +199,13 @@ class Units:
         closers = {unit: part for part, unit in reversed(units.items())}
         if has_root and root in closers:
             closers[root] = parts[0]
-        pieces = (
+        pieces = [
             Piece(part, (units[part],), tuple(u for u, at in closers.items() if at == part))
             for part in parts
-        )
+        ]
+        if has_root and root in closers and root not in pieces[0].needs:
+            # The root module runs before its layers, whatever of its own comes behind them.
+            pieces[0] = replace(pieces[0], needs=(root, *pieces[0].needs))
         return tuple(pieces) or (Piece(run, (), ()),)
 
     def _sharding_unit(self, run: Slice, *, stays: bool) -> Unit:

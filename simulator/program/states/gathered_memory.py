@@ -104,6 +104,10 @@ class UnitMemory:
         made = [*parts, others] if others else parts
         return tuple((Owner.GRADIENTS, self._unsharded(u) * self._state.gathered) for u in made)
 
+    def added_up(self, unit: Unit) -> Memory:
+        """Whole gradients of a unit that are added up over a step, in the format of their sum."""
+        return ((Owner.GRADIENTS, unit.parameters.trained * self._state.reduced),)
+
     @property
     def copies_gradients(self) -> bool:
         """Whether gradients of ZeRO 2 and 3 are free once they are in the reduced buffer."""
@@ -179,6 +183,19 @@ class WholeGradients:
     def __init__(self, memory: UnitMemory) -> None:
         self._memory = memory
         self._ranks: set[int] = set()
+        self._added: dict[tuple[int, Unit], Memory] = {}
+
+    def add_up(self, rank: int, piece: Piece) -> Memory:
+        """What a backward takes whose gradients are added up over a step: nothing but at first."""
+        new = [unit for unit in piece.makes if (rank, unit) not in self._added]
+        for unit in new:
+            self._added[rank, unit] = self._memory.added_up(unit)
+        return tuple(block for unit in new for block in self._added[rank, unit])
+
+    def added_up(self, rank: int, unit: Unit) -> Memory:
+        """What was taken for a unit, or its parts, since the last update; forgotten."""
+        made = [self._added.pop((rank, part), ()) for part in (unit.parts or (unit,))]
+        return tuple(block for blocks in made for block in blocks)
 
     def keep(self, rank: int, pieces: Iterable[Piece]) -> Memory:
         """What a backward takes whose turn goes on: nothing where an earlier one of it has.

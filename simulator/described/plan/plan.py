@@ -295,6 +295,18 @@ class Plan(Spec):
         return is_quantised and self.zero < _WEIGHTS_SHARDED and self.stack.widens_unquantised
 
     @property
+    def autocasts(self) -> bool:
+        """Whether products cast what they read, and layers pass on fp32 numbers.
+
+        So does ``torch.autocast`` of fp32 weights that no sharding casts before their use.
+        """
+        stack = self.stack
+        keeps = stack.keeps_master_weights if self.master_weights is None else self.master_weights
+        is_cast = keeps and not (stack.keeps_half_weights or stack.fused_elementwise)
+        is_half = self.precision in ("bf16", "fp16")
+        return is_half and is_cast and self.zero < _WEIGHTS_SHARDED
+
+    @property
     def loss_kernel(self) -> CrossEntropy:
         """How the loss is computed."""
         return self.cross_entropy or self.stack.cross_entropy

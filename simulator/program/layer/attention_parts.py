@@ -97,7 +97,7 @@ def _add_attention(block: Block, window: int) -> None:
     tokens, size = shape.tokens, shape.element_bytes
     query, key_value = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
     projections = ("attention.query", "attention.key", "attention.value")
-    kept_bytes = tokens * model.hidden * shape.kept_bytes
+    kept_bytes = block.kept_inputs(3) * tokens * model.hidden * shape.kept_bytes
     block.save("qkv_input", kept_bytes, Region.GATHERED, weights=projections)
     block.linear(
         "qkv", query + key_value, model.hidden, Split.COLUMN,

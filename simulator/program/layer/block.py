@@ -63,6 +63,7 @@ class Shape:
         gemm_bytes: Bytes of one operand of a weight product [B].
         kept_bytes: Bytes of one operand of a weight product as it is kept for backward [B].
         documents: Parts of a sequence that do not see each other.
+        stream_bytes: Bytes of one element of what layers pass on [B].
     """
 
     sequences: int
@@ -70,7 +71,8 @@ class Shape:
     element_bytes: float
     gemm_bytes: float
     kept_bytes: float
-    documents: int = 1
+    documents: int
+    stream_bytes: float
 
     @property
     def tokens(self) -> int:
@@ -95,7 +97,8 @@ def microbatch_shape(
     operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
     kept = element if plan.stack.float8_scaling == "eager" else operand
     documents = max(1, round(seq_len / document_len)) if document_len else 1
-    return Shape(sequences, seq_len, element, operand, kept, documents)
+    stream = _FULL_BYTES if plan.autocasts or plan.is_widened else element
+    return Shape(sequences, seq_len, element, operand, kept, documents, stream)
 
 
 class Block:
@@ -117,8 +120,7 @@ class Block:
 
     def layer(self) -> Layer:
         """What has been put together."""
-        element_bytes = _FULL_BYTES if self.plan.is_widened else self.shape.element_bytes
-        input_bytes = self.shape.tokens * self.model.hidden * element_bytes
+        input_bytes = self.shape.tokens * self.model.hidden * self.shape.stream_bytes
         last = len(self.pieces) - 1
         readers = [self.pieces[min(index, last)].name for index in self._readers]
         saved = map(lambda each, name: replace(each, reader=name), self.saved, readers)
@@ -198,8 +200,8 @@ class Block:
 
     def norm(self, name: str, weight: str) -> None:
         """A norm over the residual stream with a weight of that name, and what backward reads."""
-        model_width = self.model.hidden
-        row = self.shape.tokens * model_width * self.shape.element_bytes
+        model_width, size = self.model.hidden, self._normed_bytes
+        row = self.shape.tokens * model_width * size
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
         forward, backward, kernels = norm_traffic(row, self.shape.element_bytes, fused=fused)
         reduces_rows = fused and not self.stack.persistent_norms
@@ -209,20 +211,26 @@ class Block:
         )  # fmt: skip
         role = Role.NORM_STATISTICS
         rows, region = self.shape.tokens, Region.SEQUENCE
-        self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight)
+        self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight, size=size)
         self.pieces.append(piece)
+
+    @property
+    def _normed_bytes(self) -> float:
+        """Bytes of one element that a norm of the residual stream reads and writes [B]."""
+        return self.shape.stream_bytes if self.plan.autocasts else self.shape.element_bytes
 
     def save_norm(
         self, name: str, rows: int, width: int, region: Region, fused: bool, *,
-        role: Role = Role.OTHER, weight: str = "",
+        role: Role = Role.OTHER, weight: str = "", size: float | None = None,
     ) -> None:  # fmt: skip
         """What the backward of a norm over so many rows reads.
 
         A norm written out keeps the normalised input for the gradient of its weight.
         """
-        size = self.shape.element_bytes + (0 if fused else _EAGER_NORM_INPUT_BYTES)
+        read = self.shape.element_bytes if size is None else size
+        size = read + (0 if fused else _EAGER_NORM_INPUT_BYTES)
         weights = () if fused or not weight else (weight,)
-        share = self.shape.element_bytes / size
+        share = read / size
         self.save(
             f"{name}_input", rows * width * size, region, weights=weights, weights_share=share
         )
@@ -265,9 +273,12 @@ class Block:
             self.pieces += casts(name, Operands(tokens, n, k, products, split), element, operand)
         elif backward:
             self.memory_bound(f"{name}_cast", forward, backward, region)
+        if self.plan.autocasts:
+            self.autocast(name, n * k, tokens * k * products if split is not Split.ROW else 0)
+            element = self._normed_bytes if split is not Split.ROW else element
         if products > 1:
             # Backward adds up the gradients that separate products give for the same input.
-            added = (products + 1) * tokens * k * element
+            added = 3 * (products - 1) * tokens * k * element
             self.memory_bound(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
         self.pieces.append(
             Gemm(
@@ -275,6 +286,27 @@ class Block:
                 products=products, weights=weights, role=role, tensors=tensors,
             )
         )  # fmt: skip
+
+    def autocast(self, name: str, weights: int, inputs: int) -> None:
+        """Casts of a product's weights and of what it reads of the residual stream, and back.
+
+        The copies stay for backward; those of weights that ranks hand out are booked with them.
+
+        Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``.
+        """
+        moved = _FULL_BYTES + self.shape.element_bytes
+        region = Region.TENSOR
+        self.memory_bound(f"{name}_weight_cast", moved * weights, moved * weights, region)
+        if inputs:
+            region = Region.SEQUENCE
+            self.memory_bound(f"{name}_input_cast", moved * inputs, moved * inputs, region)
+        if not self.plan.zero:
+            num_bytes = weights * self.shape.element_bytes
+            self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)
+
+    def kept_inputs(self, products: int) -> int:
+        """Copies that so many products keep of their one input: each its own where it casts."""
+        return products if self.plan.autocasts else 1
 
     def bias(self, name: str, elements: float, region: Region, *, added: bool = False) -> None:
         """What a bias on so many outputs costs where products do not include it.
@@ -315,6 +347,11 @@ class Block:
         drops_alone = self.stack.dropout and not self.stack.fused_elementwise
         merged = row if self.model.parallel_block else 0.0
         forward, backward = 3 * row + merged + dropped * drops_alone, 3 * row + dropped
+        if self.plan.autocasts:
+            # Branches are 16-bit, and so are their gradients, which are cast.
+            stream = self.shape.tokens * self.model.hidden * self.shape.stream_bytes
+            forward += 2 * (stream - row)
+            backward += 3 * (stream - row) + stream + row
         if self.stack.dropout:
             mask = self.shape.tokens * self.model.hidden * MASK_BYTES
             self.save(f"{name}_mask", mask, Region.SEQUENCE)

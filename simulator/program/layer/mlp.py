@@ -66,10 +66,10 @@ def add_mlp(
     hidden, tokens, operand = model.hidden, block.shape.tokens, block.shape.kept_bytes
     up, down = f"{prefix}mlp_up", f"{prefix}mlp_down"
     into, out_of = mlp_matrices(model, is_shared=is_shared)
-    if not (shares_input and block.shape.keeps_inputs):
-        kept_bytes = tokens * hidden * operand
-        block.save(f"{prefix}mlp_input", kept_bytes, Region.GATHERED, weights=into)
     products = branches(model)
+    if not (shares_input and block.shape.keeps_inputs):
+        kept_bytes = block.kept_inputs(products) * tokens * hidden * operand
+        block.save(f"{prefix}mlp_input", kept_bytes, Region.GATHERED, weights=into)
     columns = products * width
     block.linear(
         up, columns, hidden, Split.COLUMN, after_kernel=True, products=products,

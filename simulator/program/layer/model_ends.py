@@ -123,13 +123,14 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -
     (``embedding_dense_backward_cuda`` of PyTorch's ``Embedding.cu``).
     """
     block = Block(model, plan, shape)
-    row = shape.tokens * model.hidden * shape.element_bytes
+    size = shape.stream_bytes if plan.autocasts else shape.element_bytes
+    row = shape.tokens * model.hidden * size
     block.pieces.append(
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
     )
     width = model.embedding_dim or model.hidden
     block.memory_bound(
-        "embedding_zeros", 0.0, padded_vocab * width * shape.element_bytes, Region.TENSOR
+        "embedding_zeros", 0.0, padded_vocab * width * size, Region.TENSOR
     )
     if model.embedding_dim:
         block.linear(
@@ -172,6 +173,8 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
         block.linear(
             "head_projection", width, model.hidden, Split.NONE, tensors=("head.projection",)
         )
+    if plan.autocasts:
+        block.autocast("head", padded_vocab * width, shape.tokens * width)
     block.pieces.append(
         Gemm(
             "head", shape.tokens, padded_vocab, width,

@@ -19,7 +19,7 @@ from typing import Any
 
 from reports.make.captures.cases import Case
 from simulator.capture.make import device_values, merged, pipeline_of
-from simulator.capture.recording.settle import KEPT_STEP
+from simulator.capture.recording.settle import MOST_STEPS
 from simulator.capture.table import Capture
 from simulator.described.job import Job
 
@@ -72,7 +72,7 @@ def captured_rank(case: Case, rank: int, mailbox: Path) -> CapturedCase:
     def train() -> None:
         trainer = _trainer(case, rank)
         jobs.append(trainer.job)
-        for _ in range(KEPT_STEP + 2):
+        for _ in range(MOST_STEPS):
             trainer.step()
 
     capture = _captured(train, case, rank, mailbox)
@@ -84,10 +84,10 @@ def captured_rank(case: Case, rank: int, mailbox: Path) -> CapturedCase:
     def train_tracked() -> None:
         trainer = _trainer(case, rank)
         with _tracker(trainer) as peak_bytes:
-            peaks.extend(peak_bytes() for _ in range(KEPT_STEP + 2))
+            peaks.extend(peak_bytes() for _ in range(MOST_STEPS))
 
     _captured(train_tracked, case, rank, mailbox)
-    return CapturedCase(job, capture, {rank: peaks[KEPT_STEP]})
+    return CapturedCase(job, capture, {rank: peaks[-1]})
 
 
 def _captured(run: Callable[[], None], case: Case, rank: int, mailbox: Path) -> Capture:

@@ -50,7 +50,7 @@ from simulator.capture.recording.record import Record
 from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
 from simulator.capture.recording.refusals import nothing_leaves
-from simulator.capture.recording.settle import KEPT_STEP, settled_table
+from simulator.capture.recording.settle import MOST_STEPS, settled_table
 from simulator.capture.recording.values import unknown_value, unknown_values, user_line
 from simulator.capture.table import Capture, RankTable
 from simulator.errors import InputError
@@ -120,7 +120,7 @@ def captured_steps(
     """What one rank does in a step that a function runs."""
 
     def run() -> None:
-        for _ in range(KEPT_STEP + 2):
+        for _ in range(MOST_STEPS):
             step()
 
     return captured(run, rank, world, device, mailbox)
@@ -153,7 +153,7 @@ def captured(
     def on_step() -> None:
         # From update to update: stages of a pipeline receive before their first forward.
         record.steps.append(modules.last_update)
-        if len(record.steps) > KEPT_STEP + 1:
+        if len(record.steps) > record.kept_step + 1:
             raise StepsDone
 
     modules = Modules(
@@ -168,7 +168,7 @@ def captured(
     around = _absent(recorder, followed, device, rank, world)
     with around, owners.followed(), modules.followed(), agreeing_stages(mailbox):
         _run(run)
-        if modules.has_updated and len(record.steps) <= KEPT_STEP + 1:
+        if modules.has_updated and len(record.steps) <= record.kept_step + 1:
             record.steps.append(modules.last_update)
     settled = [settled_owner(block) for block in record.blocks]
     table = settled_table(record, settled)
@@ -200,7 +200,7 @@ def _as_input_error(error: Exception) -> InputError:
 def _tokens(recorder: Recorder) -> int:
     """Tokens of the kept step: positions looked up in the embedding with most."""
     steps = recorder.record.steps
-    step = min(KEPT_STEP, len(steps) - 2)
+    step = min(recorder.record.kept_step, len(steps) - 2)
     first, end = steps[step][0], steps[step + 1][0]
     by_module: dict[int, int] = {}
     for moment, count in recorder.lookups:

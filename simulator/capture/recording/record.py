@@ -104,6 +104,7 @@ class Record:
         blocks: All storages, in the order in which they were taken.
         sizes: (moment, block, bytes taken or given back), in order [B].
         steps: Moments at which steps begin, and how many changes of memory came before.
+        kept_step: The step that is kept, from 0, where so many ran.
         notes: What the code asked for that was left out, for people.
     """
 
@@ -117,6 +118,7 @@ class Record:
     blocks: list[Block] = field(default_factory=list)
     sizes: list[tuple[int, int, int]] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
+    kept_step: int = 1
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -30,6 +30,9 @@ from simulator.capture.recording.groups import Groups
 from simulator.capture.recording.recorder import Recorder
 from simulator.capture.table import BlockOwner
 
+_STEP_AFTER_NEW_BUCKETS = 2
+"""The first step, from 0, whose buckets are those of all later ones."""
+
 
 class _Bucket:
     """Gradients that are reduced together."""
@@ -91,6 +94,7 @@ def reducer_class(recorder: Recorder, groups: Groups) -> type:
             *_: Any,
         ) -> None:
             del limits, names
+            recorder.record.kept_step = _STEP_AFTER_NEW_BUCKETS
             self.parameters, self.group, self.as_views = list(parameters), group, as_views
             self.caps = [first_cap_bytes, cap_bytes]
             self.expect_sparse, self.find_unused = expect_sparse, find_unused

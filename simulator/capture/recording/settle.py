@@ -1,8 +1,8 @@
 """How does what was written down become the columns of one step?
 
-Of the steps that ran, the third is kept: in the first, memory for optimizer states is taken, and
-in the second DistributedDataParallel makes its buckets anew. What is held when the step begins is
-taken at moment 0.
+Of the steps that ran, the second is kept, because in the first memory for optimizer states is
+taken; under DistributedDataParallel, which makes its buckets anew in the second, the third. What is
+held when the step begins is taken at moment 0.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from simulator.capture.recording.record import Exchanged, Record
 from simulator.capture.table import BlockOwner, Exchange, Integers, RankTable
 from simulator.errors import InputError
 
-KEPT_STEP = 2
-"""The step that is kept, from 0, where so many ran."""
+MOST_STEPS = 4
+"""Steps that a function is asked for at most: those until the third is complete."""
 
 
 class Window(NamedTuple):
@@ -46,7 +46,7 @@ def step_window(record: Record) -> Window:
         raise InputError.single(
             "script", rule, hint="capture needs a loop of forward, backward and optimizer.step()"
         )
-    step = min(KEPT_STEP, whole - 1)
+    step = min(record.kept_step, whole - 1)
     (first, first_change), (end, end_change) = record.steps[step], record.steps[step + 1]
     return Window(first, end, first_change, end_change)
 

@@ -129,9 +129,7 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
     )
     width = model.embedding_dim or model.hidden
-    block.memory_bound(
-        "embedding_zeros", 0.0, padded_vocab * width * size, Region.TENSOR
-    )
+    block.memory_bound("embedding_zeros", 0.0, padded_vocab * width * size, Region.TENSOR)
     if model.embedding_dim:
         block.linear(
             "embedding_projection", model.hidden, model.embedding_dim, Split.NONE,

@@ -280,6 +280,8 @@ class EqualPasses:
 class NoDataParallel:
     """Attaches nothing to a pipeline."""
 
+    gathers_every_pass = False
+
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """One piece."""
         del is_first

@@ -23,10 +23,10 @@ from simulator.cost.kernel_time import (
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 
-_FORMATS: Mapping[str, Precision] = MappingProxyType(
+FORMATS: Mapping[str, Precision] = MappingProxyType(
     {"bfloat16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
 )
-_CAUSAL_AT: Mapping[str, int] = MappingProxyType(
+CAUSAL_AT: Mapping[str, int] = MappingProxyType(
     {
         "_scaled_dot_product_flash_attention": 1,
         "_scaled_dot_product_flash_attention_backward": 3,
@@ -113,8 +113,12 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         over_rows=any(word in call.name for word in _OVER_ROWS),
         reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
     )
-    known = namespace in _OWN and not any(word in name for word in _SUPERLINEAR)
-    return Cost(seconds, 0.0, name, known)
+    return Cost(seconds, 0.0, name, is_costed(namespace, name))
+
+
+def is_costed(namespace: str, name: str) -> bool:
+    """Whether a model stands for an operator: it is torch's own and does no more than its bytes."""
+    return namespace in _OWN and not any(word in name for word in _SUPERLINEAR)
 
 
 def _adds_rows(call: Call) -> bool:
@@ -143,7 +147,7 @@ def _bytes(tensor: Tensor) -> float:
 def _precision(call: Call, place: int = -1) -> Precision:
     dtype = call.inputs[place].dtype
     uses_tf32 = bool(call.settings) and bool(call.settings[0])
-    return _FORMATS.get(dtype, "tf32" if uses_tf32 else "fp32")
+    return FORMATS.get(dtype, "tf32" if uses_tf32 else "fp32")
 
 
 def _product(call: Call, profile: HardwareProfile) -> Cost | None:
@@ -156,7 +160,7 @@ def _product(call: Call, profile: HardwareProfile) -> Cost | None:
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     if not (m and n and k and batch):
         return Cost(0.0, 0.0, "product")
-    precision = _supported(_FORMATS.get(left.dtype) or _precision(call), profile)
+    precision = _supported(FORMATS.get(left.dtype) or _precision(call), profile)
     aligned = rows_are_aligned((n, k), precision)
     seconds = gemm_s(profile, m, n, k, batch=batch, precision=precision, aligned=aligned)
     return Cost(seconds, 2.0 * batch * m * n * k, call.name.split(".")[1], precision=precision)
@@ -180,7 +184,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
         (t.shape[0] for t in call.inputs if t.dtype == "int32"), 1
     )  # fmt: skip
     k, n = left.shape[-1], right.shape[-1]
-    precision = _supported(_FORMATS.get(left.dtype, "fp32"), profile)
+    precision = _supported(FORMATS.get(left.dtype, "fp32"), profile)
     if stacked is None:  # gradient of the weights: the inner dimension is divided
         rows, inner = [left.shape[-2]] * groups, max(1, k // groups)
         flop = 2.0 * left.shape[-2] * k * n
@@ -213,11 +217,11 @@ def _attention(call: Call, profile: HardwareProfile) -> Cost | None:
     name = call.name.split(".")[1]
     backward = name.endswith("backward")
     query, key, value = call.inputs[1:4] if backward else call.inputs[:3]
-    place = _CAUSAL_AT[name]
+    place = CAUSAL_AT[name]
     causal = place < len(call.settings) and bool(call.settings[place])
     batch, heads, seq_q, head_dim = query.shape
     seq_kv, v_dim = key.shape[2], value.shape[3]
-    precision = _supported(_FORMATS.get(query.dtype, "fp32"), profile)
+    precision = _supported(FORMATS.get(query.dtype, "fp32"), profile)
     seconds = attention_s(
         profile, batch=batch, heads=heads, kv_heads=key.shape[1], seq_q=seq_q, seq_kv=seq_kv,
         head_dim=head_dim, v_head_dim=v_dim, causal=causal, backward=backward,
@@ -236,6 +240,6 @@ _PRICED: Mapping[str, _Price] = MappingProxyType(
         "_grouped_mm": _grouped_product,
         "convolution": _convolution,
         "convolution_backward": _convolution,
-        **dict.fromkeys(_CAUSAL_AT, _attention),
+        **dict.fromkeys(CAUSAL_AT, _attention),
     }
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.calibrate.gpu.kernel_case import KernelCase
 from simulator.capture.kernel_cost import kernel_cost
+from simulator.capture.kernels_to_measure import kernels_to_measure
 from simulator.capture.result import simulate_capture
 from simulator.capture.table import FIRST_BESIDE, BlockOwner, Call, Exchange, Phase, Tensor
 from simulator.cost.attention import attention_s
@@ -201,3 +203,39 @@ def test_an_operator_that_no_model_knows_is_named_with_its_bytes():
     (unknown,) = simulate_capture(capture_of(step), PROFILE).unknown
     assert (unknown.name, unknown.calls, unknown.num_bytes) == (sort.name, 2, 1 << 22)
     assert 0 < unknown.share < 1
+
+
+def test_each_distinct_kernel_of_a_step_is_measured_once():
+    rows, heads = Tensor("bfloat16", (64, 128)), Tensor("bfloat16", (2, 8, 256, 64))
+    step = Step()
+    for call in (
+        GEMM,
+        GEMM,
+        Call("aten._fused_rms_norm.default", (rows,), (rows,), (), 1 << 14, 1 << 14, 0),
+        Call("aten.silu.default", (rows,), (rows,), (), 1 << 14, 1 << 14, 0),
+        Call(
+            "aten._scaled_dot_product_flash_attention.default",
+            (heads, heads, heads), (heads,), (0.0, 1.0, 0.0), 0, 0, 0,
+        ),
+        Call("aten.sort.default", (rows,), (rows,), (), 1 << 14, 1 << 14, 0),
+    ):  # fmt: skip
+        step.kernel(call)
+    found = kernels_to_measure(capture_of(step), ["flash_attention (sdpa)"])
+    assert found.cases[:2] == (
+        KernelCase("host_launch", "", direction=""),
+        KernelCase("gemm", "bf16", 4096, 4096, 4096),
+    )
+    assert set(found.cases[2:]) == {
+        KernelCase("rms_norm", "bf16", 64, 128),
+        KernelCase("stream_copy", m=1 << 13),
+        KernelCase(
+            "flash_attention (sdpa)",
+            batch=2,
+            seq=256,
+            heads=8,
+            kv_heads=8,
+            head_dim=64,
+            causal=True,
+        ),
+    }
+    assert found.left_out == {"aten.sort.default": 1}

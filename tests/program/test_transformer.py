@@ -225,18 +225,22 @@ def test_scales_of_rows_cast_every_use_of_an_operand_anew():
 
 
 def test_input_gradients_of_products_apart_are_added_up():
-    """Each is read and the sum is written; a fused product adds them itself."""
+    """Each is read and the sum is written; a fused product adds them itself.
+
+    Eager kernels add two at a time.
+    """
     kind = layer_kinds(small_model())[0]
-    apart, fused = (
+    apart, fused, eager = (
         {
             piece.name: piece
             for piece in StageCosts(small_job(stack=stack, micro_batch=B, seq_len=S)).layer_pieces(
                 kind
             )[0]
         }
-        for stack in ("torchtitan", "megatron-core")
+        for stack in ("torchtitan", "megatron-core", "torch")
     )
     gradient = B * S * H * 2
+    assert eager["qkv_gradient_sum"].backward_bytes == 2 * 3 * gradient
     assert apart["qkv_gradient_sum"].backward_bytes == (3 + 1) * gradient
     assert apart["mlp_up_gradient_sum"].backward_bytes == (2 + 1) * gradient
     assert not any("gradient_sum" in name for name in fused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from simulator.files import write_whole
 
 if TYPE_CHECKING:
     from simulator.calibrate.gpu.device_facts import DeviceFacts
+    from simulator.calibrate.gpu.kernel_case import KernelCase
     from simulator.calibrate.gpu.kernel_profile import KernelCalibration
     from simulator.calibrate.gpu.measure_kernels import KernelJournal
     from simulator.validate.accuracy import Accuracy
@@ -65,6 +67,14 @@ def gpu(
             name="--from",
         ),
     ] = None,
+    only: Annotated[
+        Path | None,
+        typer.Option(
+            "--only",
+            metavar="STEP.capture",
+            help="Measure the kernels of a captured step and no others.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure this computer's GPU and write its profile.
@@ -76,6 +86,8 @@ def gpu(
     Example:  clustersim calibrate gpu --out ours.yaml --minutes 10
 
     Example:  clustersim calibrate gpu --out ours.yaml --from raw.jsonl
+
+    Example:  clustersim calibrate gpu --out ours.yaml --only step.capture
     """
     require("torch", "runs what is measured")
     require("scipy.optimize", "fits")
@@ -87,11 +99,13 @@ def gpu(
         raise InputError.single(
             "--device", "does not apply with --from, which holds the measurements"
         )
+    if records is not None and only is not None:
+        raise InputError.single("--only", "does not apply with --from, which measures nothing")
     facts = device_facts(device) if records is None else records.facts
     base_name = base or _profile_of(facts)
     journal = _journal(facts, out, resume=resume)
     if records is None:
-        notes = _measure(facts, journal, minutes)
+        notes = _measure(_cases(facts, only), facts, journal, minutes)
     else:
         records.add_to(journal)
         notes = facts.notes
@@ -135,12 +149,27 @@ def _profile_of(facts: DeviceFacts) -> str | None:
     return name
 
 
-def _measure(facts: DeviceFacts, journal: KernelJournal, minutes: float) -> list[str]:
-    from simulator.calibrate.gpu.kernel_cases import CPU_EXTENT, GPU_EXTENT, kernel_cases
+def _cases(facts: DeviceFacts, only: Path | None) -> list[KernelCase]:
+    """What is measured: kernels of models of many kinds, or those of a captured step."""
+    if only is None:
+        from simulator.calibrate.gpu.kernel_cases import CPU_EXTENT, GPU_EXTENT, kernel_cases
+
+        extent = CPU_EXTENT if facts.device.type == "cpu" else GPU_EXTENT
+        return kernel_cases(extent, facts.formats, facts.attention)
+    from simulator.capture.file import read_capture
+    from simulator.capture.kernels_to_measure import kernels_to_measure
+
+    found = kernels_to_measure(read_capture(only), facts.attention)
+    for name, times in found.left_out.items():
+        note(f"{name}, {times} times in the step, is not measured")
+    return list(found.cases)
+
+
+def _measure(
+    cases: Sequence[KernelCase], facts: DeviceFacts, journal: KernelJournal, minutes: float
+) -> list[str]:
     from simulator.calibrate.gpu.measure_kernels import measure_kernels
 
-    extent = CPU_EXTENT if facts.device.type == "cpu" else GPU_EXTENT
-    cases = kernel_cases(extent, facts.formats, facts.attention)
     note(f"measuring {facts.name} ({facts.software}), at most {minutes:g} minutes")
     with progress("kernels", len(cases)) as count:
         return measure_kernels(cases, facts, journal, seconds=60 * minutes, on_case=count)

@@ -277,8 +277,10 @@ class Block:
             self.autocast(name, n * k, tokens * k * products if split is not Split.ROW else 0)
             element = self._normed_bytes if split is not Split.ROW else element
         if products > 1:
-            # Backward adds up the gradients that separate products give for the same input.
-            added = 3 * (products - 1) * tokens * k * element
+            # Backward adds up the gradients that separate products give for the same input, two at
+            # a time where nothing fuses the additions.
+            passes = products + 1 if self.stack.fused_elementwise else 3 * (products - 1)
+            added = passes * tokens * k * element
             self.memory_bound(f"{name}_gradient_sum", 0.0, added, Region.WHOLE, products - 1)
         self.pieces.append(
             Gemm(

@@ -65,7 +65,7 @@ _SUPERLINEAR = (
     "unique", "cumsum", "cumprod", "logcumsumexp", "svd", "cholesky", "linalg_lu", "lu_solve",
     "lu_unpack", "scan", "histc", "bincount", "nonzero", "searchsorted",
 )  # fmt: skip
-_OWN = {"aten", "fsdp", "prims", "c10d", "_c10d_functional"}
+_OWN = {"aten", "inductor", "fsdp", "prims", "c10d", "_c10d_functional"}
 
 
 class Cost(NamedTuple):

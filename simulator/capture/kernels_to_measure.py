@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from simulator.calibrate.gpu.kernel_case import KernelCase
 from simulator.capture.kernel_cost import CAUSAL_AT, FORMATS, is_costed
 from simulator.capture.table import Call, Capture, Tensor
 
@@ -25,7 +24,12 @@ _PRODUCTS = {"mm", "addmm", "linear"}
 _BATCHED = {"bmm", "baddbmm"}
 
 
-class ToMeasure(NamedTuple):
+Case = TypeVar("Case")
+_Fields = dict[str, Any]
+"""Fields of a case of ``calibrate gpu`` that are not its defaults."""
+
+
+class ToMeasure(NamedTuple, Generic[Case]):
     """Kernels of a step.
 
     Attributes:
@@ -33,27 +37,31 @@ class ToMeasure(NamedTuple):
         left_out: Operators that no case stands for, by name, with how often they run.
     """
 
-    cases: tuple[KernelCase, ...]
+    cases: tuple[Case, ...]
     left_out: Mapping[str, int]
 
 
-def kernels_to_measure(capture: Capture, attention: Sequence[str]) -> ToMeasure:
+def kernels_to_measure(
+    capture: Capture, attention: Sequence[str], make: Callable[..., Case]
+) -> ToMeasure[Case]:
     """Every distinct kernel of a captured step.
 
     Args:
         capture: The step.
         attention: Operations that compute attention on the device, the best first.
+        make: Makes a case of its fields.
     """
-    times: dict[KernelCase, int] = {}
+    times: dict[Case, int] = {}
     left_out: dict[str, int] = {}
     for call, count in _counted(capture):
-        case = _case(call, attention)
-        if case is None:
+        fields = _case(call, attention)
+        if fields is None:
             left_out[call.name] = left_out.get(call.name, 0) + count
         else:
+            case = make(**fields)
             times[case] = times.get(case, 0) + count
-    ordered = sorted(times, key=lambda case: (-times[case], case.id))
-    return ToMeasure((KernelCase("host_launch", "", direction=""), *ordered), left_out)
+    ordered = sorted(times, key=lambda case: (-times[case], str(case)))
+    return ToMeasure((make(op="host_launch", dtype="", direction=""), *ordered), left_out)
 
 
 def _counted(capture: Capture) -> Iterator[tuple[Call, int]]:
@@ -64,7 +72,7 @@ def _counted(capture: Capture) -> Iterator[tuple[Call, int]]:
         yield from ((table.calls[number], count) for number, count in counts.items())
 
 
-def _case(call: Call, attention: Sequence[str]) -> KernelCase | None:
+def _case(call: Call, attention: Sequence[str]) -> _Fields | None:
     """The case of an operator; None where there is none."""
     namespace, _, rest = call.name.partition(".")
     name = rest.partition(".")[0]
@@ -76,42 +84,44 @@ def _case(call: Call, attention: Sequence[str]) -> KernelCase | None:
         if namespace == "aten" and name in names:
             return make(call, name)
     copied = math.ceil((call.read_bytes + call.written_bytes) / _COPIED_BYTES)
-    return KernelCase("stream_copy", m=copied) if copied else None
+    return {"op": "stream_copy", "m": copied} if copied else None
 
 
-def _product(call: Call, _: str) -> KernelCase:
+def _product(call: Call, _: str) -> _Fields:
     left, right = [t for t in call.inputs if len(t.shape) == 2][-2:]
     (m, k), n = left.shape, right.shape[1]
-    return KernelCase("gemm", _format(left, call), m, n, k)
+    return {"op": "gemm", "dtype": _format(left, call), "m": m, "n": n, "k": k}
 
 
-def _batched(call: Call, _: str) -> KernelCase:
+def _batched(call: Call, _: str) -> _Fields:
     """One product of as much work: its batch as more rows."""
     left, right = [t for t in call.inputs if len(t.shape) == 3][-2:]
     batch, m, k = left.shape
-    return KernelCase("gemm", _format(left, call), batch * m, right.shape[2], k)
+    n = right.shape[2]
+    return {"op": "gemm", "dtype": _format(left, call), "m": batch * m, "n": n, "k": k}
 
 
-def _norm(call: Call, name: str) -> KernelCase:
+def _norm(call: Call, name: str) -> _Fields:
     backward = name.endswith("_backward")
     rows, columns = _rows_and_columns(call.inputs[1 if backward else 0])
     operation = _NORMS[name.removesuffix("_backward")]
-    return KernelCase(
-        operation, _format(call.inputs[0]), rows, columns, direction="bwd" if backward else "fwd"
-    )
+    direction = "bwd" if backward else "fwd"
+    found = {"op": operation, "dtype": _format(call.inputs[0]), "direction": direction}
+    return {**found, "m": rows, "n": columns}
 
 
-def _softmax(call: Call, _: str) -> KernelCase:
-    return KernelCase("softmax", _format(call.inputs[0]), *_rows_and_columns(call.inputs[0]))
+def _softmax(call: Call, _: str) -> _Fields:
+    rows, columns = _rows_and_columns(call.inputs[0])
+    return {"op": "softmax", "dtype": _format(call.inputs[0]), "m": rows, "n": columns}
 
 
-def _update(call: Call, _: str) -> KernelCase:
+def _update(call: Call, _: str) -> _Fields:
     """Of parameters, gradients and two moments, four equal lists."""
     elements = sum(math.prod(tensor.shape) for tensor in call.inputs if tensor.shape)
-    return KernelCase("optimizer_adamw", "fp32", m=max(1, elements // 4))
+    return {"op": "optimizer_adamw", "dtype": "fp32", "m": max(1, elements // 4)}
 
 
-def _attention(call: Call, name: str, operations: Sequence[str]) -> KernelCase | None:
+def _attention(call: Call, name: str, operations: Sequence[str]) -> _Fields | None:
     backward = name.endswith("_backward")
     query, key = call.inputs[1:3] if backward else call.inputs[:2]
     wanted = "flash" if "flash" in name else "cudnn"
@@ -120,11 +130,17 @@ def _attention(call: Call, name: str, operations: Sequence[str]) -> KernelCase |
         return None
     place = CAUSAL_AT[name]
     batch, heads, seq, head_dim = query.shape
-    return KernelCase(
-        operation, _format(query), batch=batch, seq=seq, heads=heads, kv_heads=key.shape[1],
-        head_dim=head_dim, causal=place < len(call.settings) and bool(call.settings[place]),
-        direction="bwd" if backward else "fwd",
-    )  # fmt: skip
+    return {
+        "op": operation,
+        "dtype": _format(query),
+        "batch": batch,
+        "seq": seq,
+        "heads": heads,
+        "kv_heads": key.shape[1],
+        "head_dim": head_dim,
+        "causal": place < len(call.settings) and bool(call.settings[place]),
+        "direction": "bwd" if backward else "fwd",
+    }
 
 
 def _format(tensor: Tensor, call: Call | None = None) -> str:
@@ -136,7 +152,7 @@ def _rows_and_columns(tensor: Tensor) -> tuple[int, int]:
     return math.prod(tensor.shape[:-1]), tensor.shape[-1] if tensor.shape else 1
 
 
-_KINDS: tuple[tuple[set[str], Callable[[Call, str], KernelCase]], ...] = (
+_KINDS: tuple[tuple[set[str], Callable[[Call, str], _Fields]], ...] = (
     (_PRODUCTS, _product),
     (_BATCHED, _batched),
     ({*_NORMS, *(f"{name}_backward" for name in _NORMS)}, _norm),

@@ -220,7 +220,7 @@ def test_each_distinct_kernel_of_a_step_is_measured_once():
         Call("aten.sort.default", (rows,), (rows,), (), 1 << 14, 1 << 14, 0),
     ):  # fmt: skip
         step.kernel(call)
-    found = kernels_to_measure(capture_of(step), ["flash_attention (sdpa)"])
+    found = kernels_to_measure(capture_of(step), ["flash_attention (sdpa)"], KernelCase)
     assert found.cases[:2] == (
         KernelCase("host_launch", "", direction=""),
         KernelCase("gemm", "bf16", 4096, 4096, 4096),

@@ -312,3 +312,53 @@ def test_stages_that_are_captured_one_by_one_are_one_pipeline(tmp_path):
 
 def _times(table, exchange) -> int:
     return int((table.exchange == table.exchanges.index(exchange)).sum())
+
+
+class Gated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (
+            torch.nn.Linear(WIDTH, WIDTH, bias=False, device="cuda") for _ in range(3)
+        )
+
+    def forward(self, x):
+        return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def _called(module, x):
+    return module(x)
+
+
+@pytest.mark.parametrize("how", ["eager", "module", "function"])
+def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how):
+    """Eager, a gate is 2 kernels of 5 rows and back 3 of 9.
+
+    As one it reads gate and up, writes the product and what backward needs of the gate; back it
+    reads four rows and writes two gradients. A product between does not part them.
+    """
+
+    def train() -> None:
+        module = Gated()
+        run = module
+        if how == "module":
+            run = torch.compile(module)
+        elif how == "function":
+            run = functools.partial(torch.compile(_called), module)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.ones(SEQ, WIDTH, device="cuda")
+            run(x).backward(torch.ones(SEQ, WIDTH, device="cuda"))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    names = ("silu", "mul", "inductor")
+    rows: dict[Phase, list[float]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
+    for number, phase in zip(table.call, table.phase, strict=True):
+        call = table.calls[number]
+        if phase in rows and any(name in call.name for name in names):
+            rows[phase].append((call.read_bytes + call.written_bytes) / (4 * SEQ * WIDTH))
+    if how == "eager":
+        assert rows == {Phase.FORWARD: [2, 3], Phase.BACKWARD: [3, 3, 3]}
+    else:
+        assert rows == {Phase.FORWARD: [4], Phase.BACKWARD: [6]}

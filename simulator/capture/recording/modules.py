@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -49,6 +50,9 @@ class Modules:
         self._stack: list[str] = []
         self._depth_in_backward = 0
         self._after_backward = False
+        self._compiled: WeakSet[nn.Module] = WeakSet()
+        self._compiled_paths: set[str] = set()
+        self._functions = 0
         self._nodes: list[int] = [-1]
         self._owners: list[str] = [""]
         self._now = now
@@ -76,6 +80,37 @@ class Modules:
             return ""
         return self._owners[bisect_right(self._nodes, node._sequence_nr()) - 1]
 
+    def compiled(self, code: Any) -> Any:
+        """A module or function as ``torch.compile`` would return it: it is run as it is, and noted.
+
+        What backward does for it is compiled, too.
+        """
+        if isinstance(code, nn.Module):
+            self._compiled.add(code)
+            return code
+
+        @wraps(code)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            path = ".".join([*self._stack[-1:], code.__name__])
+            self._compiled_paths.add(path)
+            self._functions += 1
+            self._push(path)
+            try:
+                return code(*args, **kwargs)
+            finally:
+                self._functions -= 1
+                self._leave_top()
+
+        return run
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the code at work is compiled."""
+        path = self.path()
+        return any(
+            path == each or path.startswith(f"{each}.") or not each for each in self._compiled_paths
+        )
+
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
         """Inside, modules and optimizers are followed."""
@@ -96,13 +131,16 @@ class Modules:
             self._depth_in_backward += 1
         else:
             self._depth_in_backward, self._after_backward = 0, False
-            if self.has_updated and not self._stack:
+            is_outermost = len(self._stack) == self._functions
+            if self.has_updated and is_outermost:
                 self.has_updated = False
                 self._on_step()
-            if not self._stack:
+            if is_outermost:
                 self._on_root(module)
         if module not in self._names:
             self._name_all(module)
+        if module in self._compiled:
+            self._compiled_paths.add(self._names[module])
         self._push(self._names[module])
 
     def _push(self, path: str) -> None:
@@ -111,6 +149,9 @@ class Modules:
 
     def _leave(self, module: nn.Module, *_: object) -> None:
         self._depth_in_backward = max(0, self._depth_in_backward - 1)
+        self._leave_top()
+
+    def _leave_top(self) -> None:
         if self._stack:
             self._stack.pop()
             self._mark(self._stack[-1] if self._stack else "")

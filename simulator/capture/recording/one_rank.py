@@ -170,6 +170,7 @@ def captured(
         _run(run)
         if modules.has_updated and len(record.steps) <= record.kept_step + 1:
             record.steps.append(modules.last_update)
+    recorder.fused.end()
     settled = [settled_owner(block) for block in record.blocks]
     table = settled_table(record, settled)
     return RankResult(table, tuple(record.groups), _tokens(recorder), tuple(record.notes))
@@ -229,7 +230,7 @@ def _absent(
             exchanges.followed(followed),
             reduced(recorder, followed),
             unknown_values(),
-            nothing_leaves(recorder.record.note),
+            nothing_leaves(recorder.record.note, recorder.modules.compiled),
             torch.autograd.set_multithreading_enabled(False),
             fake,
             gpu_kernels(device.capability),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -21,7 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from simulator.capture import table
+from simulator.capture.merged_operations import unit_of
 from simulator.capture.recording.absent_streams import Streams
+from simulator.capture.recording.fused import FusedKernels, is_fusible
 from simulator.capture.recording.modules import Modules, in_backward
 from simulator.capture.recording.record import Block, Kept, Operation, Record
 from simulator.capture.table import BlockOwner, Call, Phase
@@ -76,6 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         owner: Owner of what is taken now, where the code around says it.
         lookups: Moment, and positions, of each look into an embedding in forward.
         now_bytes, most_bytes: Held now, and at most so far [B].
+        fused: Kernels of compiled code.
         on_error: Called with what an operator raises in backward: torch's engine may end the
             process before anybody else is told.
     """
@@ -87,6 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.paused = 0
         self.owner: BlockOwner | None = None
         self.lookups: list[tuple[int, int]] = []
+        self.fused = FusedKernels(record)
         self.now_bytes = self.most_bytes = 0
         self._blocks: dict[int, int] = {}
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -140,11 +144,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs = [t for t in _leaves((args, kwargs)) if _on_device(t)]
         if not inputs and not outputs:
             return
+        if is_fusible(func) and self.modules.is_compiled:
+            self._fuse(func, name, args, kwargs, inputs, outputs)
+            return
         call = self._call(func, name, args, kwargs, inputs, outputs)
         if name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
             self.lookups.append((self.record.moment, inputs[-1].numel()))
         self._add(call, self.streams.current)
         self._notice(outputs)
+        if self.fused.is_open:
+            self.fused.pass_by(self._numbers(inputs), self._numbers(outputs))
 
     def _call(
         self,
@@ -184,6 +193,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._notice(fresh, shards=self._shards(sharded[0]))
         return self.record.calls.setdefault(call, len(self.record.calls))
 
+    def _fuse(
+        self,
+        func: Any,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        """Record an operator of compiled code, as part of the kernel before it or as a new one."""
+        modules, stream = self.modules, self.streams.current
+        place = stream, modules.phase(), unit_of(modules.path())
+        if not self.fused.can_grow(place, self._numbers(inputs)) or stream in self.streams.waiting:
+            self.fused.end()
+            self.fused.begin(self._add(self._call(func, name, args, kwargs, [], []), stream), place)
+        known = {id(t) for t in inputs}
+        written = {id(t) for t in _at(_written_places(func), args, kwargs)}
+        unread = {id(t) for t in _at(_unread_places(func, name), args, kwargs)}
+        self._notice(outputs)
+        self.fused.add(
+            self._touched_blocks(t for t in inputs if id(t) not in unread),
+            self._touched_blocks(t for t in outputs if id(t) not in known),
+            self._touched_blocks(t for t in inputs if id(t) in written),
+        )
+
+    def _touched_blocks(self, tensors: Iterable[Tensor]) -> dict[int, int]:
+        """Blocks that tensors lie in, and bytes of these [B]."""
+        return {self._numbers([tensor])[0]: _touched(tensor) for tensor in tensors}
+
+    def _numbers(self, tensors: Sequence[Tensor]) -> list[int]:
+        """Numbers of the blocks that tensors lie in."""
+        self._notice(tensors)
+        return [self._blocks[tensor.untyped_storage()._cdata] for tensor in tensors]
+
     def _add(self, call: int, stream: int, exchange: int = -1) -> int:
         """Record an operation; returns its number."""
         number = self.record.moment
@@ -199,6 +242,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def add_exchange(self, name: str, number: int, stream: int) -> int:
         """Record an exchange on a stream; returns the number of its operation."""
+        self.fused.end()
         call = Call(name, (), (), (), 0, 0, 0)
         return self._add(self.record.calls.setdefault(call, len(self.record.calls)), stream, number)
 

@@ -1,8 +1,8 @@
 """What may the code not do while it is captured?
 
-Checkpoints and folders are skipped, which changes nothing about a step; compiling is skipped, too,
-and said. Opening a file to write and connecting to a network are refused, with the line that does
-so.
+Checkpoints and folders are skipped, which changes nothing about a step; compiled code runs as it
+is, and what would be fused is noted (:mod:`.fused`). Opening a file to write and connecting to a
+network are refused, with the line that does so.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from simulator.errors import InputError
 
 
 @contextlib.contextmanager
-def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
+def nothing_leaves(note: Callable[[str], None], compiled: Callable[[Any], Any]) -> Iterator[None]:
     """Inside, nothing is written or sent.
 
     Args:
         note: Told what is skipped.
+        compiled: Stands in for ``torch.compile``.
     """
 
     def skipped(name: str) -> Callable[..., None]:
@@ -79,17 +80,17 @@ def nothing_leaves(note: Callable[[str], None]) -> Iterator[None]:
                     return
             yield batch
 
-    def uncompiled(model: Any = None, *_: Any, **__: Any) -> Any:
-        note("torch.compile was skipped: each operator is a kernel of its own")
-        return (lambda function: function) if model is None else model
+    def as_compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+        note("torch.compile was not run: kernels are fused by a rule, memory is that of eager code")
+        return compiled if model is None else compiled(model)
 
     checkpoint = torch.distributed.checkpoint
     with replaced(
         {
             (builtins, "open"): read_only,
             (socket.socket, "connect"): refuse_connection,
-            (torch, "compile"): uncompiled,
-            (torch.nn.Module, "compile"): lambda *_, **__: uncompiled(),
+            (torch, "compile"): as_compiled,
+            (torch.nn.Module, "compile"): lambda module, *_, **__: as_compiled(module),
             (torch, "save"): skipped("torch.save"),
             (checkpoint, "save"): skipped("a distributed checkpoint"),
             (checkpoint, "async_save"): skipped("a distributed checkpoint"),

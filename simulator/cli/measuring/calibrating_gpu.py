@@ -156,10 +156,11 @@ def _cases(facts: DeviceFacts, only: Path | None) -> list[KernelCase]:
 
         extent = CPU_EXTENT if facts.device.type == "cpu" else GPU_EXTENT
         return kernel_cases(extent, facts.formats, facts.attention)
+    from simulator.calibrate.gpu.kernel_case import KernelCase
     from simulator.capture.file import read_capture
     from simulator.capture.kernels_to_measure import kernels_to_measure
 
-    found = kernels_to_measure(read_capture(only), facts.attention)
+    found = kernels_to_measure(read_capture(only), facts.attention, KernelCase)
     for name, times in found.left_out.items():
         note(f"{name}, {times} times in the step, is not measured")
     return list(found.cases)

@@ -307,6 +307,11 @@ class Plan(Spec):
         return is_half and is_cast and self.zero < _WEIGHTS_SHARDED
 
     @property
+    def saves_cast_weights(self) -> bool:
+        """Whether copies that products cast stay for backward and are nobody else's."""
+        return self.autocasts and not self.zero
+
+    @property
     def loss_kernel(self) -> CrossEntropy:
         """How the loss is computed."""
         return self.cross_entropy or self.stack.cross_entropy

@@ -302,7 +302,7 @@ class Block:
         if inputs:
             region = Region.SEQUENCE
             self.memory_bound(f"{name}_input_cast", moved * inputs, moved * inputs, region)
-        if not self.plan.zero:
+        if self.plan.saves_cast_weights:
             num_bytes = weights * self.shape.element_bytes
             self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)
 

@@ -69,10 +69,8 @@ def gpu(
     ] = None,
     only: Annotated[
         Path | None,
-        typer.Option(
-            "--only",
-            metavar="STEP.capture",
-            help="Measure the kernels of a captured step and no others.",
+        option(
+            "Measure the kernels of a captured step and no others.", "STEP.capture", name="--only"
         ),
     ] = None,
     as_json: AsJson = False,

@@ -91,8 +91,14 @@ MIX = LayerPart(
 
 @pytest.fixture
 def mixing(monkeypatch):
-    """Layers in which two square products stand for attention."""
+    """Layers in which two square products stand for attention; nothing is known of any before."""
+    known = (layer_kinds.layer_kind, layer_kinds.layer_kinds, layer_kinds.layer_tensors)
+    for each in known:
+        each.cache_clear()
     monkeypatch.setattr(layer_kinds, "MIXERS", {"mixing": MIX, **MIXERS})
+    yield
+    for each in known:
+        each.cache_clear()
 
 
 @pytest.mark.usefixtures("mixing")

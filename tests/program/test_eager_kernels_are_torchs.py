@@ -284,6 +284,8 @@ def test_a_norm_written_out_moves_what_torch_counts(precision: str):
     gradient = torch.randn_like(result)
     backward = moved_bytes(lambda: result.backward(gradient))
     assert norm.backward_bytes == pytest.approx(backward, rel=0.01)
+
+
 def test_an_eager_loss_reads_its_rows_three_times_and_its_gradients_twice():
     """Beyond what torch counts, where every operator reads what it is given once.
 

@@ -33,7 +33,7 @@ _FULL_BYTES = 4.0
 """An fp32 number."""
 
 _EAGER_NORM_KERNELS = 7
-_EAGER_NORM_BYTES = MappingProxyType({2: (36.0, 92.0), 4: (28.0, 92.0)})
+_EAGER_NORM_BYTES: Mapping[float, tuple[float, float]] = MappingProxyType({2: (36.0, 92.0), 4: (28.0, 92.0)})
 """Bytes per element that an RMS norm written out moves, by bytes of an element.
 
 Forward casts up, squares, takes the mean, scales, casts down and weighs. Backward also spreads the
@@ -203,7 +203,7 @@ class Block:
         model_width, size = self.model.hidden, self._normed_bytes
         row = self.shape.tokens * model_width * size
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
-        forward, backward, kernels = norm_traffic(row, self.shape.element_bytes, fused=fused)
+        forward, backward, kernels = norm_traffic(row, size, fused=fused)
         reduces_rows = fused and not self.stack.persistent_norms
         piece = MemoryBound(
             name, forward, backward, Region.SEQUENCE, kernels, reduces_rows,

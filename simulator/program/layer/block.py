@@ -33,7 +33,9 @@ _FULL_BYTES = 4.0
 """An fp32 number."""
 
 _EAGER_NORM_KERNELS = 7
-_EAGER_NORM_BYTES: Mapping[float, tuple[float, float]] = MappingProxyType({2: (36.0, 92.0), 4: (28.0, 92.0)})
+_EAGER_NORM_BYTES: Mapping[float, tuple[float, float]] = MappingProxyType(
+    {2: (36.0, 92.0), 4: (28.0, 92.0)}
+)
 """Bytes per element that an RMS norm written out moves, by bytes of an element.
 
 Forward casts up, squares, takes the mean, scales, casts down and weighs. Backward also spreads the

@@ -28,13 +28,13 @@ def write_serving_trace(served: Served, path: Path) -> None:
     """
     with open_trace(path) as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [')
-        for number, event in enumerate(serving_events(served)):
+        for number, event in enumerate(_serving_events(served)):
             file.write(",\n" if number else "\n")
             file.write(json.dumps(event, separators=(",", ":")))
         file.write("\n]}\n")
 
 
-def serving_events(served: Served) -> Iterator[dict[str, Any]]:
+def _serving_events(served: Served) -> Iterator[dict[str, Any]]:
     """Events of all replicas, then of the requests."""
     for index, steps in enumerate(served.steps, start=1):
         yield _named("process_name", index, f"replica {index - 1}")

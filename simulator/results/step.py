@@ -17,7 +17,7 @@ from simulator.program.ir import Category, Owner
 from simulator.program.run.order import Asynchrony
 from simulator.results.fit_probability import EVEN, Fit, MemorySpread, fit_of
 
-UNUSED = "unused by the allocator"
+_UNUSED = "unused by the allocator"
 """Name of what the caching allocator reserves beyond all tensors."""
 
 
@@ -76,7 +76,7 @@ class ClassMemory:
         """Parts of ``peak_device_bytes``, by name [B]."""
         owners = {owner.value: held for owner, held in self.by_owner.items()}
         unused = self.peak_reserved_bytes - self.peak_allocated_bytes
-        return {**owners, UNUSED: unused, **self.outside}
+        return {**owners, _UNUSED: unused, **self.outside}
 
     @property
     def filled_share(self) -> float:

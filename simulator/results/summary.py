@@ -39,8 +39,8 @@ def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult
     memory = class_memory(timeline, job.cluster.profile.device)
     if steps.total > 1:
         window = steady_window(timeline, steps)
-        timeline = cut_timeline(timeline, *window)
-        memory = tuple(cut_memory(each, *window) for each in memory)
+        timeline = _cut_timeline(timeline, *window)
+        memory = tuple(_cut_memory(each, *window) for each in memory)
     step_time_s = timeline.step_time_s
     waits = compute_waits(timeline)
     breakdowns = class_breakdowns(timeline, waits)
@@ -100,7 +100,7 @@ def steady_window(timeline: Timeline, steps: Steps) -> tuple[float, float]:
     return float(start), float(timeline.operation_end_s[updates[before + per_step - 1]])
 
 
-def cut_timeline(timeline: Timeline, start_s: float, end_s: float) -> Timeline:
+def _cut_timeline(timeline: Timeline, start_s: float, end_s: float) -> Timeline:
     """What happens in a window, counted from its start; what reaches out of it is cut off."""
     starts, ends = timeline.operation_start_s, timeline.operation_end_s
     kept = np.flatnonzero((ends > start_s) & (starts < end_s)).tolist()
@@ -118,7 +118,7 @@ def cut_timeline(timeline: Timeline, start_s: float, end_s: float) -> Timeline:
     )
 
 
-def cut_memory(memory: ClassMemory, start_s: float, end_s: float) -> ClassMemory:
+def _cut_memory(memory: ClassMemory, start_s: float, end_s: float) -> ClassMemory:
     """The curves of a window, counted from its start; the peak stays that of the whole run."""
     time_s = memory.time_s
     first = int(np.searchsorted(time_s, start_s, side="right")) - 1

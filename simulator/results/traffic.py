@@ -67,7 +67,7 @@ def class_traffic(program: Program) -> tuple[ClassTraffic, ...]:
         ClassTraffic(
             rank_class.name,
             rank_class.count,
-            tuple(traffic_totals(rank_collectives(program, index))),
+            tuple(_traffic_totals(rank_collectives(program, index))),
         )
         for index, rank_class in enumerate(program.classes)
     )
@@ -87,7 +87,7 @@ def rank_collectives(program: Program, rank_class: int = 0) -> Iterator[Collecti
                 yield collective
 
 
-def traffic_totals(collectives: Iterable[Collective]) -> list[TrafficTotal]:
+def _traffic_totals(collectives: Iterable[Collective]) -> list[TrafficTotal]:
     """The collectives added up by degree, kind and size of the group."""
     groups: dict[tuple[str, Kind, int], list[Collective]] = {}
     for collective in collectives:

@@ -76,7 +76,7 @@ class Advice:
     influences: tuple[Influence, ...] = ()
 
 
-WORTH = 0.005
+_WORTH = 0.005
 """Gains below this share are within the noise of any prediction. Assumption."""
 _WORTH_MENTIONING = 0.03
 _COMPUTING = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE)
@@ -87,7 +87,7 @@ def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
     """A sentence: what binds the step, what it loses, and which change gains most."""
     parts = [_bound_by(result, what_ifs), *_losses(result), *_fullness(result)]
     best = max((w for w in what_ifs if w.fits), key=lambda w: w.gain, default=None)
-    if result.fits and best is not None and best.gain >= WORTH:
+    if result.fits and best is not None and best.gain >= _WORTH:
         parts.append(f"{best.words} gains {_percent(best.gain)}")
     elif result.fits and what_ifs:
         parts.append(f"none of the {len(what_ifs)} simulated single changes is faster")
@@ -104,7 +104,7 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
         return "Does not fit: a node needs more host memory or drive space than it has"
     within = max((w.gain for w in what_ifs if w.fits), default=0.0)
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
-    if beyond is not None and beyond.gain >= max(within, 0.0) + WORTH:
+    if beyond is not None and beyond.gain >= max(within, 0.0) + _WORTH:
         return (
             f"Limited by memory capacity{_on_stage(result)}: {beyond.words} would gain "
             f"{_percent(beyond.gain)} but needs {format_bytes(beyond.peak_device_bytes)} "
@@ -132,10 +132,10 @@ def _losses(result: StepResult) -> list[str]:
     """What keeps the GPUs from computing, where it is worth a word."""
     step_s, exposed = result.step_time_s, result.exposed_comm_s
     said = []
-    if result.bubble_fraction >= WORTH:
+    if result.bubble_fraction >= _WORTH:
         said.append(f"{_percent(result.bubble_fraction)} bubble")
     share = math.fsum(exposed.values()) / step_s
-    if share >= WORTH:
+    if share >= _WORTH:
         largest = max(exposed, key=lambda category: exposed[category])
         name = largest.value.replace("_", "-")
         said.append(f"{_percent(share)} exposed communication, most of it {name}")

@@ -67,21 +67,21 @@ _SIZE_HINTS = {
 }
 
 
-def no_rule(_stages: int, _chunks: int, _microbatches: int) -> None:
+def _no_rule(_stages: int, _chunks: int, _microbatches: int) -> None:
     """Every size is allowed."""
 
 
-def no_buffers(_stages: int, _chunks: int, _microbatches: int) -> int:
+def _no_buffers(_stages: int, _chunks: int, _microbatches: int) -> int:
     """A send may wait for its receive."""
     return 0
 
 
-def one_version(_rank: int, _stages: int) -> int:
+def _one_version(_rank: int, _stages: int) -> int:
     """Synchronous training keeps one version of the weights."""
     return 1
 
 
-def up_to_date(_rank: int, _stages: int) -> int:
+def _up_to_date(_rank: int, _stages: int) -> int:
     """Synchronous training applies gradients to the weights that they were computed with."""
     return 0
 
@@ -170,14 +170,14 @@ class ScheduleInfo:
     costed_order: CostedOrderFunction | None = None
     placement: Placement = Placement.LOOP
     chunks: tuple[int, int | None] = (1, 1)
-    rule: RuleFunction = no_rule
+    rule: RuleFunction = _no_rule
     sizes: tuple[int, int, int] | None = None
     splits_backward: bool = False
     synchronous: bool = True
     updates_every_microbatch: bool = False
-    weight_versions: Callable[[int, int], int] = one_version
-    staleness: Callable[[int, int], int] = up_to_date
-    buffers: SizeFunction = no_buffers
+    weight_versions: Callable[[int, int], int] = _one_version
+    staleness: Callable[[int, int], int] = _up_to_date
+    buffers: SizeFunction = _no_buffers
     joins_passes: bool = False
     paired_order: OrderFunction | None = None
     waits: bool = False

@@ -278,7 +278,7 @@ def phase_costs(
     )
 
 
-REFERENCE = "1f1b"
+_REFERENCE = "1f1b"
 """Whose activations the others are measured by."""
 
 
@@ -336,7 +336,7 @@ def compare(
         run_schedule(info, stages, microbatches, count, costs)
         for info, count in zip(infos, nearest, strict=True)
     ]
-    reference = run_schedule(REFERENCE, stages, microbatches)
+    reference = run_schedule(_REFERENCE, stages, microbatches)
     return Comparison(runs, max(reference.peaks))
 
 

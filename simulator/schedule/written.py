@@ -65,12 +65,12 @@ class Cell(NamedTuple):
 def read_order(text: str, file: str = "") -> Order:
     """The order that a CSV text holds; idle cells are dropped.
 
-    For arguments and errors see :func:`read_cells`.
+    For arguments and errors see :func:`_read_cells`.
     """
-    return [[cell.slot for cell in row] for row in read_cells(text, file)]
+    return [[cell.slot for cell in row] for row in _read_cells(text, file)]
 
 
-def read_cells(text: str, file: str = "") -> list[list[Cell]]:
+def _read_cells(text: str, file: str = "") -> list[list[Cell]]:
     """The slots of every rank, each with its place; idle cells are dropped.
 
     Args:
@@ -141,7 +141,7 @@ def written_schedule(text: str, file: str) -> ScheduleInfo:
     r"""The schedule that a CSV text holds, which runs with its own sizes only.
 
     Args:
-        text: A row per rank, as torch writes it; see :func:`read_cells`.
+        text: A row per rank, as torch writes it; see :func:`_read_cells`.
         file: Its name: the schedule's, and where faults are.
 
     Raises:
@@ -151,7 +151,7 @@ def written_schedule(text: str, file: str) -> ScheduleInfo:
         >>> written_schedule("0F0,0B0\n1F0,1B0\n", "mine.csv").sizes
         (2, 1, 1)
     """
-    rows = read_cells(text, file)
+    rows = _read_cells(text, file)
     placement, chunks = _placed(rows, file)
     _refuse(_miscounted(rows, placement, chunks, file))
     order = [[cell.slot for cell in row] for row in rows]

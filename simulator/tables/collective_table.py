@@ -61,7 +61,7 @@ COLUMNS = (
 )  # fmt: skip
 """Those of published tables of collectives, then how well the time is known."""
 
-OWN = "own"
+_OWN = "own"
 """What ``split`` says in tables that were measured here."""
 
 _SOURCE = "clustersim calibrate collectives, "
@@ -92,7 +92,7 @@ def own_table(path: Path) -> OwnTable | None:
     """The table, if it was measured here; half a line of a killed run is left out."""
     reader = whole_lines(path)
     rows = list(reader)
-    is_own = tuple(reader.fieldnames or ()) == COLUMNS and all(row["split"] == OWN for row in rows)
+    is_own = tuple(reader.fieldnames or ()) == COLUMNS and all(row["split"] == _OWN for row in rows)
     return OwnTable(rows) if is_own else None
 
 
@@ -103,5 +103,5 @@ def new_table(path: Path) -> None:
 
 def append_row(path: Path, date: str, cells: Mapping[str, object]) -> None:
     """Write one measured row."""
-    row = {**cells, "source": f"{_SOURCE}{date}", "split": OWN}
+    row = {**cells, "source": f"{_SOURCE}{date}", "split": _OWN}
     append_line(path, [str(row.get(name, "")) for name in COLUMNS])

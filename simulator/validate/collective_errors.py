@@ -29,7 +29,7 @@ from simulator.tables.collective_rows import (
 from simulator.tables.spellings import profile_name_of
 from simulator.validate.accuracy import Accuracy, error_pct
 
-WITHIN_PCT = 25.0
+_WITHIN_PCT = 25.0
 """Errors up to this one count as close [%]."""
 
 _CURVE_POINTS = 60
@@ -98,7 +98,7 @@ class CollectiveReport:
 
 
 def _accuracy(results: Iterable[CollectiveResult]) -> Accuracy:
-    return Accuracy.of((result.error_pct for result in results), WITHIN_PCT)
+    return Accuracy.of((result.error_pct for result in results), _WITHIN_PCT)
 
 
 def validate_collectives(

@@ -58,14 +58,14 @@ def validate_anchored(
     longest_first = sorted(sources.values(), key=len, reverse=True)
     predict = executor.map if executor else map
     found: dict[str, PublishedResult] = {}
-    for result in chain.from_iterable(predict(partial(predicted_source, anchors), longest_first)):
+    for result in chain.from_iterable(predict(partial(_predicted_source, anchors), longest_first)):
         found[result.id] = result
         if on_row:
             on_row(result)
     return PublishedReport([found[row["id"]] for row in rows])
 
 
-def predicted_source(anchors: int, rows: Sequence[Row]) -> list[PublishedResult]:
+def _predicted_source(anchors: int, rows: Sequence[Row]) -> list[PublishedResult]:
     """The rows of one source, the first of them as they are, the others with what those tell."""
     known: list[Simulated] = []
     results = []

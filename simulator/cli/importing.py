@@ -265,8 +265,8 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         note("the file does not state the traffic: add a workload")
 
     import_launch.__doc__ = (
-        f"Convert a launch line or settings of {engine} to a deployment.\n\n"
-        "The file is read, never run.\n\n"
+        f"Convert a launch line of {engine} to a deployment.\n\n"
+        "Also a file of its settings. It is read, never run.\n\n"
         f"Example:  clustersim import {command} launch.sh > serving.yaml"
     )
     return import_launch

@@ -62,7 +62,7 @@ def gemm_s(
     accumulate: bool = False,
     aligned: bool = True,
     fits_tiles: bool = False,
-    operands_cached: bool = False,
+    read_again_after: int = 0,
 ) -> float:
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
 
@@ -83,9 +83,9 @@ def gemm_s(
         fits_tiles: Whether the output is known to fill tiles and waves of the real library, as
             that of a shape which a search over shapes has found best; those known here are a
             choice of the library's.
-        operands_cached: Whether the operands were just read, as by the same call before, and so
-            are in the last cache where they fit. Products of a training step find other weights
-            and activations there.
+        read_again_after: After how many such products the operands are read again, and found in the
+            last cache where all of these fit: 1 where a benchmark repeats one call, 0 is never.
+            Products of a training step find other weights and activations there.
 
     Returns:
         Time [s].
@@ -107,7 +107,7 @@ def gemm_s(
         accumulate=accumulate,
         aligned=aligned,
         fits_tiles=fits_tiles,
-        operands_cached=operands_cached,
+        read_again_after=read_again_after,
     )
 
 
@@ -128,7 +128,7 @@ def grouped_gemm_s(
     accumulate: bool = False,
     aligned: bool = True,
     fits_tiles: bool = False,
-    operands_cached: bool = False,
+    read_again_after: int = 0,
 ) -> float:
     """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
 
@@ -138,8 +138,10 @@ def grouped_gemm_s(
     model = _gemm_model(profile, precision)
     total_rows = sum(rows)
     traffic_bytes = product_bytes(rows, n, k, precision=precision, accumulate=accumulate)
-    if operands_cached:
-        traffic_bytes = memory_traffic_bytes(profile, traffic_bytes)
+    if read_again_after:
+        traffic_bytes = memory_traffic_bytes(
+            profile, traffic_bytes, meanwhile_bytes=read_again_after * traffic_bytes
+        )
     bytes_per_s = model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
     sm_flop_per_s = (
         peak_flop_per_s(profile, precision)

@@ -92,6 +92,7 @@ def memory_bound_s(
     over_rows: bool = False,
     reduces_rows: bool = False,
     efficiency: float | None = None,
+    operands_cached: bool = True,
 ) -> float:
     """Seconds for a kernel that reads and writes ``num_bytes`` of device memory in all.
 
@@ -107,6 +108,8 @@ def memory_bound_s(
             does for its weight; published kernels then stay far below the bandwidth.
         efficiency: Share of the bandwidth that this kind of kernel reaches, where it is known
             to differ from the profile's.
+        operands_cached: Whether what it reads was just written, and so is in the last cache where
+            it fits.
 
     Returns:
         Time [s].
@@ -120,26 +123,30 @@ def memory_bound_s(
         own = kernels.row_efficiency if over_rows and not reduces_rows else own
         efficiency = kernels.memory_efficiency if own is None else own
     bandwidth = profile.device.memory_bandwidth_bytes_per_s
-    missed_bytes = memory_traffic_bytes(profile, num_bytes)
+    missed_bytes = memory_traffic_bytes(profile, num_bytes) if operands_cached else num_bytes
     return kernels.memory_floor_s + missed_bytes / (efficiency * bandwidth)
 
 
-def memory_traffic_bytes(profile: HardwareProfile, num_bytes: float) -> float:
+def memory_traffic_bytes(
+    profile: HardwareProfile, num_bytes: float, *, meanwhile_bytes: float | None = None
+) -> float:
     """Bytes that take as long from memory as ``num_bytes`` of which some are in the last cache.
 
-    All are there up to half its size, none from its size on.
+    All are there while half its size has passed since they were used, none from its size on.
 
     Args:
         profile: System with its cache and how much faster that is.
         num_bytes: Bytes that one kernel reads and writes, >= 0.
+        meanwhile_bytes: Bytes that have passed; the kernel's own if None.
 
     Source:
         The shape is an assumption; ``cache_speedup`` is fitted, see the profile.
     """
     cache_bytes = profile.device.l2_cache_bytes
-    if num_bytes >= cache_bytes:
+    passed_bytes = num_bytes if meanwhile_bytes is None else meanwhile_bytes
+    if passed_bytes >= cache_bytes:
         return num_bytes
-    hit = min(1.0, 2.0 * (1.0 - num_bytes / cache_bytes))
+    hit = min(1.0, 2.0 * (1.0 - passed_bytes / cache_bytes))
     return num_bytes * (1.0 - hit + hit / profile.kernels.cache_speedup)
 
 

@@ -26,17 +26,23 @@ class Protocol:
         counted: Calls back to back of which the time is the mean.
         host_s: Time the host takes to issue a call; 0 where the device's own clock is read.
         is_per_group: Whether a grouped product is a call for each of its groups.
+        weights: Products with weights of their own that take turns.
+        clears_cache: Whether the last cache is overwritten before each call.
+        inner: Column of a product's inner dimension, ``k`` or ``n``; the other is its columns.
     """
 
     warm_up: int = 0
     counted: int = 1
     host_s: float = 0.0
     is_per_group: bool = False
+    weights: int = 1
+    clears_cache: bool = False
+    inner: str = "k"
 
     @property
-    def finds_operands_cached(self) -> bool:
-        """Whether a call finds what the call before it has read."""
-        return self.warm_up + self.counted > 1
+    def read_again_after(self) -> int:
+        """After how many products operands are read again; 0 is never."""
+        return self.weights if self.warm_up + self.counted > 1 else 0
 
 
 def protocol_of(row: KernelRow) -> Protocol:
@@ -56,6 +62,9 @@ def protocol_of(row: KernelRow) -> Protocol:
                 known["counted"],
                 parse_quantity(known.get("host", "0 s"), "s"),
                 known.get("per_group", False),
+                known.get("weights", 1),
+                known.get("clears_cache", False),
+                known.get("inner", "k"),
             )
     return Protocol()
 

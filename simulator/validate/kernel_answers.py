@@ -103,15 +103,16 @@ def family_of(row: KernelRow) -> str:
 
 def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     m, n, k, batch = row.count("m"), row.count("n"), row.count("k"), row.number("batch") or 1.0
-    batch = max(1, round(batch))
+    batch, protocol = max(1, round(batch)), protocol_of(row)
+    if protocol.inner == "n":
+        n, k = k, n
     precision = precision_of(row)
     _require_peak(profile, precision)
     flop = 2.0 * m * n * k * batch
     accumulate = "accumulate=True" in row.text("notes")
-    protocol = protocol_of(row)
     cool_s = gemm_s(
         profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
-        fits_tiles=row.is_best_shape, operands_cached=protocol.finds_operands_cached,
+        fits_tiles=row.is_best_shape, read_again_after=protocol.read_again_after,
     )  # fmt: skip
     predicted_s = mean_call_s(profile, precision, cool_s, flop, protocol)
     if precision == "fp8" and "framework linear" in row.text("notes"):
@@ -255,16 +256,33 @@ def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
     num_bytes = _stated_bytes(row)
     of_rows, backward = re.search("norm|softmax", op) is not None, row.direction == "bwd"
     passes = 3.0 if op.startswith("cross_entropy") else 1.0
-    if "swiglu" in op and "torch implementation" in notes:
+    is_eager = "swiglu" in op and re.search("(torch|megatron) implementation", notes) is not None
+    if is_eager:
         passes = _EAGER_SWIGLU[row.direction]
     kernel_s = memory_bound_s(
         profile,
         passes * num_bytes,
         over_rows=of_rows and not backward,
         reduces_rows="norm" in op and backward,
+        operands_cached=not protocol_of(row).clears_cache,
     )
+    if op.startswith("megatron") and backward:
+        kernel_s += _liger_forward_s(row, profile, is_eager=is_eager)
     predicted_s = kernel_s + _launch_s(row, profile)
     return Comparison(_measured_s(row, num_bytes=num_bytes), predicted_s)
+
+
+def _liger_forward_s(row: KernelRow, profile: HardwareProfile, *, is_eager: bool) -> float:
+    """What Liger's scripts for Megatron run before each backward pass [s].
+
+    A forward pass, the sum of its output, and the gradient of that sum, written (Liger-Kernel,
+    benchmark/scripts/benchmark_megatron_swiglu.py and benchmark_megatron_rms_norm.py).
+    """
+    output_bytes = ELEMENT_BYTES[precision_of(row)] * row.count("m") * row.count("n")
+    of_swiglu = "swiglu" in row.op
+    passes = 3.0 * (_EAGER_SWIGLU["fwd"] if is_eager else 1.0) if of_swiglu else 2.0
+    forward_s = memory_bound_s(profile, passes * output_bytes, over_rows=not of_swiglu)
+    return forward_s + 2.0 * memory_bound_s(profile, output_bytes)
 
 
 def _launch_s(row: KernelRow, profile: HardwareProfile) -> float:

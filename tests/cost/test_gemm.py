@@ -72,7 +72,7 @@ def test_of_the_idle_part_of_the_last_wave_the_tail_is_waited_for(tail, waves):
 def test_operands_in_the_cache_are_read_as_fast_as_it_is():
     """64 x 64 x 64 in 16 bits is 24 KiB, less than half of a cache of 1 MiB."""
     profile = tiny_profile(cache_speedup=4.0)
-    cold, cached = (gemm_s(profile, 64, 64, 64, operands_cached=each) for each in (False, True))
+    cold, cached = (gemm_s(profile, 64, 64, 64, read_again_after=each) for each in (0, 1))
     assert cold - 1e-6 == pytest.approx(4 * (cached - 1e-6), rel=1e-3)
 
 

@@ -32,9 +32,17 @@ def test_how_often_a_product_was_repeated_is_said_by_the_notes_or_known_of_the_p
     assert (protocol.warm_up, protocol.counted) == calls
 
 
+def test_what_a_program_does_between_calls_is_known():
+    liger = {"source": "linkedin/Liger-Kernel:data", "notes": "liger implementation, median"}
+    assert protocol_of(KernelRow(liger)).clears_cache
+    assert protocol_of(KernelRow({"source": "sitar-lab/NeuSight:test/bmm.csv"})).inner == "n"
+    assert protocol_of(KernelRow({"source": "sitar-lab/NeuSight:test/linear.csv"})).inner == "k"
+
+
 def test_a_repeated_call_finds_its_operands_cached():
-    assert Protocol(warm_up=1).finds_operands_cached
-    assert not Protocol().finds_operands_cached
+    assert Protocol(warm_up=1).read_again_after == 1
+    assert Protocol(warm_up=1, weights=5).read_again_after == 5
+    assert Protocol().read_again_after == 0
 
 
 def test_calls_that_end_before_the_power_limit_is_felt_keep_their_time():

@@ -6,6 +6,8 @@ import pytest
 
 from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
 from simulator.errors import InputError
+from simulator.tables.kernel_rows import KernelRow
+from simulator.validate.kernel_answers import compared
 from simulator.validate.kernel_errors import validate_kernels
 from tests.tiny import tiny_profile
 
@@ -82,6 +84,34 @@ def test_experts_of_a_serving_engine_are_answered_by_the_kernels_of_its_device(r
     row = report_of(experts).rows[0]
     assert not row.skipped
     assert row.predicted_us > 0
+
+
+def test_the_inner_dimension_stands_where_the_program_is_known_to_put_it():
+    swapped = KernelRow(
+        {**{k: str(v) for k, v in GEMM.items()}, "n": "1", "k": "256", "time_us": "100",
+         "source": "sitar-lab/NeuSight:test/bmm.csv"}
+    )  # fmt: skip
+    compared_s = compared(swapped, tiny_profile(sustained_clock=1.0)).predicted_s
+    assert compared_s == pytest.approx(gemm_s(tiny_profile(), 256, 256, 1, read_again_after=1))
+
+
+@pytest.mark.parametrize(
+    ("implementation", "passes"),
+    [("liger", 3 + 1 + 1 + 5), ("torch", 5 + 1 + 1 + 13)],
+)
+def test_a_backward_pass_of_megatrons_gate_was_measured_with_its_forward(implementation, passes):
+    """Passes over the output: forward, its sum, the gradient of that sum, backward."""
+    row = KernelRow(
+        {"op": "megatron_swiglu", "dtype": "bf16", "m": "1024", "n": "1024", "direction": "bwd",
+         "time_us": "1", "source": "linkedin/Liger-Kernel",
+         "notes": f"{implementation} implementation, median (10485760 B)"}
+    )  # fmt: skip
+    profile = tiny_profile()
+    kernels_s = 4 * memory_bound_s(profile, 0.0) + passes * 2**21 / (
+        profile.kernels.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
+    )
+    predicted_s = compared(row, profile).predicted_s
+    assert predicted_s == pytest.approx(kernels_s + profile.kernels.launch_s)
 
 
 def test_the_best_shape_of_a_search_loses_no_part_of_a_wave(report_of):

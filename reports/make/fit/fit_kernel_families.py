@@ -86,7 +86,7 @@ def _write(
         for target in (fit.block.path, *fit.block.also):
             if not _holds_rows_of(target, fit.block.path):
                 kind, said = "assumed", f"as {_name(fit)}, whose units it shares"
-            if target[-1] == "tf32" != fit.block.path[-1]:
+            if target[-1:] == ("tf32",) != fit.block.path[-1:]:
                 said = f"{said}: half the rate for as much power"
                 numbers = replace(numbers, values=_at_half_rate(numbers.values))
             if _stands_in(text, gpu, target):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from simulator.calibrate.gpu.fit_kernels import Block, family_blocks, with_values
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.described.load import load_profile
+from simulator.described.load import load_profile, profile_names
 from simulator.tables.kernel_rows import (
     KernelRow,
     SkippedRowError,
@@ -52,6 +53,21 @@ Source: assumption; what dense products of 90, 250 and 700 TFLOP/s at 250, 300 a
 
 _ENERGY_OF_FORMAT: Mapping[str, float] = MappingProxyType({"fp32": 7.5, "tf32": 2.0, "fp8": 0.6})
 """Energy of an operation over that of a 16-bit one where the fit starts (assumption)."""
+
+_CACHE_BYTES_PER_CYCLE = 16.0
+"""Bytes that a multiprocessor streams through the last cache in a cycle where the fit starts.
+
+Source: assumption; a quarter of the widest load, 64 bytes (NVIDIA A100 white paper: 5120 bytes
+per cycle for 108 multiprocessors). That times multiprocessors and clock, over the memory's
+bandwidth, is what ``cache_speedup`` is fitted around.
+"""
+
+_OLD_INSTRUCTIONS_SHARE: Mapping[str, float] = MappingProxyType({"forward_efficiency": 0.63})
+"""Rate of Ampere's matrix instructions over those of Hopper, on Hopper.
+
+Source: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture (arXiv
+2402.13499): 62.9 % of the peak on average. FlashAttention 2 uses them.
+"""
 
 _SPREAD: Mapping[str, float] = MappingProxyType(
     {
@@ -127,7 +143,7 @@ class FamilyFit:
     def values(self, gpu: str, architecture: str) -> dict[str, float]:
         """Parameters of a GPU; of its family where nothing is known of it."""
         levels = _levels(gpu, architecture)
-        point = _typical(self.block, architecture)
+        point = _typical(self.block, gpu, architecture)
         point = sum((self.additions[each] for each in levels if each in self.additions), point)
         return _values(self.block, point)
 
@@ -172,7 +188,8 @@ def fit_families(rows: Sequence[Measured], known: Sequence[FamilyFit] = ()) -> l
             start from theirs.
     """
     fits: list[FamilyFit] = []
-    for place, block in enumerate(FAMILY_BLOCKS):
+    for place, shipped in enumerate(FAMILY_BLOCKS):
+        block = _after_older_kernels(shipped, fits)
         profiles = {gpu: profile_with(gpu, fits) for gpu in {one.gpu for one in rows}}
         of_block = [one for one in rows if block.rows(one.row) and _answers(one, block, profiles)]
         if known and known[place].rows == len(of_block):
@@ -181,6 +198,16 @@ def fit_families(rows: Sequence[Measured], known: Sequence[FamilyFit] = ()) -> l
             start = known[place].additions if known else {}
             fits.append(_fit_block(block, of_block, profiles, start))
     return fits
+
+
+def _after_older_kernels(block: Block, fits: Sequence[FamilyFit]) -> Block:
+    """FlashAttention 2 is believed to be what it is on Ampere, whose instructions it uses."""
+    if block.path != ("flash_attention_2",) or "forward_efficiency" not in block.prior:
+        return block
+    on_ampere = next(fit for fit in fits if fit.block.prior.keys() == block.prior.keys())
+    values = on_ampere.values("", "ampere")
+    prior = {name: value * _OLD_INSTRUCTIONS_SHARE.get(name, 1.0) for name, value in values.items()}
+    return replace(block, prior=prior)
 
 
 def profile_with(gpu: str, fits: Sequence[FamilyFit]) -> HardwareProfile:
@@ -223,7 +250,7 @@ def _fit_block(
             of_gpu = [
                 place for place, each in enumerate(levels) if each in _levels(gpu, architecture)
             ]
-            point = _typical(block, architecture) + additions[:, of_gpu].sum(axis=1) + step
+            point = _typical(block, gpu, architecture) + additions[:, of_gpu].sum(axis=1) + step
             candidates[gpu] = _with_block(profiles[gpu], block, _values(block, point))
         return np.array([error_of(one, candidates[one.gpu]) for one in rows])
 
@@ -267,12 +294,23 @@ def _spread(name: str, level: Level) -> float:
     return _SPREAD[name] * _OF_LEVEL[level[0]] * shared
 
 
-def _typical(block: Block, architecture: str) -> Vector:
+def _typical(block: Block, gpu: str, architecture: str) -> Vector:
     typical = dict(block.prior)
+    if "cache_speedup" in typical:
+        typical["cache_speedup"] = _cache_speedup(gpu, architecture)
     if "joule_per_operation" in typical:
         of_format = _ENERGY_OF_FORMAT.get(block.path[-1], 1.0)
         typical["joule_per_operation"] = of_format * _JOULE_PER_HALF_FLOP[architecture]
     return np.array([_odds(v) if _is_share(n) else math.log(v) for n, v in typical.items()])
+
+
+def _cache_speedup(gpu: str, architecture: str) -> float:
+    """How much faster than the memory the cache is by data sheets; of a family, the median."""
+    family = [gpu] if gpu else [n for n in profile_names() if architecture_of(n) == architecture]
+    devices = [cool_profile(name).device for name in family]
+    return _CACHE_BYTES_PER_CYCLE * statistics.median(
+        d.sm_count * d.boost_clock_hz / d.memory_bandwidth_bytes_per_s for d in devices
+    )
 
 
 def _values(block: Block, point: Vector) -> dict[str, float]:

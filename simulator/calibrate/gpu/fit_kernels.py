@@ -120,7 +120,7 @@ class Block:
 
 
 def _repeats_calls(rows: Sequence[KernelRow]) -> bool:
-    return any(protocol_of(row).finds_operands_cached for row in rows)
+    return any(protocol_of(row).read_again_after for row in rows)
 
 
 def _varies_length(rows: Sequence[KernelRow]) -> bool:

@@ -121,6 +121,7 @@ def collective_row(row: Row) -> CollectiveRow:
         calls=calls_per_gpu(kind, ranks, row.get("nccl_version") or ""),
         links=cells.text(row, "intra").lower(),
         seconds=_seconds(row, kind, ranks, num_bytes),
+        source=cells.text(row, "source").partition(":")[0],
     )
 
 

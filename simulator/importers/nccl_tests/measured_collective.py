@@ -75,6 +75,7 @@ class CollectiveRow:
         calls: Library calls per GPU: a group call is one per send and receive.
         links: What joins the GPUs of a node, as the table spells it.
         seconds: Measured time [s].
+        source: Who measured, where a table of many sources says so.
     """
 
     id: str
@@ -92,6 +93,7 @@ class CollectiveRow:
     calls: int
     links: str
     seconds: float
+    source: str = ""
 
 
 def calls_per_gpu(kind: str, ranks: int, library: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -109,6 +109,10 @@ class Job(Spec):
     cluster: Cluster
     batch: Batch
     plan: Plan = Field(default_factory=Plan)
+    reference: Model | Literal["same", "adapters-off"] | None = None
+    """A network that is not trained and runs forward on every microbatch first: ``same`` is a
+    second copy of the model, as DPO has it, ``adapters-off`` the model without its adapters, and
+    any other model a teacher, whose logits stay until backward."""
     perturbations: tuple[Perturbation, ...] = ()
     """What is slower than the profile says."""
     variation: Variation = Variation()

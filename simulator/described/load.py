@@ -50,6 +50,7 @@ _OWN_FIELDS = ("profile", "gpus")
 """Fields of a job's cluster block, or of a pool of it; all others override the profile."""
 _SHAPE_OF_FABRIC = ("nics_per_node", "nic", "wiring", "leaf", "pod")
 """Fields of a fabric that say how it is built, not how it behaves."""
+_REFERENCES = (None, "same", "adapters-off")
 _REPORTED = object()
 """Stands for a field whose faults are known already."""
 _A_JOB = "give a job as YAML, or the name of a shipped one"
@@ -118,6 +119,9 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     if "model" in document:
         with _collecting(faults, resolved, "model"):
             resolved["model"] = _model(document["model"], folder)
+    if document.get("reference") not in _REFERENCES:
+        with _collecting(faults, resolved, "reference"):
+            resolved["reference"] = _model(document["reference"], folder, "reference")
     if isinstance(cluster, Mapping) and "pools" in cluster:
         with _collecting(faults, resolved, "cluster"):
             resolved["cluster"] = _pooled(cluster, folder)
@@ -163,21 +167,21 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     return _named_profile(str(name_or_path), "profile", Path())
 
 
-def _model(given: object, folder: Path) -> Model:
+def _model(given: object, folder: Path, field: str = "model") -> Model:
     if isinstance(given, str):
-        return _named_model(given, "model", folder)
+        return _named_model(given, field, folder)
     if not isinstance(given, Mapping):
         rule = "must be a name, a path to a .yaml or config.json file, or a block of fields"
-        raise InputError.single("model", rule, given)
+        raise InputError.single(field, rule, given)
     if "base" not in given:
-        return validated(Model, given, "model", siblings=["base"])
+        return validated(Model, given, field, siblings=["base"])
     if not isinstance(given["base"], str):
-        raise InputError.single("model.base", "must be a name or a path", given["base"])
-    base = _named_model(given["base"], "model.base", folder)
+        raise InputError.single(f"{field}.base", "must be a name or a path", given["base"])
+    base = _named_model(given["base"], f"{field}.base", folder)
     changes = {key: value for key, value in given.items() if key != "base"}
     # Fields that the base leaves to their defaults must follow the changed ones.
     fields = base.model_dump(by_alias=True, exclude_unset=True)
-    return validated(Model, merged(fields, changes), "model", siblings=["base"])
+    return validated(Model, merged(fields, changes), field, siblings=["base"])
 
 
 def _with_files_read(plan: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -142,6 +142,7 @@ class Draft:
         global_batch: Sequences per step, if the file says it.
         micro_batch: Sequences at a time, if the file says it.
         seq_len: Tokens per sequence, if the file says it.
+        reference: The job's ``reference``, if the file trains beside one.
     """
 
     model: dict[str, Any] | str | None = None
@@ -152,6 +153,13 @@ class Draft:
     global_batch: int | None = None
     micro_batch: int | None = None
     seq_len: int | None = None
+    reference: str | None = None
+
+    def compare_pairs(self, given: Given) -> None:
+        """What the file counts are pairs of a chosen and a rejected sequence."""
+        if not given.micro_batch and self.micro_batch:
+            self.micro_batch *= 2
+            self.global_batch = self.global_batch and self.global_batch * 2
 
     def set_batch(self, given: Given, micro: int | None, steps: int | None) -> None:
         """Sequences at a time, and per step of so many microbatches where the ranks are known."""
@@ -222,6 +230,7 @@ def _document(draft: Draft, given: Given) -> dict[str, Any]:
         "cluster": {"profile": given.profile, "gpus": given.gpus or draft.gpus},
         "batch": batch,
         "plan": _plan_document(draft.plan, draft.stack, draft.facts),
+        **({"reference": draft.reference} if draft.reference else {}),
     }
     return with_changes(document, given.changes)
 

@@ -32,6 +32,7 @@ from simulator.program.run.order import StepOrder, boundary_buffers
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
+from simulator.program.run.untrained import untrained_memory, untrained_pass
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import offloaded_states, outside_memory
@@ -211,11 +212,12 @@ class _Builder:
             buffers=self.buffers,
             update_every=0 if schedule.synchronous else every,
             copies=copies,
+            untrained=untrained_pass(job),
         )
 
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
         job, parameters = self.job, self.ranks.parameters(rank)
-        resident = resident_memory(job, parameters)
+        resident = resident_memory(job, parameters) + untrained_memory(job)
         placeholder_bytes = placeholder_gradient_bytes(job, self.ranks.runs_of(rank))
         if placeholder_bytes:
             resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)

@@ -198,12 +198,53 @@ def test_every_recipe_is_read():
     assert {path.name for path in RECIPES.iterdir() if path.is_file()} == named
 
 
-def test_preferences_are_refused_until_they_are_let_go():
-    recipe = Recipe("llamafactory", ("llamafactory_dpo.yaml",), {}, {"gpus": 8})
-    with pytest.raises(InputError, match=r"stage = 'dpo'.*--ignore stage"):
-        read(recipe)
-    job, report = read(Recipe(recipe.form, recipe.files, {}, {"gpus": 8, "ignore": ("stage",)}))
-    assert job.model.name == "qwen2.5-7b"
+@pytest.mark.parametrize(
+    ("form", "line", "reference"),
+    [
+        ("llamafactory", "", "same"),
+        ("llamafactory", "pref_loss: orpo", None),
+        ("llamafactory", "finetuning_type: lora", "adapters-off"),
+        ("axolotl", "rl: ipo", "same"),
+        ("axolotl", "rl: dpo\nadapter: lora\nlora_r: 8\nlora_target_linear: true", "adapters-off"),
+    ],
+)
+def test_preferences_are_pairs_and_compared_with_a_reference_where_the_loss_does(
+    tmp_path, form, line, reference
+):
+    """One example per rank is two sequences."""
+    text = (RECIPES / "llamafactory_dpo.yaml").read_text(encoding="utf-8")
+    if form == "axolotl":
+        text = "base_model: Qwen/Qwen2.5-7B-Instruct\nsequence_len: 2048\nmicro_batch_size: 1\n"
+    kept = [old for old in text.splitlines() if old.partition(":")[0] != line.partition(":")[0]]
+    path = tmp_path / "dpo.yaml"
+    path.write_text("\n".join([*kept, line]), encoding="utf-8")
+    job, _ = FORMATS[form].read([path], Given(gpus=8))
+    assert (job.batch.micro_batch, job.batch.global_batch) == (2, 16)
+    assert job.reference == reference
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("use_galore: true\ngalore_rank: 64", 64), ("use_galore: true", 16),
+        ("optim: galore_adamw\noptim_args: rank=32, scale=2.0", 32), ("optim: galore_adamw", 128),
+    ],
+)  # fmt: skip
+def test_the_rank_of_galore_is_read(tmp_path, line, rank):
+    text = (RECIPES / "llamafactory_dpo.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "galore.yaml"
+    path.write_text(text.replace("stage: dpo", "stage: sft") + line, encoding="utf-8")
+    job, _ = FORMATS["llamafactory"].read([path], Given(gpus=1))
+    assert (job.plan.optimizer, job.plan.optimizer_rank) == ("galore", rank)
+
+
+def test_other_ways_of_training_are_refused_until_they_are_let_go(tmp_path):
+    text = (RECIPES / "llamafactory_dpo.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "ppo.yaml"
+    path.write_text(text.replace("stage: dpo", "stage: ppo"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"stage = 'ppo'.*--ignore stage"):
+        FORMATS["llamafactory"].read([path], Given(gpus=8))
+    _, report = FORMATS["llamafactory"].read([path], Given(gpus=8, ignore=("stage",)))
     assert not report.is_complete
 
 

@@ -9,7 +9,12 @@ from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category, Kind, Owner, Program
-from simulator.program.price.update_time import gathers, newton_schulz_flop, orthogonalisation
+from simulator.program.price.update_time import (
+    gathers,
+    newton_schulz_flop,
+    orthogonalisation,
+    projections,
+)
 from simulator.program.states.resident import (
     optimizer_traffic_bytes,
     paged_bytes,
@@ -82,6 +87,23 @@ def test_muon_keeps_one_momentum_of_hidden_matrices_and_two_of_the_rest():
     assert held_states(job) == 8 * total_numel(job) - 4 * HIDDEN_NUMEL
 
 
+def test_galore_keeps_a_projection_and_two_moments_of_what_it_leaves():
+    """Table 1 of arXiv 2403.03507: m r + 2 n r of m x n; Adam where nothing is projected."""
+    job = small_job(PLAIN, optimizer="galore", optimizer_rank=8, zero=0)
+    projected = 4 * (64 + 2 * 64) * 8 + 2 * (64 + 2 * 128) * 8
+    rest = total_numel(job) - HIDDEN_NUMEL
+    assert held_states(job) == 4 * projected + 8 * rest
+    whole = small_job(PLAIN, optimizer="galore", optimizer_rank=1024, zero=0)
+    assert held_states(whole) == 4 * (4 * 3 * 64 + 2 * (64 + 2 * 128)) * 64 + 8 * rest
+
+
+def test_galore_projects_every_gradient_and_its_update():
+    job = small_job(PLAIN, optimizer="galore", optimizer_rank=8, zero=0)
+    seconds, flop = projections(job, stage_slices(job, 1))
+    assert flop == 4 * 8 * HIDDEN_NUMEL
+    assert seconds > 0
+
+
 def test_newton_schulz_takes_five_steps_of_three_products():
     """(m, n) = (2, 3): 2 x 4 x 3 + 2 x 8 + 2 x 4 x 3 = 64 each."""
     assert newton_schulz_flop(2, 3) == newton_schulz_flop(3, 2) == 5 * 64
@@ -130,6 +152,7 @@ def test_tensor_parallel_muon_works_on_the_parts_of_matrices():
         ("adafactor", {"zero": 2, "stack": "deepspeed"}),
         ("adafactor", {"zero": 3, "stack": "torch-fsdp"}),
         ("muon", {"zero": 2}),
+        ("galore", {"zero": 1}),
         ("muon", {"zero": 3, "stack": "torchtitan"}),
     ],
 )

@@ -6,7 +6,8 @@ To add one, write its line here. What it keeps of rows, columns or some tensors 
 Source: LAMB, arXiv 1904.00962, algorithm 2; Lion, arXiv 2302.06675, algorithm 2; 8-bit
 optimizers, arXiv 2110.02861, section 2.2, and bitsandbytes, whose blocks have 256 elements (2048
 before version 0.44); Adafactor, arXiv 1804.04235, algorithms 4 and 5; Muon,
-https://kellerjordan.github.io/posts/muon, and arXiv 2502.16982.
+https://kellerjordan.github.io/posts/muon, and arXiv 2502.16982; GaLore, arXiv 2403.03507, algorithm
+2, without what it does every few hundred steps: the decomposition of every gradient.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ UPDATE_RULES: Mapping[str, UpdateRule] = {
     # Sums of squares, the size of the update, the update; the size of the weight.
     "adafactor": UpdateRule(0.0, gradient_reads=3, weight_reads=2),
     "muon": UpdateRule(4.0),
+    # The update is written as large as the weight, and read to be applied.
+    "galore": UpdateRule(0.0, update_bytes=2 * _FP32),
 }
 """Every optimizer by the name that a plan uses."""
 

@@ -20,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from simulator.described.base import Flag, Layers, LayersOrZero, Ranks, RanksOrZero, Spec
+from simulator.described.base import Count, Flag, Layers, LayersOrZero, Ranks, RanksOrZero, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
 from simulator.described.plan.finetuning import Lora
@@ -231,6 +231,9 @@ class Plan(Spec):
     kernel adds up in no order, and tensor exchanges are not pipelined with products."""
     optimizer: Optimizer = "adam"
     """What updates the weights: its states take memory, its passes over them time."""
+    optimizer_rank: Count = 128
+    """Rows that are left of a gradient whose states are those of a projection (galore; 128 as in
+    transformers)."""
     optimizer_kernels: Literal["fused", "foreach"] | None = None
     """Whether one kernel updates, or one after another over all weights at once, with a tensor as
     large as these on the way (PyTorch's ``fused`` and ``foreach``); by default as the stack."""

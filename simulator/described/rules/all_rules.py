@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.job import Job
+from simulator.described.model import Model
 from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
 from simulator.described.rules.expert_rules import expert_faults
 from simulator.described.rules.layer_split_rules import (
@@ -221,6 +222,8 @@ def _finetuning_faults(job: Job) -> Iterator[Fault]:
     """
     yield from _master_weights_are_beside_others(job)
     yield from _documents_are_parts_of_sequences(job)
+    if job.reference is not None:
+        yield from _references_run_as_the_model_does(job)
     if job.plan.frozen_patterns:
         yield from _ways_that_train_a_part(job)
 
@@ -246,6 +249,25 @@ def _documents_are_parts_of_sequences(job: Job) -> Iterator[Fault]:
     if plan.cp > 1:
         rule = "is not modelled if ranks share a sequence"
         yield Fault(path, rule, length, "use plan.cp: 1")
+
+
+def _references_run_as_the_model_does(job: Job) -> Iterator[Fault]:
+    plan, path = job.plan, "reference"
+    if job.reference == "adapters-off" and plan.lora is None:
+        yield Fault(path, "needs adapters to turn off", job.reference, "set plan.lora, or same")
+    usual = {"pp": 1, "data_parallel": "ddp", "tp_method": "1d", "expert_load": None}
+    for field, value in usual.items():
+        if getattr(plan, field) != value:
+            rule = f"is not modelled with plan.{field}"
+            yield Fault(path, rule, None, f"leave plan.{field} at its default")
+    if plan.offload.parameters is not None:
+        rule = "is not modelled with parameters on the host"
+        yield Fault(path, rule, None, "remove plan.offload.parameters")
+    if not isinstance(job.reference, Model):
+        return
+    if job.reference.heads % plan.tp:
+        rule = f"has {job.reference.heads} heads, which plan.tp = {plan.tp} does not divide"
+        yield Fault(path, rule, job.reference.name, "use a divisor")
 
 
 def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:

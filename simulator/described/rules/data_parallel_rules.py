@@ -123,6 +123,9 @@ def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
             f"ZeRO {plan.zero} of DeepSpeed, Megatron and FSDP1 runs element-wise optimizers only"
         )
         yield Fault("plan.optimizer", rule, plan.optimizer, hint)
+    if plan.optimizer == "galore":
+        rule = "projects whole gradients, which the plan shards (arXiv 2403.03507, algorithm 2)"
+        yield Fault("plan.optimizer", rule, plan.optimizer, hint)
     if plan.optimizer == "muon" and plan.zero > 1:
         rule = (
             f"needs whole matrices, but ZeRO {plan.zero} shards their gradients; only momenta "

@@ -8,6 +8,7 @@ Source: transformers 4.40 to 5.x, TrainingArguments, as facts.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,8 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
         **_loss(settings),
         **adapter_fields(settings),
     }
+    if draft.plan["optimizer"] == "galore":
+        draft.plan["optimizer_rank"] = _galore_rank(settings)
     if offload := _activation_offload(settings):
         draft.plan["offload"] = offload
     if kind == "deepspeed":
@@ -117,10 +120,18 @@ def precision(settings: Settings, default: str) -> str:
 def optimizer(settings: Settings) -> str:
     """Our word for the optimizer."""
     names = option_table("trainer", "optimizers")
-    if settings.switch("use_muon"):
-        return "muon"
+    for name in ("muon", "galore"):
+        if settings.switch(f"use_{name}"):
+            return name
     found: str = settings.choice(*_SPELLINGS["optimizer"], meanings=names, default="adam")
     return found
+
+
+def _galore_rank(settings: Settings) -> int | None:
+    """Of LLaMA-Factory, whose default is 16, or in transformers' ``optim_args``."""
+    found = re.search(r"\brank=(\d+)", str(settings.get("optim_args") or ""))
+    own = 16 if settings.switch("use_galore") else None
+    return settings.whole("galore_rank", default=int(found[1]) if found else own, least=1)
 
 
 def _context_parallelism(settings: Settings) -> dict[str, Any]:

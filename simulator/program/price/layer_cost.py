@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from simulator.cost.collectives import Group
@@ -58,7 +59,7 @@ from simulator.program.price.layer_time import (
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.placeholder_gradients import head_placeholder
 from simulator.program.states.resident import padded_vocab, state_bytes
-from simulator.program.strategies.backward_memory import Backward
+from simulator.program.strategies.backward_memory import Backward, gradient_sizes
 from simulator.program.strategies.divided_layer import divided
 from simulator.program.strategies.frozen_weights import with_frozen_weights
 from simulator.program.strategies.grid_parallel import GRID_LINES
@@ -112,6 +113,7 @@ class UnitCost:
         graphs: CUDA graphs that it launches for each of them beside.
         saved: Kept from forward to backward.
         passing: Held while forward runs.
+        alone: Held while forward runs where no backward follows.
         backward: What backward holds.
         halves: What the halves of a split backward take and free.
         waits: Where the host waits for counts of its experts.
@@ -123,6 +125,7 @@ class UnitCost:
     graphs: int
     saved: Memory
     passing: Memory
+    alone: Memory
     backward: Backward
     halves: Halves
     waits: ExpertWaits | None = None
@@ -244,7 +247,8 @@ class UnitCosts:
     def _cost(self, unit: Unit) -> UnitCost:
         plan, layer = self.job.plan, self.divided(unit)
         if not self._has_backward(unit):
-            return _forward_only(layer, self.timer, self._hiding)
+            alone = _alone(layer, self.shape.element_bytes)
+            return _forward_only(layer, alone, self.timer, self._hiding)
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
         outcome = self._recomputation(layer, recompute)
@@ -280,6 +284,7 @@ class UnitCosts:
             graphs=1 if captured and plan.cuda_graphs == "layer" else 0,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
+            alone=_alone(layer, self.shape.element_bytes),
             backward=backward,
             halves=self._halves(layer, outcome, owner, saved),
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
@@ -330,18 +335,30 @@ class UnitCosts:
         return freed_half_way(saved, _blocks(owner, sizes))
 
 
-def _forward_only(layer: Layer, timer: PieceTimer, hiding: Hiding) -> UnitCost:
-    """A unit through which no gradient goes: it keeps nothing, and all of it is alive once."""
+def _alone(layer: Layer, element_bytes: float) -> Memory:
+    """What forward holds if nothing is kept: the residual stream, and what a piece reads and makes.
+
+    Of what the loss computes from logits, everything.
+    """
+    sizes = (*layer.passing_bytes, *(saved.num_bytes for saved in layer.saved))
+    if not layer.working_bytes:
+        pairs = pairwise(gradient_sizes(layer, element_bytes))
+        sizes = (layer.input_bytes, *max(pairs, key=sum))
+    return _blocks(Owner.TEMPORARIES, (*sizes, *layer.buffer_bytes))
+
+
+def _forward_only(layer: Layer, alone: Memory, timer: PieceTimer, hiding: Hiding) -> UnitCost:
+    """A unit through which no gradient goes: it keeps nothing."""
     forward = layer_time(layer, timer, hiding, {}).forward
     time = LayerTime(forward, PassTime(), PassTime(), PassTime())
-    passing = (*layer.passing_bytes, *layer.buffer_bytes)
     nothing = replace(layer, saved=(), working_bytes=(), buffer_bytes=())
     return UnitCost(
         time=time,
         launched=time,
         graphs=0,
         saved=(),
-        passing=_blocks(Owner.TEMPORARIES, passing),
+        passing=alone,
+        alone=alone,
         backward=Backward(nothing, Recomputation({}, (), ()), Owner.ACTIVATIONS, 0.0, is_end=True),
         halves=Halves((), (), ()),
     )

@@ -201,6 +201,11 @@ class StageCosts:
             self._tied[key] = plain._replace(holds=plain.holds + tied) if tied else plain
         return self._tied[key]
 
+    def alone(self, run: Slice) -> Memory:
+        """Memory held while a forward runs that no backward follows: its largest unit's."""
+        units = (unit for unit, _ in self._contents_of(run).units)
+        return max((unit.alone for unit in units), key=total_bytes, default=())
+
     def working_bytes(self, run: Slice) -> float:
         """What backward of a run holds at its fullest beyond what forward saved [B]."""
         return self.backward(run).more_bytes

@@ -84,6 +84,9 @@ def optimizer_work(
     if job.plan.optimizer == "muon":
         seconds, flop = orthogonalisation(job, runs)
         parts.append(Part(NEWTON_SCHULZ, Category.OPTIMIZER, seconds))
+    if job.plan.optimizer == "galore":
+        seconds, flop = projections(job, runs)
+        parts.append(Part("projections", Category.OPTIMIZER, seconds))
     return Work(math.fsum(part.seconds for part in parts), tuple(parts), flop=flop)
 
 
@@ -112,6 +115,27 @@ def orthogonalisation(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
             share * _one_step_s(job, matrices, *sorted((rows, columns))) * _NEWTON_SCHULZ_STEPS
         )
         flop += share * matrices * newton_schulz_flop(rows, columns)
+    return seconds, flop
+
+
+def projections(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
+    """Time [s] and operations [FLOP] of GaLore's products: every gradient down, its update up.
+
+    Args:
+        job: A job that trains with GaLore.
+        runs: All layers of the rank.
+    """
+    profile, precision = job.cluster.profile, job.plan.precision
+    seconds = flop = 0.0
+    for tensor, layers in _matrices(job, runs):
+        matrices, rows, columns = _shape(job, tensor)
+        m, n = sorted((rows, columns))
+        r = min(job.plan.optimizer_rank, m)
+        seconds += layers * math.fsum(
+            gemm_s(profile, *sides, batch=matrices, precision=precision)
+            for sides in ((r, n, m), (m, n, r))
+        )
+        flop += layers * matrices * 4.0 * r * m * n
     return seconds, flop
 
 

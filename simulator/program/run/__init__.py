@@ -4,5 +4,6 @@ order, pipeline, pipeline_parts     the passes of each rank, as operations and t
 boundary_buffers                    buffers between pipeline stages
 data_parallel, step_end             reductions and gathers; from the last backward to the update
 host_copies                         what is offloaded meanwhile
+untrained                           the reference of DPO, or a teacher
 single_process                      PyTorch's ``nn.DataParallel``
 """

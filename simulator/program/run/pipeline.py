@@ -42,6 +42,7 @@ from simulator.program.run.pipeline_parts import (
     SlotEdges,
     slot_edges,
 )
+from simulator.program.run.untrained import UntrainedPass
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
 _KINDS = {
@@ -73,6 +74,7 @@ class Pipeline:
         update_every: Microbatches after which a rank updates its weights on its own, in the
             middle of the order; 0 is never.
         copies: Takes activations off the GPU, where they do not stay.
+        untrained: What runs before every forward of another network.
     """
 
     order: Order
@@ -84,6 +86,7 @@ class Pipeline:
     buffers: BoundaryBuffers = field(default_factory=BoundaryBuffers)
     update_every: int = 0
     copies: ActivationOffload | None = None
+    untrained: UntrainedPass | None = None
 
 
 def add_pipeline(
@@ -245,7 +248,8 @@ class _Emitter:
         """
         reduces = self.attachment.reduces_after(is_last=False, ends_turn=False)
         gathers = self.attachment.gathers_every_pass
-        return self.pipeline.copies is None and not (reduces or gathers)
+        runs_others = self.pipeline.copies is not None or self.pipeline.untrained is not None
+        return not (runs_others or reduces or gathers)
 
     def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
         end = self.program.add(like.of_microbatch(slot.microbatch))
@@ -289,6 +293,8 @@ class _Emitter:
         """A forward, piece by piece; returns the last one."""
         rank, is_first, end = task.rank, task.is_first, -1
         whole = self._run(task.slot)
+        if self.pipeline.untrained is not None:
+            self._add_untrained(task, self.pipeline.untrained)
         runs = self._by_layer(self.attachment.forward_runs(whole, is_first=is_first))
         gathers = self._with_gathers(rank, runs, is_first=is_first, is_forward=True)
         for run, after, gathered in gathers:
@@ -301,6 +307,16 @@ class _Emitter:
             if self.pipeline.copies is not None:
                 self.pipeline.copies.send(rank, end, run)
         return end
+
+    def _add_untrained(self, task: _Task, untrained: UntrainedPass) -> None:
+        lanes = ((task.rank, Stream.COMPUTE),)
+        microbatch, chunk = task.slot.microbatch, self.routes.of(task.slot).chunk
+        operation = Operation(
+            Kind.FORWARD, lanes, untrained.work, Category.FORWARD,
+            microbatch=microbatch, chunk=chunk, scope=Scope.PASS,
+        )  # fmt: skip
+        operation.takes, operation.holds = untrained.keeps, untrained.holds
+        self.program.add(operation)
 
     def _by_layer(self, runs: list[Slice]) -> list[Slice]:
         return [piece for run in runs for piece in cut(run, 1)] if self.pipeline.copies else runs
@@ -333,6 +349,8 @@ class _Emitter:
                     rank, end, run, is_last=task.is_last, reduces=task.reduces
                 )
             self._book_backward(operation, task, run, made)
+            if run is runs[0] and self.pipeline.untrained is not None:
+                operation.gives += self.pipeline.untrained.keeps
             if run is after_loss:
                 operation.takes += waiting
             if run.has_embedding and after_loss is not None:

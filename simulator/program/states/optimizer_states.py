@@ -9,6 +9,8 @@ lion          a momentum; lion-8bit one of one byte, and the constants
 adafactor     sums over the rows and over the columns of every matrix; vectors
               keep a second moment of each element; there is no first moment
 muon          a momentum of the matrices inside layers; Adam for the rest
+galore        of a matrix (m, n) inside a layer, m <= n, the projection (m, r) and two moments of
+              what it leaves of the gradient, (r, n); Adam for the rest
 sgd           nothing; sgd-momentum one momentum
 ============  =================================================================
 
@@ -17,7 +19,7 @@ All states are fp32 unless said otherwise.
 Source: LAMB, arXiv 1904.00962, algorithm 2; 8-bit optimizers, arXiv 2110.02861, section 2.2,
 and bitsandbytes, whose blocks have 256 elements (2048 before version 0.44); Adafactor, arXiv
 1804.04235, algorithms 4 and 5; Muon, https://kellerjordan.github.io/posts/muon, and arXiv
-2502.16982.
+2502.16982; GaLore, arXiv 2403.03507, table 1.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _FP32 = 4.0
 
 
 def further_state_bytes(
-    optimizer: Optimizer, tensor: ParameterTensor, tp: int = 1, ep: int = 1
+    optimizer: Optimizer, tensor: ParameterTensor, tp: int = 1, ep: int = 1, rank: int = 0
 ) -> float:
     """States of a rank's part of a tensor beyond ``state_bytes`` of each element [B].
 
@@ -38,10 +40,17 @@ def further_state_bytes(
         tensor: The whole tensor.
         tp: Tensor-parallel degree; for routed experts the degree inside an expert.
         ep: Expert-parallel degree.
+        rank: Of what is left of a gradient that is projected.
     """
-    if optimizer not in ("adafactor", "muon"):
+    if optimizer not in ("adafactor", "muon", "galore"):
         return 0.0
     matrices, rows, columns = matrix_shape(tensor, tp, ep)
+    if optimizer == "galore":
+        if not is_orthogonalised(tensor):
+            return 2 * _FP32 * matrices * rows * columns
+        short, long = sorted((rows, columns))
+        kept = min(rank, short)
+        return _FP32 * matrices * (short * kept + 2 * kept * long)
     is_matrix = min(rows, columns) > 1
     if optimizer == "muon":
         return 0.0 if is_orthogonalised(tensor) else _FP32 * matrices * rows * columns
@@ -49,6 +58,6 @@ def further_state_bytes(
 
 
 def is_orthogonalised(tensor: ParameterTensor) -> bool:
-    """Whether Muon takes a tensor: a matrix of a layer, not of embedding or head."""
+    """Whether Muon or GaLore takes a tensor: a matrix of a layer, not of embedding or head."""
     in_layer = tensor.group in (ParameterGroup.DENSE, ParameterGroup.EXPERT)
     return in_layer and min(matrix_shape(tensor)[1:]) > 1

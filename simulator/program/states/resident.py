@@ -394,12 +394,12 @@ def tensor_parameters(job: Job, tensor: ParameterTensor) -> ParameterCount:
     if tensor.is_routed:
         degrees = plan.expert_tp, plan.ep
         numel = float(tensor_shard_numel(tensor, *degrees))
-        further = further_state_bytes(plan.optimizer, tensor, *degrees)
+        further = further_state_bytes(plan.optimizer, tensor, *degrees, plan.optimizer_rank)
         return ParameterCount(expert=numel, expert_state_bytes=further, largest=numel)
     if plan.tensor_grid is not None:
         return ParameterCount(float(grid_shard_numel(tensor, plan.tensor_grid)))
     numel = float(tensor_shard_numel(tensor, ranks))
-    further = further_state_bytes(plan.optimizer, tensor, ranks)
+    further = further_state_bytes(plan.optimizer, tensor, ranks, rank=plan.optimizer_rank)
     return ParameterCount(numel, dense_state_bytes=further, largest=numel)
 
 

@@ -66,6 +66,8 @@ def job_schema() -> Schema:
             {"$ref": "#/$defs/ModelChanges"},
         ]
     }
+    named_or_none = [*properties["model"]["anyOf"], {"type": "null"}]
+    properties["reference"] = properties["reference"] | {"anyOf": named_or_none}
     blocks["Stack"] = _partial(blocks["Stack"])
     blocks["Stack"]["properties"]["base"] = {"type": "string", "description": _STACK}
     blocks["Plan"]["properties"]["stack"] = {

@@ -22,6 +22,7 @@ from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
+from simulator.program.price.stage_cost import ForwardMemory
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.pipeline_parts import Gather
 from simulator.program.strategies.backward_memory import BackwardMemory
@@ -250,10 +251,9 @@ class EqualPasses:
         del run
         return ((Owner.ACTIVATIONS, self.saved_bytes),)
 
-    def passing(self, run: Slice) -> Memory:
-        """Nothing is held during forward."""
-        del run
-        return ()
+    def forward(self, run: Slice) -> ForwardMemory:
+        """Nothing is held that is not saved."""
+        return ForwardMemory((), self.saved(run), ())
 
     def backward(
         self, run: Slice, made_bytes: float = 0.0, *, makes_gradients: bool = False

@@ -64,5 +64,5 @@ def test_cut_cross_entropy_keeps_a_number_per_token_and_multiplies_once_more():
 
 
 def test_a_shifted_copy_is_made_beside_fp32_logits_and_those_they_come_from():
-    passing = total_bytes(costs_of("eager-shifted").passing(LOSS))
+    passing = total_bytes(costs_of("eager-shifted").forward(LOSS).holds)
     assert passing == HALF + 2 * FULL

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from typing import NamedTuple
 
 from simulator.cost.kernel_time import memory_bound_s
 from simulator.described.job import Job
@@ -45,6 +46,19 @@ SHARDING_COPY = "sharding_copy"
 """Name of the part that copies between whole parameters and shards on the device."""
 
 
+class ForwardMemory(NamedTuple):
+    """A forward at its fullest.
+
+    Attributes:
+        holds: Blocks that are gone afterwards.
+        early, later: What it has saved for backward by then, and what it saves afterwards.
+    """
+
+    holds: Memory
+    early: Memory
+    later: Memory
+
+
 @dataclass(frozen=True, eq=False)
 class _Contents:
     """What a run consists of; one object for all runs that consist of the same.
@@ -67,8 +81,18 @@ class _Contents:
         return Halves(*(tuple(chain.from_iterable(column)) for column in columns))
 
     @cached_property
-    def passing(self) -> Memory:
-        return max((unit.passing for unit, _ in self.units), key=total_bytes, default=())
+    def forward(self) -> ForwardMemory:
+        """Its fullest moment; units behind the one that runs have saved nothing yet."""
+        found, most_bytes = ForwardMemory((), self.saved, ()), -math.inf
+        early: Memory = ()
+        for number, (unit, count) in enumerate(self.units):
+            early += unit.saved * count
+            held_bytes = total_bytes(early) + total_bytes(unit.passing)
+            if held_bytes >= most_bytes:
+                behind = self.units[number + 1 :]
+                later = (block for unit, count in behind for block in unit.saved * count)
+                found, most_bytes = ForwardMemory(unit.passing, early, tuple(later)), held_bytes
+        return found
 
     def backward(self, made_bytes: float = 0.0, *, frees: bool = True) -> BackwardMemory:
         """Its fullest moment; what the units behind the one that runs saved is free by then."""
@@ -223,9 +247,9 @@ class StageCosts:
         """What a backward in two halves takes and frees, per microbatch."""
         return self._contents_of(run).halves
 
-    def passing(self, run: Slice) -> Memory:
-        """Memory held while forward of a run is under way: its largest unit's."""
-        return self._contents_of(run).passing
+    def forward(self, run: Slice) -> ForwardMemory:
+        """A run's forward at its fullest."""
+        return self._contents_of(run).forward
 
     @cached_property
     def boundary_bytes(self) -> float:

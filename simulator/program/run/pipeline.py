@@ -300,9 +300,10 @@ class _Emitter:
         for run, after, gathered in gathers:
             end = self._add_pass(task, run, after, receives=run is runs[0])
             operation = self.program.operations[end]
-            operation.takes = gathered + self.costs.saved(run)
+            memory = self.costs.forward(run)
+            operation.takes, operation.leaves = gathered + memory.early, memory.later
             in_turn = self.attachment.weights_in_turn(run, is_forward=True)
-            operation.holds = self._joined(self.costs.passing(run), in_turn)
+            operation.holds = self._joined(memory.holds, in_turn)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
             if self.pipeline.copies is not None:
                 self.pipeline.copies.send(rank, end, run)

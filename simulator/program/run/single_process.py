@@ -234,8 +234,9 @@ class _Emitter:
             forward = _operation(
                 Kind.FORWARD, Category.FORWARD, costs.work(run, Phase.FORWARD), run
             )
-            forward.takes = self._replica(gpus) + costs.saved(run)
-            forward.holds = costs.passing(run)
+            memory = costs.forward(run)
+            forward.takes = self._replica(gpus) + memory.early
+            forward.holds, forward.leaves = memory.holds, memory.later
             self._compute(index, forward)
 
     def _replica(self, gpus: _Gpus) -> Memory:
@@ -246,7 +247,8 @@ class _Emitter:
     def _loss(self) -> None:
         costs, run = self.loss_costs, self.loss
         forward = _operation(Kind.FORWARD, Category.FORWARD, costs.work(run, Phase.FORWARD), run)
-        forward.takes, forward.holds = costs.saved(run), costs.passing(run)
+        saved = costs.forward(run)
+        forward.takes, forward.holds, forward.leaves = saved.early, saved.holds, saved.later
         self._compute(0, forward)
         work = costs.work(run, Phase.BACKWARD)
         backward = _operation(Kind.BACKWARD, Category.BACKWARD, work, run)

@@ -266,8 +266,13 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
         replicas = job.dp * plan.cp // plan.zero_group
         yield f"--num-distributed-optimizer-instances {replicas}"
     yield from _FORMATS[plan.precision]
+    narrow = plan.moment_precision == "bf16"
+    if narrow or not plan.stack.copies_gradients:
+        yield "--use-precision-aware-optimizer"
+    if narrow:
+        yield "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
     if not plan.stack.copies_gradients:
-        yield "--use-precision-aware-optimizer --main-grads-dtype bf16"
+        yield "--main-grads-dtype bf16"
     elif plan.grad_reduce_precision == "bf16":
         yield "--grad-reduce-in-bf16"
     if plan.precision == "fp16" and plan.grad_reduce_precision == "fp32":

@@ -311,10 +311,13 @@ def test_gradients_without_an_fp32_copy_are_a_fact_of_the_stack(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--exp-avg-dtype bf16", "--main-params-dtype fp16"])
-def test_states_of_16_bits_are_refused(tmp_path, option):
+def test_states_of_16_bits_are_refused_but_for_both_moments(tmp_path, option):
     path = launch(tmp_path, "--use-precision-aware-optimizer", option)
-    with pytest.raises(InputError, match=r"keeps the optimizer's states in fp32|known: fp32"):
+    with pytest.raises(InputError, match=r"both moments in fp32 or bf16|known: fp32"):
         read_megatron_script(path, Given())
+    both = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+    job, _ = read_megatron_script(launch(tmp_path, both), Given())
+    assert job.plan.moment_precision == "bf16"
     # Without the optimizer that heeds them, Megatron's formats have no effect.
     read_megatron_script(launch(tmp_path, "--exp-avg-dtype fp32"), Given())
 

@@ -87,6 +87,13 @@ def test_muon_keeps_one_momentum_of_hidden_matrices_and_two_of_the_rest():
     assert held_states(job) == 8 * total_numel(job) - 4 * HIDDEN_NUMEL
 
 
+def test_moments_may_be_half_as_large():
+    job = small_job(moment_precision="bf16")
+    assert held_states(job) == 2 * 2 * total_numel(job)
+    with pytest.raises(InputError, match=r"plan\.moment_precision"):
+        small_job(optimizer="adam-8bit", moment_precision="bf16")
+
+
 def test_galore_keeps_a_projection_and_two_moments_of_what_it_leaves():
     """Table 1 of arXiv 2403.03507: m r + 2 n r of m x n; Adam where nothing is projected."""
     job = small_job(PLAIN, optimizer="galore", optimizer_rank=8, zero=0)

@@ -234,6 +234,9 @@ class Plan(Spec):
     optimizer_rank: Count = 128
     """Rows that are left of a gradient whose states are those of a projection (galore; 128 as in
     transformers)."""
+    moment_precision: Literal["fp32", "bf16"] | None = None
+    """Format in which Adam and others keep their moments; by default fp32, or that of everything in
+    pure 16-bit training. bf16 is that of Megatron-Core's precision-aware optimizer."""
     optimizer_kernels: Literal["fused", "foreach"] | None = None
     """Whether one kernel updates, or one after another over all weights at once, with a tensor as
     large as these on the way (PyTorch's ``fused`` and ``foreach``); by default as the stack."""

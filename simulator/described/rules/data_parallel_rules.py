@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.job import Job
+from simulator.described.plan.optimizers import UPDATE_RULES
 from simulator.errors import Fault
 
 
@@ -109,6 +110,9 @@ def optimizer_faults(job: Job) -> Iterator[Fault]:
     yield from _matrices_stay_whole(job)
     yield from _validation_has_a_norm(job)
     yield from _updates_in_backward(job)
+    if job.plan.moment_precision and UPDATE_RULES[job.plan.optimizer].has_fixed_format:
+        rule = f"does not apply to {job.plan.optimizer}, whose states have a format of their own"
+        yield Fault("plan.moment_precision", rule, job.plan.moment_precision, "remove it")
 
 
 def _matrices_stay_whole(job: Job) -> Iterator[Fault]:

@@ -19,6 +19,7 @@ from simulator.importers.hub_models import ModelDocument
 from simulator.importers.megatron.megatron_memory import (
     check_muon,
     keeps_16_bit_gradients,
+    moment_format,
     offload_fields,
 )
 from simulator.importers.megatron.megatron_model import (
@@ -80,6 +81,7 @@ def megatron_draft(
         **_recomputation(settings),
         **offload_fields(settings, layers),
         "optimizer": _optimizer(settings),
+        "moment_precision": moment_format(settings),
         "clip_gradients": settings.number("clip_grad", "optim.grad_clip", default=1.0) > 0,
         "rank_order": PIPELINE_BEFORE_DATA if settings.switch("use_tp_pp_dp_mapping") else None,
         "attention": _attention(settings),

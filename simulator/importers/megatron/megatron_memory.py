@@ -17,8 +17,9 @@ from simulator.importers.settings import Settings, leave_out
 _FP32 = ("fp32", "float32", "torch.float32")
 _BF16 = ("bf16", "bfloat16", "torch.bfloat16")
 _FORMATS: Mapping[str, str] = {**dict.fromkeys(_FP32, "fp32"), **dict.fromkeys(_BF16, "bf16")}
-_STATES = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-"""Formats of what the optimizer keeps; a plan has fp32 ones."""
+_MOMENTS = ("exp_avg_dtype", "exp_avg_sq_dtype")
+_STATES = ("main_params_dtype", *_MOMENTS)
+"""Formats of what the optimizer keeps; a plan has fp32 weights, and moments that are both alike."""
 _MUON = (
     ("muon_num_ns_steps", (5,), "uses a number of Newton-Schulz steps other than five"),
     ("muon_tp_mode", ("blockwise",), "gathers the parts of tensor-parallel ranks"),
@@ -83,9 +84,10 @@ def keeps_16_bit_gradients(settings: Settings) -> bool:
     }
     if not settings.switch("use_precision_aware_optimizer"):
         return False
+    narrow = {formats[key] for key in _MOMENTS} == {"bf16"}
     for key in _STATES:
-        if formats[key] != "fp32":
-            rule = "is not modelled: a plan keeps the optimizer's states in fp32"
+        if formats[key] != "fp32" and not (narrow and key in _MOMENTS):
+            rule = "is not modelled: a plan keeps weights in fp32, and both moments in fp32 or bf16"
             settings.fault(key, rule, settings.get(key), leave_out(key))
     if formats["main_grads_dtype"] == "fp32":
         return False
@@ -93,6 +95,13 @@ def keeps_16_bit_gradients(settings: Settings) -> bool:
         rule = "must be fp32 if gradients are not accumulated in bf16"
         settings.fault("main_grads_dtype", rule, settings.get("main_grads_dtype"))
     return True
+
+
+def moment_format(settings: Settings) -> str | None:
+    """Format of the moments, where the precision-aware optimizer narrows both."""
+    is_on = settings.switch("use_precision_aware_optimizer")
+    formats = {settings.choice(key, meanings=_FORMATS, default="fp32") for key in _MOMENTS}
+    return "bf16" if is_on and formats == {"bf16"} else None
 
 
 def check_muon(settings: Settings) -> None:

@@ -87,9 +87,13 @@ def state_bytes(job: Job) -> StateBytes:
 def _state_share(job: Job) -> float:
     """Size of optimizer states over that of fp32 ones: they are 16-bit where all else is."""
     plan = job.plan
+    if _rule(job).has_fixed_format:
+        return 1.0
+    if plan.moment_precision is not None:
+        return _PRECISION_BYTES[plan.moment_precision] / _MASTER_BYTES
     element = output_bytes(plan.precision)
     is_small = element < _MASTER_BYTES and not job.choices.keeps_master_weights
-    return element / _MASTER_BYTES if is_small and not _rule(job).has_fixed_format else 1.0
+    return element / _MASTER_BYTES if is_small else 1.0
 
 
 def _rule(job: Job) -> UpdateRule:

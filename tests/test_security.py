@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import simulator as sim
+from simulator.errors import InputError
 from simulator.studio.web_app import is_loopback, new_token
 
 ROOT = Path(__file__).parent.parent
@@ -108,3 +109,42 @@ def test_markup_in_a_name_stays_text_on_pages_and_pictures(name, plain, folder):
 def test_the_studio_knows_which_addresses_only_this_machine_reaches(host, is_own):
     assert is_loopback(host) is is_own
     assert len(new_token()) >= 32
+
+
+SECRET = "password: hunter2\n"
+JOB = "{{model: {model}, cluster: {{profile: {profile}, gpus: 8}}, batch: {{global: 8}}}}"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with a job, and a file outside it."""
+    (tmp_path / "secret.yaml").write_text(SECRET, encoding="utf-8")
+    folder = tmp_path / "project"
+    (folder / "jobs").mkdir(parents=True)
+    (folder / "own.yaml").write_text(SECRET, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["../../secret.yaml", "{outside}/secret.yaml", "link.yaml"])
+@pytest.mark.parametrize("field", ["model", "profile"])
+def test_a_name_in_a_file_does_not_show_what_lies_outside_its_project(project, name, field):
+    name = name.format(outside=project.parent)
+    (project / "jobs" / "link.yaml").symlink_to(project.parent / "secret.yaml")
+    names = {"model": "gpt2", "profile": "h100-sxm-80gb", field: name}
+    file = project / "jobs" / "job.yaml"
+    file.write_text(JOB.format(**names), encoding="utf-8")
+    with pytest.raises(InputError, match="names a file outside the project") as refused:
+        sim.load_job(file)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_name_in_a_file_may_lead_to_its_project_and_one_of_the_user_anywhere(project):
+    file = project / "jobs" / "job.yaml"
+    file.write_text(JOB.format(model="gpt2", profile="../own.yaml"), encoding="utf-8")
+    with pytest.raises(InputError, match="outside the project"):
+        sim.load_job(file)
+    with pytest.raises(InputError, match="no such field"):
+        sim.load_job(file, {"cluster.profile": str(project.parent / "secret.yaml")})
+    (project / ".git").mkdir()
+    with pytest.raises(InputError, match="no such field"):
+        sim.load_job(file)

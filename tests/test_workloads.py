@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from simulator.api import simulate
-from simulator.described.documents import data_folder
+from simulator.described.documents import data_folder, read_yaml
 from simulator.described.job import Batch, Job
-from simulator.described.load import load_job, read_yaml
+from simulator.described.load import load_job
 from simulator.described.plan.plan import Plan
 
 JOB_FILES = sorted(data_folder("workloads").glob("*.yaml"))

@@ -8,7 +8,7 @@ configuration ever is.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ except ImportError:
 
 import simulator
 from simulator.described.faults import faults_of, nearest_hint
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
 from simulator.files import MOST_DIGITS, read_text
 
 _SpecT = TypeVar("_SpecT", bound=BaseModel)
@@ -32,6 +32,8 @@ _NAMED_BLOCKS = ("model", "stack")
 
 _REFUSED_BY_PYTHON = ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError
 """What PyYAML's constructors let through where a tag belies its value (``!!bool 3``)."""
+_NAMES_FILE = frozenset({"model", "base", "profile", "schedule", "file", "trace", "job"})
+"""Fields whose text may be the path of a file."""
 _MAX_DEPTH = 50
 _MAX_VALUES = 50_000
 
@@ -100,6 +102,55 @@ def read_yaml(path: Path, wanted: str = "") -> dict[str, Any]:
         InputError: The file is missing, too large, not YAML, or not a mapping.
     """
     return yaml_mapping(read_text(path, wanted), str(path))
+
+
+def read_naming_yaml(
+    path: Path, wanted: str = "", replaced: Collection[str] = ()
+) -> dict[str, Any]:
+    """The same of a file from anybody, in which fields name other files.
+
+    These must lie where the file does, in the project that holds it, or where the command runs:
+    errors repeat what they hold. Names that a user gives in their place may lead anywhere.
+
+    Args:
+        path: The file.
+        wanted: What kind of file would do, as the way out of an error.
+        replaced: Fields of which the user has given other values.
+
+    Raises:
+        InputError: As :func:`read_yaml`, or a name leads elsewhere.
+    """
+    document = read_yaml(path, wanted)
+    here = _real_path(path).parent
+    project = next((each for each in (here, *here.parents) if os.path.exists(each / ".git")), here)
+    hint = "move it there, or name it with --set"
+    faults = [
+        Fault(field, "names a file outside the project", name, hint, file=str(path))
+        for field, name in _file_names(document)
+        if not any(f"{field}.".startswith(f"{each}.") for each in replaced)
+        and not _real_path(here / name).is_relative_to(project)
+        and not _real_path(here / name).is_relative_to(Path.cwd())
+    ]
+    if faults:
+        raise InputError(faults)
+    return document
+
+
+def _real_path(path: Path) -> Path:
+    """Where a path leads; one that no file can have leads nowhere, and is refused when read."""
+    return Path(os.path.realpath(str(path).replace("\0", "")))
+
+
+def _file_names(node: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Names of files, or of what is shipped, by their field."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _file_names(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _file_names(value, f"{path}.{number}")
+    elif isinstance(node, str) and path.rpartition(".")[2] in _NAMES_FILE:
+        yield path, node
 
 
 def yaml_mapping(text: str, file: str = "") -> dict[str, Any]:

@@ -30,7 +30,7 @@ from simulator.described.documents import (
     merged,
     named_file,
     names_in,
-    read_yaml,
+    read_naming_yaml,
     validated,
     with_changes,
     yaml_mapping,
@@ -91,7 +91,8 @@ def load_job(
     if isinstance(source, Mapping):
         return job_from_document(with_changes(source, changes or {}))
     path = job_file(Path(source))
-    return job_from_document(with_changes(read_yaml(path, _A_JOB), changes or {}), source=str(path))
+    document = read_naming_yaml(path, _A_JOB, changes or {})
+    return job_from_document(with_changes(document, changes or {}), source=str(path))
 
 
 def job_file(path: Path) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.described.documents import read_yaml, validated, with_changes
+from simulator.described.documents import read_naming_yaml, validated, with_changes
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
 from simulator.files import is_there
@@ -27,9 +27,12 @@ def load_serving(
     Raises:
         InputError: With every fault of the job.
     """
-    file = "" if isinstance(source, Mapping) else str(source)
-    document = source if isinstance(source, Mapping) else read_yaml(Path(source), _WANTED)
-    document = with_changes(document, changes or {})
+    changes = changes or {}
+    if isinstance(source, Mapping):
+        file, document = "", dict(source)
+    else:
+        file, document = str(source), read_naming_yaml(Path(source), _WANTED, changes)
+    document = with_changes(document, changes)
     deployment = document.get("deployment")
     if isinstance(deployment, Mapping):
         document = {**document, "deployment": _resolved(deployment, Path(file).parent)}

@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from simulator.described.base import Ranks, Seconds, Spec, UsdPerSecond
 from simulator.described.campaign import Checkpoint, Failures, Power, Site, Tokens
-from simulator.described.documents import merged, read_yaml, validated, with_changes
+from simulator.described.documents import merged, read_naming_yaml, validated, with_changes
 from simulator.described.faults import NO_SUCH_FIELD
 from simulator.described.job import Job
 from simulator.described.json_schemas import DIALECT, job_schema, schema_of
@@ -198,7 +198,7 @@ def load_offers(source: str | Path | Mapping[str, Any]) -> Offers:
     """
     if isinstance(source, Mapping):
         return validated(Offers, source)
-    return validated(Offers, read_yaml(Path(source), _FILE), file=str(source))
+    return validated(Offers, read_naming_yaml(Path(source), _FILE), file=str(source))
 
 
 def cases(asked: Offers, file: Path | None = None) -> list[Case]:
@@ -254,7 +254,7 @@ def _job_document(asked: Offers, workload: str, file: Path | None) -> tuple[Mapp
     folder = file.parent if file is not None else Path()
     beside = folder / given
     path = beside if is_there(beside) else job_file(Path(given))
-    return read_yaml(path, "give a job as YAML, or the name of a shipped one"), str(path)
+    return read_naming_yaml(path, "give a job as YAML, or the name of a shipped one"), str(path)
 
 
 def _job(

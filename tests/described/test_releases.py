@@ -96,3 +96,8 @@ def test_facts_follow_releases_that_are_known(name):
     ]
     bounds += content.get("libraries", {}).items()
     assert [bound for bound in bounds if bound[1] not in known_releases(bound[0])] == []
+
+
+def test_torchtitan_before_2025_holds_embedding_and_head_in_the_models_own_unit():
+    of_2024, newest = Plan(stack="torchtitan@0.0.2"), Plan(stack="torchtitan")
+    assert (of_2024.stack.sharding_units, newest.stack.sharding_units) == ("root", "ends")

@@ -98,3 +98,13 @@ def test_a_page_says_how_the_run_went(job, tmp_path, capsys):
     assert code == 0
     assert "of the requests meet the objective" in text
     assert "A replica for prompts over time" in text
+
+
+def test_the_guide_ends_with_as_many_gpus_as_the_command_finds(capsys):
+    root = Path(__file__).parents[2]
+    guide = (root / "docs" / "serving.md").read_text(encoding="utf-8")
+    job = str(root / "workloads" / "serving" / "llama3-70b-8xh100.yaml")
+    first_token_alone = ["--set", "workload.objective={ttft: 1 s}"]
+    asked = ["serve", "capacity", job, "--json", "--rate", "50", *first_token_alone]
+    gpus = json.loads(ended(asked, capsys)[1].out)["gpus"]
+    assert f"**{gpus} H100** do" in guide

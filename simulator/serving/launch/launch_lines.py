@@ -89,7 +89,7 @@ def deployment_document(
     if shares and engine == "vllm":
         fields["ep"] = fields.get("tp", 1) * fields.get("attention_dp", 1)
     for name in sorted(set(options) - WITHOUT_COST - {each.replace("-", "_") for each in ignore}):
-        hint = f"give --ignore {name} to leave it out"
+        hint = f"give --ignore {name} to remove it"
         faults.append(Fault(name, "is not modelled", options[name], hint, str(path)))
     if faults:
         raise InputError(faults)
@@ -151,7 +151,7 @@ def _options(engine: str, text: str, origin: str) -> dict[str, Any]:
             if rest and not rest[0].startswith("-"):
                 options["model"] = rest[0]
             return options
-    rule, hint = f"starts no {engine}", f"it should have {_STARTS[engine][0]} MODEL …"
+    rule, hint = f"starts no {engine}", f"it should have {_STARTS[engine][0]} and a model"
     raise InputError.single("", rule, hint=hint, file=origin)
 
 

@@ -95,6 +95,12 @@ def test_an_option_that_costs_something_and_is_not_modelled_is_refused_by_name(t
     assert read("vllm", text, tmp_path, ignore=["cpu-offload-gb"])["tp"] == 4
 
 
+@pytest.mark.parametrize("said", ["--tensor-parallel-size four", "-dp 0", "-pp", "-dp 2 3"])
+def test_degrees_that_are_no_whole_numbers_are_refused(said, tmp_path):
+    with pytest.raises(InputError, match="whole number"):
+        read("vllm", VLLM.replace("--tensor-parallel-size 4", said), tmp_path)
+
+
 def test_a_script_that_starts_something_else_is_refused(tmp_path):
     with pytest.raises(InputError, match="starts no sglang"):
         read("sglang", VLLM, tmp_path)

@@ -77,7 +77,13 @@ def deployment_document(
     if known is None:
         hint = "give --model NAME, or a path to its config.json"
         faults.append(Fault("model", "is not a shipped model", named[:1], hint, str(path)))
-    copies = max([int(options.pop(name)) for name in REPLICAS if name in options], default=1)
+    said = {name: options.pop(name) for name in REPLICAS if name in options}
+    said |= {name: fields[name] for name in ("tp", "pp", "ep") if name in fields}
+    for name, value in said.items():
+        if type(value) is not int or value < 1:
+            rule, hint = "must be a whole number from 1 on", "for example 8"
+            raise InputError.single(name, rule, value, hint, str(path))
+    copies = max([said[name] for name in REPLICAS if name in said], default=1)
     shares = bool([name for name in SHARES_EXPERTS if options.pop(name, False)])
     ranks = fields.get("tp", 1) * fields.get("pp", 1)
     if shares and copies > 1:
@@ -162,7 +168,7 @@ def _field(
         return {option.field: value}
     if isinstance(value, str) and value.lower() in ("true", "false"):
         value = value.lower() == "true"
-    if value not in option.values:
+    if value not in list(option.values):
         hint = f"known are {', '.join(map(str, option.values))}"
         faults.append(Fault(name, "is not modelled", value, hint, origin))
         return {}

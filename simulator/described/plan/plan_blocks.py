@@ -103,7 +103,7 @@ def tensor_grid(method: TensorMethod, tp: int, depth: int) -> TensorGrid | None:
     return grid if side > 1 and grid.ranks == tp else None
 
 
-_Load = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Load = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
 
 class ExpertLoad(Spec):

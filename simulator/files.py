@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import math
 import os
 import re
 import tempfile
@@ -95,14 +94,10 @@ class Unpacked:
 
     def __init__(self, path: Path) -> None:
         self._raw = path.open("rb")
-        is_packed = self._raw.read(len(_GZIP)) == _GZIP
-        self._most_bytes = math.inf
-        if is_packed:
-            size = self._raw.seek(0, os.SEEK_END)
-            self._most_bytes = max(_ALWAYS_UNPACKED_BYTES, _MOST_PACKED * size)
+        self._is_packed = self._raw.read(len(_GZIP)) == _GZIP
         self._raw.seek(0)
         self._file: IO[bytes] = cast(
-            "IO[bytes]", gzip.GzipFile(fileobj=self._raw) if is_packed else self._raw
+            "IO[bytes]", gzip.GzipFile(fileobj=self._raw) if self._is_packed else self._raw
         )
         self._num_bytes = 0
 
@@ -116,7 +111,9 @@ class Unpacked:
         """At most so many of the next bytes; none at the end."""
         content = self._file.read(num_bytes)
         self._num_bytes += len(content)
-        if self._num_bytes > self._most_bytes:
+        # Of what was read so far, so that a bomb costs no more for being large.
+        most_bytes = max(_ALWAYS_UNPACKED_BYTES, _MOST_PACKED * self._raw.tell())
+        if self._is_packed and self._num_bytes > most_bytes:
             raise OSError(f"it unpacks to more than {_MOST_PACKED} times its size")
         return content
 

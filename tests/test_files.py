@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from simulator.chakra.trace_files import read_traces
 from simulator.described.load import load_job, load_model, load_profile
 from simulator.errors import InputError
-from simulator.files import is_there, read_text, whole_file, write_whole
+from simulator.files import Unpacked, is_there, read_text, whole_file, write_whole
 from simulator.planning.offers.offers_file import load_offers
 from simulator.planning.sweep import Journal
 from simulator.serving.serving_file import load_serving
@@ -125,3 +126,17 @@ def test_a_name_that_no_file_can_have_is_refused_as_one_that_is_not_there(name, 
 def test_no_journal_can_have_a_name_that_no_file_can_have(name):
     with pytest.raises(InputError, match="cannot be written"), Journal(Path(name), {}):
         raise AssertionError
+
+
+def test_a_large_bomb_is_refused_before_the_whole_of_it_could_unpack(tmp_path, monkeypatch):
+    monkeypatch.setattr("simulator.files._ALWAYS_UNPACKED_BYTES", 2**20)
+    path = tmp_path / "bomb.gz"
+    with gzip.open(path, "wb") as file:
+        for _ in range(256):
+            file.write(bytes(2**20))
+    sizes = []
+    with Unpacked(path) as file:
+        chunks = iter(lambda: file.read(2**16), b"")
+        with pytest.raises(OSError, match="more than 40 times its size"):
+            sizes.extend(len(chunk) for chunk in chunks)
+    assert sum(sizes) < 40 * path.stat().st_size / 1.5

@@ -169,19 +169,17 @@ def pairwise_all_to_all(num_bytes: float, group: Group, _: Network) -> Demand:
 
 
 ALGORITHMS: Mapping[CollectiveKind, Mapping[str, Algorithm]] = {
-    CollectiveKind.ALL_REDUCE: MappingProxyType(
-        {
-            "ring": ring_all_reduce,
-            "tree": tree_all_reduce,
-            "in_switch": in_switch_all_reduce,
-            "in_network": in_network_all_reduce,
-        }
-    ),
-    CollectiveKind.ALL_GATHER: MappingProxyType({"ring": ring_once, "pat": pat}),
-    CollectiveKind.REDUCE_SCATTER: MappingProxyType({"ring": ring_once, "pat": pat}),
-    CollectiveKind.BROADCAST: MappingProxyType({"chain": chain}),
-    CollectiveKind.REDUCE: MappingProxyType({"chain": chain}),
-    CollectiveKind.ALL_TO_ALL: MappingProxyType({"pairwise": pairwise_all_to_all}),
+    CollectiveKind.ALL_REDUCE: {
+        "ring": ring_all_reduce,
+        "tree": tree_all_reduce,
+        "in_switch": in_switch_all_reduce,
+        "in_network": in_network_all_reduce,
+    },
+    CollectiveKind.ALL_GATHER: {"ring": ring_once, "pat": pat},
+    CollectiveKind.REDUCE_SCATTER: {"ring": ring_once, "pat": pat},
+    CollectiveKind.BROADCAST: {"chain": chain},
+    CollectiveKind.REDUCE: {"chain": chain},
+    CollectiveKind.ALL_TO_ALL: {"pairwise": pairwise_all_to_all},
 }
 """Every algorithm by collective and name; the fastest that can run is used."""
 

@@ -43,10 +43,11 @@ def test_a_job_that_is_accepted_is_simulated(seed):
         assert sim.simulate(job, engine="replay").step_time_s > 0
 
 
-def test_without_contention_a_step_is_never_longer():
+def test_without_contention_a_step_is_never_longer_and_holds_the_same():
     for job in accepted_jobs(11, 15):
         full, alone = run_step(job), run_step(job, "replay")
         assert alone.step_time_s <= full.step_time_s * (1 + 1e-12), job.document
+        assert alone.peak_allocated_bytes == full.peak_allocated_bytes, job.document
 
 
 def test_a_step_of_every_rank_is_that_of_the_ranks_that_stand_for_them():

@@ -9,6 +9,7 @@ driver's context and the communicators' buffers.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -96,9 +97,12 @@ def _rank_memory(
     communicators = {name: communicator_bytes(ranks, common) for name, ranks in groups.items()}
     outside = {"context": device.context_bytes, **communicators}
     outside_bytes = math.fsum(outside.values())
+    comes_later = (table.moment > 0) | (change < 0)
+    at_start = int(np.argmax(comes_later)) if comes_later.any() else len(change)
+    started, exchanges = _repeatable(change[:at_start], change[at_start:])
     reserved = reserved_memory(
-        _exchanges(change),
-        Exchange((), ()),
+        exchanges,
+        started,
         AllocatorSettings(),
         resident_bytes=0.0,
         least_bytes=float(held[peak]),
@@ -139,11 +143,20 @@ def _times(table: RankTable, costs: RankCosts, timeline: Timeline) -> NDArray[np
     return np.maximum.accumulate(np.where(before < 0, 0.0, moment_s))
 
 
-def _exchanges(change: NDArray[np.float64]) -> list[Exchange]:
-    """All blocks, one by one."""
-    return [
-        Exchange((size,), ()) if size > 0 else Exchange((), (-size,)) for size in change.tolist()
+def _repeatable(
+    start: NDArray[np.float64], changes: NDArray[np.float64]
+) -> tuple[Exchange, list[Exchange]]:
+    """What is held when the step begins, and all blocks that come and go in it, one by one.
+
+    A last exchange leaves what is held as it was, so that the step can be run again.
+    """
+    exchanges = [
+        Exchange((size,), ()) if size > 0 else Exchange((), (-size,)) for size in changes.tolist()
     ]
+    taken = Counter(size for size in changes.tolist() if size > 0)
+    given = Counter(-size for size in changes.tolist() if size < 0)
+    gives, takes = (tuple(each.elements()) for each in (taken - given, given - taken))
+    return Exchange(tuple(start.tolist()), ()), [*exchanges, Exchange(takes, gives)]
 
 
 def _group_sizes(capture: Capture, table: RankTable, scale: Scale) -> dict[int, int]:

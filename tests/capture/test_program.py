@@ -205,6 +205,16 @@ def test_an_operator_that_no_model_knows_is_named_with_its_bytes():
     assert 0 < unknown.share < 1
 
 
+def test_what_is_held_from_step_to_step_is_reserved_once():
+    step = Step()
+    step.kernel()
+    step.kernel()
+    step.block(1 << 30, 0)
+    step.block(1 << 28, 1, 2)
+    (memory,) = simulate_capture(capture_of(step), PROFILE).memory
+    assert memory.peak_reserved_bytes == (1 << 30) + (1 << 28)
+
+
 def test_each_distinct_kernel_of_a_step_is_measured_once():
     rows, heads = Tensor("bfloat16", (64, 128)), Tensor("bfloat16", (2, 8, 256, 64))
     step = Step()

@@ -229,3 +229,9 @@ def test_a_count_says_which_network_it_is_of_where_the_file_names_another(cluste
     outcome = clustersim("models", "count", write(json.dumps(document), "config.json"), "--json")
     assert json.loads(outcome.out)["network"] == "LlamaForCausalLM"
     assert "the file is of LlamaForSequenceClassification" in outcome.err
+
+
+def test_a_profile_is_shown_in_one_form(clustersim):
+    refused = clustersim("profile", "show", "l40s", "--yaml", "--json")
+    assert refused.code == 2
+    assert "give one of them" in refused.err

@@ -8,7 +8,8 @@ The first of them reaches it through the stages before it and the transfers betw
 (where backward is in one piece) the gradient of the last one has to travel back. A rank that sends
 without overlap computes nothing meanwhile. Its gradients are reduced with the last backward at the
 earliest, or after it where nothing overlaps. Where all wait for the gradient norm no rank updates
-its weights before the last rank is through; updated weights may be gathered after that. Nor is a
+its weights before the last rank is through; updated weights may be gathered after that, or hold up
+the first forward of the next step. Nor is a
 rank done before its gradients are reduced, one after another, or its weights gathered. What else
 hides each other only in part, gaps inside the pipeline and contention are left out, so a simulated
 step is never shorter. Nothing is claimed where steps overlap each other, or where a
@@ -88,17 +89,22 @@ def _step_s(pipeline: Pipeline, costs: PlanCosts, exposure: Exposure, microbatch
     hops_s = exposure.transfer_s * np.where(pipeline.sends > 0, nearest, 0)
     own_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
     own_s += _before(costs.forward_s)[:, nearest] + hops_s
+    # Weights that are gathered ahead hold up the first forward of all.
+    ahead_s = exposure.gathers_ahead * costs.step_gathered_s[:, :1] - costs.forward_s[:, :1]
+    own_s += np.maximum(ahead_s, 0)
     # The last gradient that a rank sends is on its way back.
     sent = pipeline.sends * passes - np.sign(nearest)
     own_s += exposure.blocks * exposure.transfer_s * np.maximum(sent, 0)
     reduced_s = _per_rank(pipeline, costs.step_reduced_s)
     alone_s = exposure.reduces_alone * reduced_s
-    last_s = exposure.reduces_last * costs.step_reduced_s[:, nearest]
-    through_s = np.maximum(own_s + alone_s, own_s - costs.backward_s[:, nearest] + last_s)
+    last_s = exposure.reduces_last * costs.step_reduced_s - costs.backward_s
+    reducing_s = np.maximum(alone_s, last_s[:, nearest])
+    through_s = own_s + np.maximum(reducing_s, 0)
     if not pipeline.splits_backward:
         first = int(nearest.argmin())
-        back_s = own_s + _before(costs.backward_s)[:, nearest] + hops_s + alone_s[:, [first]]
-        through_s[:, first] = np.maximum(through_s[:, first], back_s.max(axis=1))
+        back_s = (own_s + _before(costs.backward_s)[:, nearest] + hops_s).max(axis=1)
+        back_s += np.maximum(reducing_s[:, first], 0)
+        through_s[:, first] = np.maximum(through_s[:, first], back_s)
     updated_s = _per_rank(pipeline, costs.optimizer_s)
     updated_s += exposure.gathers_alone * _per_rank(pipeline, costs.step_gathered_s)
     together_s = through_s.max(axis=1) + updated_s.max(axis=1)

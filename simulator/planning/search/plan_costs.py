@@ -153,6 +153,7 @@ class Exposure(NamedTuple):
         reduces_last: 1 where gradients are reduced with or after the last backward alone.
         reduces_alone: 1 where that is after it, and no rank computes meanwhile.
         gathers_alone: 1 where updated weights come after the update, and no rank computes.
+        gathers_ahead: 1 where they come together while the first forward runs.
         agrees: 1 where no rank updates before all of them are through.
     """
 
@@ -161,6 +162,7 @@ class Exposure(NamedTuple):
     reduces_last: Floats
     reduces_alone: Floats
     gathers_alone: Floats
+    gathers_ahead: Floats
     agrees: Floats
 
 
@@ -304,11 +306,13 @@ class CostTables:
         reduces_last = not (every_backward or job.plan.offload.is_used)
         ahead = choices.overlaps_gather and not choices.updates_whole_parameters
         by_collectives = choices.data_parallelism.reduces_by_collectives
+        hands_out = by_collectives and choices.hands_out_weights
         return [
             not choices.overlaps_transfers,
             reduces_last,
             reduces_last and by_collectives and not choices.overlaps_reduction,
-            by_collectives and choices.hands_out_weights and not ahead,
+            hands_out and not ahead,
+            hands_out and ahead,
             job.plan.takes_gradient_norm or job.plan.precision == "fp16",
         ]
 

@@ -14,7 +14,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning serving-report importers captures advice diagnosis torch-runs coverage accuracy zero-bubble performance fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning serving-report importers captures advice diagnosis torch-runs coverage accuracy zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,9 @@ performance: $(VENV)/.bench  ## reports/performance.md: how long everything take
 	mkdir -p build
 	$(BIN)/python -m pytest -n 0 -m bench --benchmark-json build/benchmarks.json tests/bench
 	$(BIN)/python -m tests.bench.report build/benchmarks.json
+
+performance-against: $(VENV)/.core  ## processor times here and at COMMIT=..., in one run, and their ratios
+	$(BIN)/python -m tests.bench.against $(COMMIT)
 
 fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
 	$(BIN)/python -m reports.make.fit.fit_training reports/data/runs_open.csv --write

@@ -35,9 +35,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -61,9 +61,6 @@ class Pool(NamedTuple):
 
     is_small: bool
     has_own_stream: bool
-
-
-_POOLS = tuple(Pool(*each) for each in product((True, False), (False, True)))
 
 
 @dataclass(eq=False, slots=True)
@@ -187,7 +184,7 @@ class CachingAllocator:
         self._expandable = settings.expandable_segments
         self._max_split_bytes = math.inf if self._expandable else settings.max_split_bytes
         self._turn = 0
-        self._free = {pool: _FreeBlocks() for pool in _POOLS}
+        self._free: dict[Pool, _FreeBlocks] = defaultdict(_FreeBlocks)
         self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
 
@@ -329,8 +326,10 @@ _Asked = tuple[float, bool]
 """Size of a block [B], and whether it is of another stream."""
 
 
-def _request(asked: _Asked) -> Request:
-    return request(asked[0], has_own_stream=asked[1])
+class _Requests(dict[_Asked, Request]):
+    def __missing__(self, asked: _Asked) -> Request:
+        made = self[asked] = request(asked[0], has_own_stream=asked[1])
+        return made
 
 
 def reserved_bytes(
@@ -354,30 +353,30 @@ def reserved_bytes(
     """
     # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
     is_free = math.isinf(min(room_bytes, collects_above_bytes))
-    together = [(pool,) for pool in _POOLS] if is_free else [_POOLS]
-    first = [] if started is None else [started]
     limits = {"room_bytes": room_bytes, "collects_above_bytes": collects_above_bytes}
-    most_bytes = 0
-    for pools in together:
-        part = {each: _part(each, pools) for each in dict.fromkeys([*first, *exchanges])}
+    first, most_bytes, requests = [] if started is None else [started], 0, _Requests()
+    whole = {each: _asked(each) for each in dict.fromkeys([*first, *exchanges])}
+    present = {requests[one].pool for each in whole.values() for takes in each for one in takes}
+    for pools in [{pool} for pool in present] if is_free else [present]:
+        part = {
+            each: tuple(tuple(one for one in many if requests[one].pool in pools) for many in both)
+            for each, both in whole.items()
+        }
         before, step = ([part[each] for each in many] for many in (first, exchanges))
         allocator = CachingAllocator(settings, **limits)
-        _Replay(step, before, allocator).run_steps(steps)
+        _Replay(step, before, requests, allocator).run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
 
 
-_Part = tuple[tuple[_Asked, ...], tuple[_Asked, ...]]
-"""Blocks of some pools that are taken, and those that are free after it."""
+_Part = tuple[tuple[_Asked, ...], ...]
+"""Blocks that are taken, and those that are free after it."""
 
 
-def _part(exchange: Exchange, pools: Collection[Pool]) -> _Part:
-    def of_pools(sizes: Sequence[float], on_own_stream: Sequence[float]) -> tuple[_Asked, ...]:
-        asked = (*((size, False) for size in sizes), *((size, True) for size in on_own_stream))
-        return tuple(one for one in asked if _request(one).pool in pools)
-
-    takes = of_pools(exchange.takes, exchange.own_stream_takes)
-    return takes, of_pools(exchange.gives, exchange.own_stream_gives)
+def _asked(exchange: Exchange) -> _Part:
+    takes, gives, *on_own_stream = exchange
+    pairs = zip((takes, gives), on_own_stream, strict=True)
+    return tuple((*((n, False) for n in own), *((n, True) for n in other)) for own, other in pairs)
 
 
 class _Moment(NamedTuple):
@@ -403,8 +402,9 @@ class _Replay:
     """An allocator on its way through a step."""
 
     def __init__(
-        self, exchanges: Sequence[_Part], started: Sequence[_Part], allocator: CachingAllocator
-    ) -> None:
+        self, exchanges: Sequence[_Part], started: Sequence[_Part],
+        requests: Mapping[_Asked, Request], allocator: CachingAllocator,
+    ) -> None:  # fmt: skip
         known = {part: n for n, part in enumerate(dict.fromkeys([*started, *exchanges]))}
         self.numbers = [known[part] for part in exchanges if any(part)]
         """Equal exchanges have equal numbers."""
@@ -413,7 +413,7 @@ class _Replay:
         """First exchange, by period, that was found to differ from the one a period before."""
         self._taken: dict[_Asked, list[Block]] = defaultdict(list)
         """Blocks of one size and stream that are taken, the last one last."""
-        self._takes = [[(self._taken[one], _request(one)) for one in takes] for takes, _ in known]
+        self._takes = [[(self._taken[one], requests[one]) for one in takes] for takes, _ in known]
         self._gives = [[self._taken[one] for one in gives] for _, gives in known]
         for part in started:
             self._exchange(known[part])

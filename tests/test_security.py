@@ -112,24 +112,24 @@ def test_the_studio_knows_which_addresses_only_this_machine_reaches(host, is_own
 
 
 SECRET = "password: hunter2\n"
-JOB = "{{model: {model}, cluster: {{profile: {profile}, gpus: 8}}, batch: {{global: 8}}}}"
+JOB = "{{model: {model}, cluster: {{profile: {profile}, gpus: 8}}, batch: {{global: 8, seq_len: 1024}}}}"
 
 
 @pytest.fixture
 def project(tmp_path):
     """A folder with a job, and a file outside it."""
-    (tmp_path / "secret.yaml").write_text(SECRET, encoding="utf-8")
+    (tmp_path / "secret").write_text(SECRET, encoding="utf-8")
     folder = tmp_path / "project"
     (folder / "jobs").mkdir(parents=True)
-    (folder / "own.yaml").write_text(SECRET, encoding="utf-8")
+    (folder / "own").write_text(SECRET, encoding="utf-8")
     return folder
 
 
-@pytest.mark.parametrize("name", ["../../secret.yaml", "{outside}/secret.yaml", "link.yaml"])
+@pytest.mark.parametrize("name", ["../../secret", "{outside}/secret", "link.yaml"])
 @pytest.mark.parametrize("field", ["model", "profile"])
 def test_a_name_in_a_file_does_not_show_what_lies_outside_its_project(project, name, field):
     name = name.format(outside=project.parent)
-    (project / "jobs" / "link.yaml").symlink_to(project.parent / "secret.yaml")
+    (project / "jobs" / "link.yaml").symlink_to(project.parent / "secret")
     names = {"model": "gpt2", "profile": "h100-sxm-80gb", field: name}
     file = project / "jobs" / "job.yaml"
     file.write_text(JOB.format(**names), encoding="utf-8")
@@ -140,11 +140,20 @@ def test_a_name_in_a_file_does_not_show_what_lies_outside_its_project(project, n
 
 def test_a_name_in_a_file_may_lead_to_its_project_and_one_of_the_user_anywhere(project):
     file = project / "jobs" / "job.yaml"
-    file.write_text(JOB.format(model="gpt2", profile="../own.yaml"), encoding="utf-8")
+    file.write_text(JOB.format(model="gpt2", profile="../own"), encoding="utf-8")
     with pytest.raises(InputError, match="outside the project"):
         sim.load_job(file)
-    with pytest.raises(InputError, match="no such field"):
-        sim.load_job(file, {"cluster.profile": str(project.parent / "secret.yaml")})
+    with pytest.raises(InputError, match="there is no such name"):
+        sim.load_job(file, {"cluster.profile": str(project.parent / "secret")})
     (project / ".git").mkdir()
-    with pytest.raises(InputError, match="no such field"):
+    with pytest.raises(InputError, match="there is no such name"):
         sim.load_job(file)
+
+
+def test_a_name_in_a_file_may_lead_to_a_profile_anywhere(project):
+    shipped = (ROOT / "hardware_profiles" / "h100-sxm-80gb.yaml").read_text(encoding="utf-8")
+    (project.parent / "ours.yaml").write_text(shipped, encoding="utf-8")
+    file = project / "jobs" / "job.yaml"
+    names = {"model": "gpt2", "profile": project.parent / "ours.yaml"}
+    file.write_text(JOB.format(**names), encoding="utf-8")
+    assert sim.load_job(file).cluster.profile.name == "h100-sxm-80gb"

@@ -8,7 +8,7 @@ configuration ever is.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,8 @@ _REFUSED_BY_PYTHON = ValueError, KeyError, IndexError, AttributeError, TypeError
 """What PyYAML's constructors let through where a tag belies its value (``!!bool 3``)."""
 _NAMES_FILE = frozenset({"model", "base", "profile", "schedule", "file", "trace", "job"})
 """Fields whose text may be the path of a file."""
+_NAMED_ENDINGS = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".gz", ".txt")
+"""Endings of documents and tables, which a file may name wherever they lie."""
 _MAX_DEPTH = 50
 _MAX_VALUES = 50_000
 
@@ -109,8 +111,9 @@ def read_naming_yaml(
 ) -> dict[str, Any]:
     """The same of a file from anybody, in which fields name other files.
 
-    These must lie where the file does, in the project that holds it, or where the command runs:
-    errors repeat what they hold. Names that a user gives in their place may lead anywhere.
+    Errors repeat what the named files hold. A name therefore leads to a document or a table, by
+    its ending, or to a file of the project that holds this one, or of the folder where the command
+    runs. Names that a user gives in their place may lead anywhere.
 
     Args:
         path: The file.
@@ -123,17 +126,25 @@ def read_naming_yaml(
     document = read_yaml(path, wanted)
     here = _real_path(path).parent
     project = next((each for each in (here, *here.parents) if os.path.exists(each / ".git")), here)
+    rule = f"names a file outside the project that does not end in {', '.join(_NAMED_ENDINGS)}"
     hint = "move it there, or name it with --set"
     faults = [
-        Fault(field, "names a file outside the project", name, hint, file=str(path))
+        Fault(field, rule, name, hint, file=str(path))
         for field, name in _file_names(document)
         if not any(f"{field}.".startswith(f"{each}.") for each in replaced)
-        and not _real_path(here / name).is_relative_to(project)
-        and not _real_path(here / name).is_relative_to(Path.cwd())
+        and not _may_be_read(_real_path(here / name), (project, Path.cwd()))
     ]
     if faults:
         raise InputError(faults)
     return document
+
+
+def _may_be_read(file: Path, folders: Iterable[Path]) -> bool:
+    return (
+        file.suffix in _NAMED_ENDINGS
+        or file.is_dir()
+        or any(file.is_relative_to(folder) for folder in folders)
+    )
 
 
 def _real_path(path: Path) -> Path:

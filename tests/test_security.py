@@ -112,7 +112,10 @@ def test_the_studio_knows_which_addresses_only_this_machine_reaches(host, is_own
 
 
 SECRET = "password: hunter2\n"
-JOB = "{{model: {model}, cluster: {{profile: {profile}, gpus: 8}}, batch: {{global: 8, seq_len: 1024}}}}"
+JOB = (
+    "{{model: {model}, cluster: {{profile: {profile}, gpus: 8}}, "
+    "batch: {{global: 8, seq_len: 1024}}}}"
+)
 
 
 @pytest.fixture

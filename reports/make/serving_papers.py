@@ -197,8 +197,8 @@ def paged_cache() -> Study:
                   borne["vLLM"] / borne["Orca (max)"]),
         ],
         draw,
-        "Left: share of the reserved cache that holds tokens, while requests wait. Right: mean "
-        "time per token of the answer over the rate.",
+        "Left: share of the reserved cache that holds tokens, while requests wait. Right, "
+        "in the same colours: mean time per token of the answer over the rate.",
     )  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def continuous_batches() -> Study:
 
     def draw(figure: Figure) -> None:
         left, right = _axes(figure, 2)
-        top = 1.15 * max(rate for points in rates.values() for _, rate in points)
+        top = 1.5 * max(rate for points in rates.values() for _, rate in points)
         _curves(left, rates, "longest answer [tokens]", "tokens/s", top)
         top = 1.15 * max(gain for points in over.values() for _, gain in points)
         _curves(right, over, "longest answer [tokens]", "tokens/s over those of static", top)
@@ -386,7 +386,7 @@ def prompts_apart() -> Study:
 
     def draw(figure: Figure) -> None:
         (axes,) = _axes(figure, 1)
-        top = 1.15 * max(rate for points in rates.values() for _, rate in points)
+        top = 1.5 * max(rate for points in rates.values() for _, rate in points)
         what = "scale of the limits (1: first token 0.4 s, further tokens 0.04 s)"
         _curves(axes, rates, what, "requests/s per GPU", top)
 

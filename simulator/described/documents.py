@@ -142,7 +142,7 @@ def read_naming_yaml(
 def _may_be_read(file: Path, folders: Iterable[Path]) -> bool:
     return (
         file.suffix in _NAMED_ENDINGS
-        or file.is_dir()
+        or os.path.isdir(file)
         or any(file.is_relative_to(folder) for folder in folders)
     )
 

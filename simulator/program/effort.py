@@ -17,7 +17,7 @@ _SECONDS_PER_OPERATION, _SECONDS_WHERE_RANKS_DIFFER = 30e-6, 60e-6
 _BYTES_PER_OPERATION = 1300
 """Measured on steps of 0.1 to 15 s on a core of 2023: within a factor of three."""
 _MOST_SECONDS, _MOST_BYTES = 60.0, 4 * 2**30
-"""What nobody is asked about (chosen)."""
+"""What nobody is asked about."""
 
 
 class Effort(NamedTuple):

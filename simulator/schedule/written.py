@@ -86,7 +86,7 @@ def _read_cells(text: str, file: str = "") -> list[list[Cell]]:
     try:
         table = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
-        raise InputError.single("", f"is no CSV: {error}", file=file) from error
+        raise InputError.single("", f"is not CSV: {error}", file=file) from error
     for row, entries in enumerate(table, start=1):
         rows.append([])
         for column, entry in enumerate(entries, start=1):

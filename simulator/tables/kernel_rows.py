@@ -63,7 +63,7 @@ class SkippedRowError(Exception):
 
 
 _LARGEST_SIZE = 2**40
-"""More than a dimension or a count of any kernel (chosen)."""
+"""More than a dimension or a count of any kernel."""
 
 
 @dataclass(frozen=True, slots=True)

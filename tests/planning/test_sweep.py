@@ -90,7 +90,7 @@ def test_a_misspelt_field_is_refused_before_anything_is_simulated(job):
     with pytest.raises(InputError) as caught:
         sim.sweep(job, {"plan.tpp": [1, 2], "layers": [4], "plan.zero": [7]})
     assert [fault.path for fault in caught.value.faults] == ["plan.tpp", "layers"]
-    assert "did you mean model.layers?" in str(caught.value)
+    assert "did you mean model.layers or reference.layers?" in str(caught.value)
 
 
 def test_any_field_of_a_job_can_be_swept(job):

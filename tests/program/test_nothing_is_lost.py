@@ -18,6 +18,7 @@ from simulator.program.layer.model_ends import embedding_tensors, head_tensors, 
 from simulator.program.layer.tensors import ParameterTensor, TensorSplit
 from simulator.program.states.gather_units import Units
 from simulator.program.states.resident import padded_vocab, state_bytes
+from simulator.results.simulation import run_step
 from simulator.schedule import schedule_info
 from tests.jobs import jobs, network_profile, small_job, small_model
 
@@ -142,3 +143,15 @@ def test_every_block_that_is_taken_is_given_back(stack, schedule):
         operations = build_program(small_job(model, gpus=4, global_batch=16, **plan)).operations
         taken = Counter(block for one in operations for block in one.takes + one.leaves)
         assert taken == Counter(block for one in operations for block in one.gives + one.frees)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+@pytest.mark.parametrize("stack", ["torch", "torchtitan"])
+def test_a_stage_that_is_reduced_at_the_end_gives_its_blocks_back(stack, microbatches):
+    model = small_model(hidden=512, ffn_hidden=1024)
+    plan = {"pp": 2, "zero": 3, "stack": stack, "schedule": "1f1b"}
+    job = small_job(model, gpus=4, global_batch=2 * microbatches, **plan)
+    operations = build_program(job).operations
+    taken = Counter(block for one in operations for block in one.takes + one.leaves)
+    assert taken == Counter(block for one in operations for block in one.gives + one.frees)
+    assert run_step(job, "replay").peak_device_bytes > 0

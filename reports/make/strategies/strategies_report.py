@@ -138,9 +138,10 @@ def _pipeline_section(job: Job, picture: str, runs: Sequence[ZeroRun]) -> str:
         "",
         f"{job.title}, torchtitan's way, {job.plan.schedule or '1f1b'}. ZeRO 0 and 1 exchange "
         "gradients once per step, however many microbatches fill the pipeline. ZeRO 2 has to "
-        "reduce after every microbatch, because nobody keeps whole gradients, and ZeRO 3 gathers "
-        "the weights of its stage for every forward and every backward too. A pipeline needs many "
-        "microbatches to keep its bubble small, and every one of them pays.",
+        "reduce after every microbatch, because nobody keeps whole gradients. Under ZeRO 3 torch "
+        "keeps them until the end of the step and reduces them once, but gathers the weights of "
+        "its stage once more for every microbatch. A pipeline needs many microbatches to keep "
+        "its bubble small, and every one of them pays.",
         "",
         f"![ZeRO in a pipeline]({picture})",
         "",

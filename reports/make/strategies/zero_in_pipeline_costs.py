@@ -1,10 +1,11 @@
 """What does each stage of ZeRO cost inside a pipeline, per microbatch?
 
 A pipeline adds up the gradients of many microbatches before it updates. ZeRO 0 and 1 exchange
-once for all of them. ZeRO 2 keeps only shards of gradients, so it reduces after each; ZeRO 3
-also gathers the weights of its stage for each forward and each backward. With R bytes per
-reduced and W per gathered parameter, n copies and m microbatches, a GPU moves, times (n - 1)/n:
-2 R, R + W, m R + W, and m (R + 2 W).
+once for all of them. ZeRO 2 keeps only shards of gradients, so it reduces after each. ZeRO 3
+gathers the weights of its stage for each pass; torch keeps what a backward gathers for the next
+forward, and whole gradients, which it reduces once. With R bytes per reduced and W per gathered
+parameter, n copies and m microbatches, a GPU moves, times (n - 1)/n: 2 R, R + W, m R + W, and
+R + (m + 1) W.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ class Plan(Spec):
         stack = self.stack
         keeps = stack.keeps_master_weights if self.master_weights is None else self.master_weights
         is_cast = keeps and not (stack.keeps_half_weights or stack.fused_elementwise)
-        is_half = self.precision in ("bf16", "fp16")
+        is_half = self.precision not in ("fp32", "tf32")  # 8-bit products quantise the copies
         return is_half and is_cast and self.zero < _WEIGHTS_SHARDED
 
     @property

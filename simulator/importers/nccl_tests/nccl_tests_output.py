@@ -303,7 +303,7 @@ def _read_json(text: str, file: str, *, partial: bool) -> tuple[list[Run], list[
 
 
 _MOST_GPUS_PER_PROCESS = 1024
-"""Those of a host; none has a hundred (chosen)."""
+"""Those of a host; none has a hundred."""
 
 
 def _document(text: str, file: str) -> Mapping[str, Any]:

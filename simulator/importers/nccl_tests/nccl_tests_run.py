@@ -65,7 +65,7 @@ class Device:
 
 
 _MOST_RANKS = 2**18
-"""More than any cluster has (chosen)."""
+"""More than any cluster has."""
 
 
 @dataclass(frozen=True, slots=True)

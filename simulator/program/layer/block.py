@@ -300,10 +300,10 @@ class Block:
         """
         moved = _FULL_BYTES + self.shape.element_bytes
         region = Region.TENSOR
-        self.memory_bound(f"{name}_weight_cast", moved * weights, moved * weights, region)
+        self.memory_bound(f"{name}_weight_autocast", moved * weights, moved * weights, region)
         if inputs:
             region = Region.SEQUENCE
-            self.memory_bound(f"{name}_input_cast", moved * inputs, moved * inputs, region)
+            self.memory_bound(f"{name}_input_autocast", moved * inputs, moved * inputs, region)
         if self.plan.saves_cast_weights:
             num_bytes = weights * self.shape.element_bytes
             self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)

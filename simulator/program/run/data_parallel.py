@@ -413,7 +413,8 @@ class DataParallel:
         buffer = self._memory.reduced(due.units)
         gradients = self._memory.gradients(due.units) if gradients is None else gradients
         turns: tuple[Memory, ...] = ()
-        if self._memory.copies_gradients and after:
+        overlaps_backward = not self._choices.reduces_stages_once
+        if self._memory.copies_gradients and after and overlaps_backward:
             computed = self._program.operations[after[-1]]
             computed.gives += gradients
             turns, gradients = (gradients,), ()

@@ -40,7 +40,7 @@ from simulator.described.base import (
 
 CheckpointMode = Literal["synchronous", "asynchronous", "in-memory"]
 
-_COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?)\s*([kMBT]?)\s*")
+_COUNT = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e\+?[0-9]{1,2})?)\s*([kMBT]?)\s*")
 _FACTOR = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 

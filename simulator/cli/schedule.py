@@ -306,9 +306,16 @@ def _print_run(run: UnitRun) -> None:
     print_table(title, number_columns(*head), rows)
 
 
+_MOST_CELLS = 500_000
+"""Ranks by units of time that a terminal is given, some megabytes of text."""
+
+
 def _print_picture(run: UnitRun) -> None:
     from simulator.schedule.terminal_text import picture_lines
 
+    if run.stages * run.step_time > _MOST_CELLS:
+        typer.echo(f"The picture of {run.stages} ranks is left out; --csv FILE writes the order.")
+        return
     print_lines(partial(picture_lines, run))
 
 

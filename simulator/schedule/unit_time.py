@@ -11,7 +11,7 @@ the closed forms of the papers.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -127,25 +127,26 @@ def slot_times(
     groups = [deque(joint_groups(slots)) for slots in order]
     sizes = (len(order), chunks, placement)
 
-    def ready_at(group: list[Slot]) -> float | None:
-        if _missing(group, done, *sizes) is not None:
-            return None
-        needed = (product for slot in group for product in dependencies(slot, *sizes))
-        return max((done[product] for product in needed), default=0.0)
-
-    progress = True
-    while progress:
-        progress = False
-        for rank, todo in enumerate(groups):
-            while todo and (ready := ready_at(todo[0])) is not None:
-                now = max(clock[rank], ready)
-                for slot in todo.popleft():
-                    start[rank].append(now)
-                    now += costs[slot.phase]
-                    end[rank].append(now)
-                    done[product_of(slot)] = now
-                clock[rank] = now
-                progress = True
+    waiting: dict[Product, list[int]] = defaultdict(list)
+    runnable = deque(range(len(order)))
+    while runnable:
+        rank = runnable.popleft()
+        todo = groups[rank]
+        while todo:
+            if missing := _missing(todo[0], done, *sizes):
+                waiting[missing[1]].append(rank)
+                break
+            group = todo.popleft()
+            needed = (product for slot in group for product in dependencies(slot, *sizes))
+            now = max(clock[rank], max((done[product] for product in needed), default=0.0))
+            for slot in group:
+                start[rank].append(now)
+                now += costs[slot.phase]
+                end[rank].append(now)
+                product = product_of(slot)
+                done[product] = now
+                runnable.extend(waiting.pop(product, ()))
+            clock[rank] = now
     blocked = [
         Blocked(rank, *missing)
         for rank, todo in enumerate(groups)

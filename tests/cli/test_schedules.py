@@ -47,6 +47,12 @@ def test_an_order_that_blocking_sends_would_stop_says_what_must_be_buffered(clus
     ] == 1  # fmt: skip
 
 
+def test_a_picture_that_no_terminal_shows_is_left_out(clustersim):
+    outcome = clustersim("schedule", "show", "1f1b", "--pp", 1024, "--microbatches", 8)
+    assert outcome.code == 0
+    assert "The picture of 1024 ranks is left out" in outcome.out
+
+
 def test_the_order_written_is_the_one_drawn_at_these_costs(clustersim, tmp_path):
     file = tmp_path / "mine.csv"
     sizes = ("--pp", 4, "--microbatches", 8, "--weight", 0.4)

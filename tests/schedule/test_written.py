@@ -107,4 +107,4 @@ def test_a_written_order_runs_with_its_own_sizes_only(sizes, path):
 
 
 def test_a_cell_that_csv_does_not_read_is_a_fault_of_the_file():
-    assert "is no CSV: field larger" in faults_of("0" * 131_073)[""]
+    assert "is not CSV: field larger" in faults_of("0" * 131_073)[""]

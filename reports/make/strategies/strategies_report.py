@@ -159,8 +159,9 @@ def _pipeline_section(job: Job, picture: str, runs: Sequence[ZeroRun]) -> str:
         "",
         f"That is why stage 1 is the one in use: with {MICROBATCHES[-1]} microbatches it frees "
         f"{format_bytes(saved[1])} per GPU and costs nothing; ZeRO 2 frees "
-        f"{format_bytes(saved[2])} more and makes the step {100 * slower[2]:.0f} % longer, ZeRO 3 "
-        f"another {format_bytes(saved[3])} for {100 * slower[3]:.0f} %. The pipeline has divided "
+        f"{format_bytes(saved[2])} more and makes the step {100 * slower[2]:.0f} % longer. ZeRO 3, "
+        f"whose gradients stay whole, holds {format_bytes(worst[3].peak_bytes)} and makes it "
+        f"{100 * slower[3]:.0f} % longer. The pipeline has divided "
         f"weights and gradients by {job.plan.pp} already, so little is left to save. DeepSpeed's "
         "pipeline engine refuses stages 2 and 3, and Megatron-Core's distributed optimizer is "
         "stage 1.",

@@ -113,10 +113,10 @@ def _bars(axes: Axes, names: Sequence[str], values: Sequence[float], y: str) -> 
     axes.margins(y=0.15)
 
 
-def _opt(scheduler: str, profile: str = "a100-sxm-40gb") -> Deployment:
-    """OPT-13B on one A100, as the papers have it."""
+def _on_one_a100(model: str, profile: str, scheduler: str, **limits: Any) -> Deployment:
+    """A model on one A100, as the papers have it."""
     return Deployment(
-        model=load_model("opt-13b"),
+        model=load_model(model),
         profile=load_profile(profile),
         gpus=1,
         engine="vllm",
@@ -124,11 +124,14 @@ def _opt(scheduler: str, profile: str = "a100-sxm-40gb") -> Deployment:
         scheduler=scheduler,
         weights="fp16",
         cache="fp16",
-        max_requests=256,
-        max_tokens=2560,
-        max_model_tokens=2048,
         has_front_end=False,
+        **limits,
     )
+
+
+def _opt(scheduler: str, profile: str = "a100-sxm-40gb") -> Deployment:
+    limits = {"max_requests": 256, "max_tokens": 2560, "max_model_tokens": 2048}
+    return _on_one_a100("opt-13b", profile, scheduler, **limits)
 
 
 def _seconds_per_token(served: Served) -> float:
@@ -309,19 +312,8 @@ def split_prompts() -> Study:
 
 
 def _mistral(scheduler: str) -> Deployment:
-    return Deployment(
-        model=load_model("mistral-7b"),
-        profile=load_profile("a100-sxm-80gb"),
-        gpus=1,
-        engine="vllm",
-        version="0.6.0",
-        scheduler=scheduler,
-        weights="fp16",
-        cache="fp16",
-        max_requests=128,
-        max_tokens=512 if scheduler == "fastgen" else 8192,
-        has_front_end=False,
-    )
+    limits = {"max_requests": 128, "max_tokens": 512 if scheduler == "fastgen" else 8192}
+    return _on_one_a100("mistral-7b", "a100-sxm-80gb", scheduler, **limits)
 
 
 def _token_gap_s(steps: Sequence[Step], share: float) -> float:

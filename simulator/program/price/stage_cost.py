@@ -103,25 +103,27 @@ class _Contents:
 
     def _fullest(self, made_bytes: float, *, frees: bool) -> BackwardMemory:
         ordered = [unit for unit, count in reversed(self.units) for _ in range(count)]
-        fullest = 0
+        if not ordered:
+            return BackwardMemory()
         weights = math.fsum(unit.backward.weights for unit in ordered)
         per_weight = made_bytes / weights if weights else 0.0
-        found, most_bytes = BackwardMemory(), -math.inf
-        freed: Memory = ()
-        made = 0.0 if weights else made_bytes
-        for number, unit in enumerate(ordered):
+        saved_bytes = {id(unit): total_bytes(unit.saved) for unit, _ in self.units}
+        # Of each unit: gradients made before it [B], and what is held beyond all that was saved.
+        made, moments = [0.0 if weights else made_bytes], list[float]()
+        freed_bytes = 0.0
+        for unit in ordered:
             own_bytes = unit.backward.weights * per_weight
             at = unit.backward.memory(own_bytes, frees=frees)
-            more = made - total_bytes(freed) + at.more_bytes
-            if more > most_bytes:
-                most_bytes = more
-                holds = (*at.holds, (Owner.GRADIENTS, made)) if made else at.holds
-                found = BackwardMemory((*freed, *at.freed), at.rest, holds, at.in_attention)
-                fullest = number
-            made += own_bytes
-            freed += unit.saved if frees else ()
-        earlier = (block for unit in ordered[fullest + 1 :] for block in unit.saved)
-        return found._replace(rest=(*found.rest, *earlier))
+            moments.append(made[-1] - freed_bytes + at.more_bytes)
+            made.append(made[-1] + own_bytes)
+            freed_bytes += saved_bytes[id(unit)] if frees else 0.0
+        fullest = moments.index(max(moments))
+        before, unit, after = ordered[:fullest], ordered[fullest], ordered[fullest + 1 :]
+        at = unit.backward.memory(unit.backward.weights * per_weight, frees=frees)
+        freed = (block for unit in before if frees for block in unit.saved)
+        earlier = (block for unit in after for block in unit.saved)
+        holds = (*at.holds, (Owner.GRADIENTS, made[fullest])) if made[fullest] else at.holds
+        return BackwardMemory((*freed, *at.freed), (*at.rest, *earlier), holds, at.in_attention)
 
 
 @dataclass

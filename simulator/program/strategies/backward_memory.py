@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -110,6 +110,7 @@ class Backward:
     calls_backward: bool = False
     is_end: bool = False
     more: Memory = ()
+    _known: dict[tuple[float, bool], BackwardMemory] = field(default_factory=dict, compare=False)
 
     def memory(self, made_bytes: float = 0.0, *, frees: bool = True) -> BackwardMemory:
         """Its fullest moment.
@@ -118,6 +119,12 @@ class Backward:
             made_bytes: All gradients of its weights, if it makes them anew [B].
             frees: Whether what forward saved goes piece by piece, not at the end.
         """
+        key = made_bytes, frees
+        if key not in self._known:
+            self._known[key] = self._fullest(made_bytes, frees=frees)
+        return self._known[key]
+
+    def _fullest(self, made_bytes: float, *, frees: bool) -> BackwardMemory:
         at = max(self._moments, key=lambda moment: self._held_bytes(moment, made_bytes, frees))
         is_free = [frees and not self._is_there(n, at) for n in range(len(self._kept))]
         sizes = (*at.gradients, self._adding(at, made_bytes), *self.layer.buffer_bytes)
@@ -152,17 +159,17 @@ class Backward:
     def _made_share(self, at: _Moment) -> float:
         return at.made / self.weights if self.weights else 1.0
 
-    @property
+    @cached_property
     def _inputs(self) -> tuple[float, ...]:
         """Copies of the layer's input that are kept."""
         return self.outcome.kept_bytes[: len(self.outcome.kept_bytes) - len(self.layer.saved)]
 
-    @property
+    @cached_property
     def _kept(self) -> tuple[float, ...]:
         """What stays of each saved activation."""
         return self.outcome.kept_bytes[len(self._inputs) :]
 
-    @property
+    @cached_property
     def _restored(self) -> tuple[float, ...]:
         return self.outcome.restored_bytes[: len(self.layer.saved)]
 

@@ -83,6 +83,11 @@ class BlockCache:
         take = self._queue.popleft if not self._name_of else self._take
         request.blocks.extend([take() for _ in range(new)])
 
+    def grow_by_block(self, request: Request) -> None:
+        """Give a request one more block; it must be free."""
+        self.free_blocks -= 1
+        request.blocks.append(self._take() if self._name_of else self._queue.popleft())
+
     def name_full(self, request: Request, tokens: int, named: int = 0) -> None:
         """Make the full blocks of a request's first tokens known, from the ``named``-th on."""
         if not self.keeps_prefixes:

@@ -142,6 +142,8 @@ def _run(
     pending = [(request.arrival_s + front_s, request.number, request) for request in first]
     heapq.heapify(pending)
     moved_s = math.inf
+    # Whether nothing that one replica does is felt by another before somebody arrives.
+    is_open = between is None and (not users or len(replicas) == 1)
     while pending or ends or moved_s < math.inf:
         step_end_s = ends[0][0] if ends else math.inf
         now_s = min(step_end_s, pending[0][0] if pending else math.inf, moved_s)
@@ -176,6 +178,8 @@ def _run(
             replica = replicas[index]
             before = replica.end_s
             replica.wake(now_s, quiet_until_s)
+            if is_open and before == math.inf:
+                replica.run_on(quiet_until_s)
             if replica.end_s != before:
                 heapq.heappush(ends, (replica.end_s, index))
 

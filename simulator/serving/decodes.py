@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from operator import attrgetter
 
 from simulator.serving.request import Request
+
+_ORDER = attrgetter("order")
 
 
 class Decodes:
@@ -74,7 +77,7 @@ class Decodes:
         if due is None:
             return []
         fresh = [request for request, joined in due if request.joined_step == joined]
-        fresh.sort(key=_order)
+        fresh.sort(key=_ORDER)
         return fresh
 
     def got_block(self, request: Request) -> None:
@@ -89,7 +92,7 @@ class Decodes:
         if done is None:
             return []
         finished = [request for request, joined in done if request.joined_step == joined]
-        finished.sort(key=_order)
+        finished.sort(key=_ORDER)
         for request in finished:
             self.leave(request)
             request.generated = request.output_tokens
@@ -118,7 +121,3 @@ class Decodes:
         steps = (held_tokens - self._lookahead - request.computed) / self._rate
         at = request.joined_step + math.floor(steps)
         self._due[max(at, earliest)].append((request, request.joined_step))
-
-
-def _order(request: Request) -> int:
-    return request.order

@@ -101,6 +101,17 @@ class Replica:
             self.steps_taken.append(self._step(batch, now_s))
         return batch.finished
 
+    def run_on(self, quiet_until_s: float) -> None:
+        """Take the steps that end before somebody arrives, up to one that somebody waits for."""
+        while self.end_s < quiet_until_s and not self._is_awaited():
+            now_s = self.end_s
+            self.finish_step()
+            self.wake(now_s, quiet_until_s)
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody arrives as the running step ends."""
+        return self._waits_for_ends and self._flying is not None and bool(self._flying.finished)
+
     def _start(self, now_s: float) -> None:
         if self._planned is None:
             self._plan(now_s)
@@ -123,7 +134,7 @@ class Replica:
     def _plan(self, now_s: float) -> None:
         """Schedule a batch; the host has it ready after its work."""
         batch = self.scheduler.schedule()
-        while batch is not None and batch.tokens == 0:
+        while batch is not None and not (batch.decodes or batch.chunks):
             # Everybody who ran was preempted: those who wait are next.
             self.preemptions += len(batch.preempted)
             batch = self.scheduler.schedule()

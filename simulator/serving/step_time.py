@@ -1,7 +1,7 @@
 """How long does a step take: kernels of a batch on a rank, exchanges, and the host?
 
-Costs that only depend on the number of tokens are kept; attention depends on contexts and is
-computed for every step. Large numbers of tokens are rounded by less than 2 %.
+Costs that depend only on counts of requests and tokens are kept; attention depends on contexts
+and is computed for every step. Large numbers of tokens are rounded by less than 2 %.
 
 Stages of a pipeline each work on a share of the batch, so a step passes all layers with that
 share. Groups of attention data parallelism are taken as evenly loaded.
@@ -58,6 +58,16 @@ class StepSeconds(NamedTuple):
     host_s: float
 
 
+class _Fixed(NamedTuple):
+    """What a step takes whatever its contexts are [s], and the tokens of its products."""
+
+    tokens: int
+    layers_s: float
+    sends_s: float
+    drafts_s: float
+    host_s: float
+
+
 class StepTime:
     """Step times of one replica.
 
@@ -80,6 +90,7 @@ class StepTime:
         self._sm_count = device.sm_count
         self._linear: dict[int, float] = {}
         self._ends: dict[int, float] = {}
+        self._answers: dict[int, _Fixed] = {}
         self._drafts = deployment.speculation
         self._head_bytes = 2 * self._model.head_dim * cache_element_bytes(deployment)
         self._heads = -(-self._model.heads // deployment.tp)
@@ -92,29 +103,47 @@ class StepTime:
         ranges = deployment.graph_batches or engine_defaults(deployment).graph_batches
         self._graph_sizes = [n for low, high, by in ranges for n in range(low, high + 1, by)]
         self._windows = [(s.window, s.layers) for s in self._shapes]
+        self._checked = 1 + (self._drafts.draft_tokens if self._drafts else 0)
+        self._share = deployment.pp * deployment.attention_dp
+        self._read_heads = self._heads_that_are_read()
 
     def __call__(self, batch: Batch) -> StepSeconds:
         """Time of a batch's step, on the device and on the host."""
-        share = self._deployment.pp * self._deployment.attention_dp
-        checked = 1 + (self._drafts.draft_tokens if self._drafts else 0)
-        decodes = batch.decodes if batch.chunks else self._padded(batch.decodes)
-        tokens = decodes * checked + sum(chunk.tokens for chunk in batch.chunks)
-        rows = decodes * checked + len(batch.started)
-        device_s = (
-            self._layers_s(tokens)
-            + self._ends_s(rows)
-            + self._decode_attention_s(batch, checked, share)
-            + self._chunks_attention_s(batch, share)
-            + self._sends_s(tokens)
-        )
-        if self._drafts and batch.decodes:
-            device_s += self._drafting_s(batch)
+        fixed = self._prompts(batch) if batch.chunks else self._answers_only(batch.decodes)
+        device_s = fixed.layers_s + self._decode_attention_s(batch)
+        if batch.chunks:
+            device_s += self._chunks_attention_s(batch)
+        device_s += fixed.sends_s
+        device_s += fixed.drafts_s
         if batch.adapters:
-            device_s += self._adapters_s(batch, tokens)
+            device_s += self._adapters_s(batch, fixed.tokens)
         if batch.chunks or not self._deployment.graphs:
             # Kernels that are launched one by one run no faster than they are launched.
             device_s = max(device_s, self._launches * self._host.launch_s)
-        return StepSeconds(device_s, self._host_s(batch))
+        return StepSeconds(device_s, fixed.host_s)
+
+    def _answers_only(self, decodes: int) -> _Fixed:
+        """Of a batch without prompts, whose graph is kept."""
+        found = self._answers.get(decodes)
+        if found is None:
+            rows = self._padded(decodes) * self._checked
+            found = self._answers[decodes] = self._fixed(rows, rows, decodes, decodes)
+        return found
+
+    def _prompts(self, batch: Batch) -> _Fixed:
+        rows = batch.decodes * self._checked
+        tokens = rows + sum(chunk.tokens for chunk in batch.chunks)
+        requests = batch.decodes + len(batch.chunks)
+        return self._fixed(tokens, rows + len(batch.started), batch.decodes, requests)
+
+    def _fixed(self, tokens: int, rows: int, decodes: int, requests: int) -> _Fixed:
+        return _Fixed(
+            tokens,
+            self._layers_s(tokens) + self._ends_s(rows),
+            self._sends_s(tokens),
+            self._drafting_s(decodes),
+            self._host.step_s + requests * self._host.request_s,
+        )
 
     def _padded(self, decodes: int) -> int:
         """Requests of the graph that a batch of answers is run with, in every group."""
@@ -220,24 +249,24 @@ class StepTime:
         passed_bytes = _SAMPLING_PASSES * 4.0 * own * model.vocab
         return seconds + d.pp * passed_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
 
-    def _decode_attention_s(self, batch: Batch, checked: int, share: int) -> float:
+    def _decode_attention_s(self, batch: Batch) -> float:
         if not batch.decodes:
             return 0.0
-        requests, context = batch.decodes / share, batch.decode_context / share
+        requests, context = batch.decodes / self._share, batch.decode_context / self._share
         seconds = 0.0
         for window, count in self._windows:
             seen = min(context, requests * window) if window else context
-            seconds += count * self._one_decode_s(requests, seen, checked)
+            seconds += count * self._one_decode_s(requests, seen)
         return seconds
 
-    def _one_decode_s(self, requests: float, context: float, checked: int) -> float:
+    def _one_decode_s(self, requests: float, context: float) -> float:
         latent = self._model.latent_attention
         if latent is None:
             return decode_s(
                 self._fits.decode,
                 requests,
                 context,
-                kv_heads=self._read_heads(),
+                kv_heads=self._read_heads,
                 head_bytes=self._head_bytes,
                 bandwidth_bytes_per_s=self._bandwidth,
                 sm_count=self._sm_count,
@@ -247,7 +276,7 @@ class StepTime:
             self._fits.latent,
             requests,
             context,
-            heads=self._heads * checked,
+            heads=self._heads * self._checked,
             token_bytes=width * cache_element_bytes(self._deployment),
             latent_dim=width,
             value_dim=latent.kv_lora_rank,
@@ -255,7 +284,7 @@ class StepTime:
             bandwidth_bytes_per_s=self._bandwidth,
         )
 
-    def _read_heads(self) -> int:
+    def _heads_that_are_read(self) -> int:
         """Heads of keys that one token's attention reads.
 
         TensorRT-LLM before 0.11 reads them once for every query head where the queries of a group
@@ -267,15 +296,13 @@ class StepTime:
         is_old = d.engine == "tensorrt-llm" and d.version and version_key(d.version) < (0, 11)
         return self._heads if is_old and group & (group - 1) else kv_heads
 
-    def _chunks_attention_s(self, batch: Batch, share: int) -> float:
-        if not batch.chunks:
-            return 0.0
+    def _chunks_attention_s(self, batch: Batch) -> float:
         seconds = 0.0
         for window, layers in self._windows:
             most = window or float("inf")
             seen = [(chunk.tokens, min(chunk.context, most)) for chunk in batch.chunks]
             seconds += layers * self._one_launch_s(seen)
-        return seconds / share
+        return seconds / self._share
 
     def _one_launch_s(self, chunks: Sequence[tuple[int, float]]) -> float:
         latent = self._model.latent_attention
@@ -304,11 +331,12 @@ class StepTime:
         message_bytes = 2.0 * tokens / d.pp * self._model.hidden
         return (d.pp - 1) * (up.launch_s + message_bytes / up.bandwidth_bytes_per_s)
 
-    def _drafting_s(self, batch: Batch) -> float:
+    def _drafting_s(self, decodes: int) -> float:
         """Drafts one after another, each a few layers and the head."""
-        assert self._drafts is not None
+        if self._drafts is None or not decodes:
+            return 0.0
         share = self._drafts.draft_layers / self._model.layers
-        one_s = share * self._layers_s(batch.decodes) + self._ends_s(batch.decodes)
+        one_s = share * self._layers_s(decodes) + self._ends_s(decodes)
         return self._drafts.draft_tokens * one_s
 
     def _adapters_s(self, batch: Batch, tokens: int) -> float:
@@ -327,10 +355,6 @@ class StepTime:
                 moved_s = moved_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
                 seconds += shape.layers * max(_ADAPTER_PAIR_S, moved_s)
         return seconds
-
-    def _host_s(self, batch: Batch) -> float:
-        requests = batch.decodes + len(batch.chunks)
-        return self._host.step_s + requests * self._host.request_s
 
 
 def _rounded(tokens: int) -> int:

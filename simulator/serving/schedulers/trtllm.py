@@ -41,7 +41,7 @@ class TrtllmMaxUtilisation(TrtllmNoEvict):
             while request.is_decoding and not self.cache.free_blocks:
                 self._preempt(batch, next(reversed(self.running)))
             if request.is_decoding:
-                self.cache.grow(request, len(request.blocks) * self.cache.block_tokens + 1)
+                self.cache.grow_by_block(request)
                 self.decodes.got_block(request)
         if batch.preempted:
             self._compute_prompts(batch, self.limits.max_tokens - self.decodes.count)

@@ -24,7 +24,7 @@ class VllmV0(Scheduler):
             if not request.is_decoding:
                 continue
             if self._make_room(batch, request):
-                self.cache.grow(request, len(request.blocks) * self.cache.block_tokens + 1)
+                self.cache.grow_by_block(request)
                 self.decodes.got_block(request)
         self._step_decodes(batch)
 

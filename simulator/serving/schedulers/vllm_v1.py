@@ -50,17 +50,17 @@ class VllmV1(Scheduler):
             if request not in self.running:
                 continue
             if request.is_decoding:
-                tokens_before = self._decode_tokens(request)
                 before = self.decodes.count
-                if not self._make_room(batch, request, tokens_before):
+                if not self._make_room(batch, request, 1):
                     break
                 budget += before - self.decodes.count
-                self.cache.grow(request, tokens_before)
+                self.cache.grow_by_block(request)
                 self.decodes.got_block(request)
             elif budget > 0:
                 before = self.decodes.count
                 tokens = self._chunk_tokens(request, budget)
-                if not self._make_room(batch, request, request.computed + tokens):
+                blocks = self.cache.missing_blocks(request, request.computed + tokens)
+                if not self._make_room(batch, request, blocks):
                     break
                 budget += before - self.decodes.count - tokens
                 self._grow_and_compute(batch, request, tokens)
@@ -85,10 +85,6 @@ class VllmV1(Scheduler):
                 budget = self._walk(batch, [request], budget)
         return budget
 
-    def _decode_tokens(self, request: Request) -> int:
-        """Tokens that a decode which needs a block must have places for."""
-        return len(request.blocks) * self.cache.block_tokens + 1
-
     def _chunk_tokens(self, request: Request, budget: int) -> int:
         tokens = request.known_tokens - request.computed
         limit = self.limits.long_prefill_tokens
@@ -96,9 +92,9 @@ class VllmV1(Scheduler):
             tokens = min(tokens, limit)
         return min(tokens, budget)
 
-    def _make_room(self, batch: Batch, request: Request, tokens: int) -> bool:
-        """Preempt the last admitted until the tokens fit; False if it was the request itself."""
-        while self.cache.missing_blocks(request, tokens) > self.cache.free_blocks:
+    def _make_room(self, batch: Batch, request: Request, blocks: int) -> bool:
+        """Preempt the last admitted until blocks are free; False if it was the request itself."""
+        while blocks > self.cache.free_blocks:
             victim = next(reversed(self.running))
             self._preempt(batch, victim)
             if victim is request:

@@ -13,8 +13,6 @@ from operator import attrgetter
 
 from simulator.serving.request import Request
 
-_ORDER = attrgetter("order")
-
 
 class Decodes:
     """The requests of one replica that make tokens.
@@ -76,9 +74,7 @@ class Decodes:
         due = self._due.pop(self.step, None)
         if due is None:
             return []
-        fresh = [request for request, joined in due if request.joined_step == joined]
-        fresh.sort(key=_ORDER)
-        return fresh
+        return _in_order(due)
 
     def got_block(self, request: Request) -> None:
         """Wait until the blocks that it now holds are full."""
@@ -91,8 +87,7 @@ class Decodes:
         done = self._done.pop(self.step - 1, None)
         if done is None:
             return []
-        finished = [request for request, joined in done if request.joined_step == joined]
-        finished.sort(key=_ORDER)
+        finished = _in_order(done)
         for request in finished:
             self.leave(request)
             request.generated = request.output_tokens
@@ -119,5 +114,14 @@ class Decodes:
     def _await_block(self, request: Request, earliest: int) -> None:
         held_tokens = len(request.blocks) * self._block_tokens
         steps = (held_tokens - self._lookahead - request.computed) / self._rate
-        at = request.joined_step + math.floor(steps)
-        self._due[max(at, earliest)].append((request, request.joined_step))
+        joined = request.joined_step
+        at = joined + math.floor(steps)
+        self._due[at if at > earliest else earliest].append((request, joined))
+
+
+def _in_order(bucket: list[tuple[Request, int]]) -> list[Request]:
+    """Requests of a bucket that have not left since they joined, in order of admission."""
+    fresh = [request for request, joined in bucket if request.joined_step == joined]
+    if len(fresh) > 1:
+        fresh.sort(key=attrgetter("order"))
+    return fresh

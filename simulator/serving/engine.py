@@ -160,20 +160,21 @@ class Replica:
         Contexts grow by the same number of tokens every step, so the mean of the first and the
         last step is that of all.
         """
-        hidden_s = max(first.device_s, first.host_s)
-        each_s = hidden_s if self._plans_ahead else first.device_s + first.host_s
         begin_s = max(now_s, self.end_s) if self._flying is not None else now_s
-        room = (self._quiet_until_s - begin_s) / each_s - 1.0
-        more = self.scheduler.repeat(batch, int(max(0.0, min(room, _MOST_STEPS))))
+        room = (self._quiet_until_s - begin_s) / self._interval_s(*first) - 1.0
+        more = self.scheduler.repeat(batch, int(min(room, _MOST_STEPS))) if room >= 1 else 0
         if not more:
             return 1, first
         late = Batch(batch.decodes, batch.decode_context * (1.0 + more / self._context(batch)))
-        late.started = batch.started
         late.adapters, late.adapted_share = batch.adapters, batch.adapted_share
         last = self._step_time(late)
         device_s = (first.device_s + last.device_s) / 2.0
-        each_s = max(device_s, first.host_s) if self._plans_ahead else device_s + first.host_s
-        return 1 + more, StepSeconds(device_s + more * each_s, first.host_s)
+        seconds = device_s + more * self._interval_s(device_s, first.host_s)
+        return 1 + more, StepSeconds(seconds, first.host_s)
+
+    def _interval_s(self, device_s: float, host_s: float) -> float:
+        """From the end of one step to the end of the next."""
+        return max(device_s, host_s) if self._plans_ahead else device_s + host_s
 
     def _context(self, batch: Batch) -> float:
         """Mean tokens that a request of the batch attends to, for each that a step adds."""

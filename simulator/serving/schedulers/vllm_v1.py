@@ -21,7 +21,7 @@ class VllmV1(Scheduler):
 
     def _fill(self, batch: Batch) -> None:
         budget = self._run(batch)
-        if not batch.preempted:
+        if self.waiting and not batch.preempted:
             self._admit_waiting(batch, budget)
         self._step_decodes(batch)
         for request in self._held:
@@ -32,9 +32,10 @@ class VllmV1(Scheduler):
         """Schedule what runs; returns what is left of the budget [tokens]."""
         self._held: list[Request] = []
         if self._prompts_are_last():
-            due = self.decodes.needing_a_block()
-            spent = self.decodes.count
-            return self._walk(batch, [*due, *self.prefilling], self.limits.max_tokens - spent)
+            visited = self.decodes.needing_a_block()
+            if self.prefilling:
+                visited = [*visited, *self.prefilling]
+            return self._walk(batch, visited, self.limits.max_tokens - self.decodes.count)
         return self._walk_all(batch)
 
     def _prompts_are_last(self) -> bool:
@@ -46,23 +47,25 @@ class VllmV1(Scheduler):
 
     def _walk(self, batch: Batch, visited: Iterable[Request], budget: int) -> int:
         """Give each its blocks, in order; decodes are paid for already."""
+        cache, decodes = self.cache, self.decodes
         for request in visited:
             if request not in self.running:
                 continue
             if request.is_decoding:
-                before = self.decodes.count
-                if not self._make_room(batch, request, 1):
-                    break
-                budget += before - self.decodes.count
-                self.cache.grow_by_block(request)
-                self.decodes.got_block(request)
+                if not cache.free_blocks:
+                    before = decodes.count
+                    if not self._make_room(batch, request, 1):
+                        break
+                    budget += before - decodes.count
+                cache.grow_by_block(request)
+                decodes.got_block(request)
             elif budget > 0:
-                before = self.decodes.count
+                before = decodes.count
                 tokens = self._chunk_tokens(request, budget)
-                blocks = self.cache.missing_blocks(request, request.computed + tokens)
+                blocks = cache.missing_blocks(request, request.computed + tokens)
                 if not self._make_room(batch, request, blocks):
                     break
-                budget += before - self.decodes.count - tokens
+                budget += before - decodes.count - tokens
                 self._grow_and_compute(batch, request, tokens)
         return budget
 

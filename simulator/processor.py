@@ -1,10 +1,12 @@
-"""What processor does this program run on?"""
+"""What processor does this program run on, and what does it leave undone there?"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
+from collections.abc import Iterator
 
 
 def core_count() -> int:
@@ -19,3 +21,19 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect no garbage: for work whose objects nearly all live until it is done.
+
+    Looking again and again at all that is still alive takes a quarter of a step's simulation, and
+    a seventh of serving a million requests; neither makes cycles that would need it.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,6 +10,7 @@ from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.same_timing import is_timed_alike
 from simulator.errors import InputError
+from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Program
 from simulator.results.step import StepResult
@@ -63,7 +61,7 @@ def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> Ste
     """
     check_step(job, engine)
     steps = steps_around(job)
-    with _without_collection():
+    with without_collection():
         program = build_program(job, steps=steps.total, unfolded=unfolded)
         timeline = simulate_program(program) if engine == "des" else replay(program)
         return summarise(job, timeline, steps)
@@ -87,7 +85,7 @@ class StepTimes:
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self._engine = engine
-        with _without_collection():
+        with without_collection():
             self._program = self._built(job)
             self.step_time_s = self._simulated_s(job, self._program)
 
@@ -97,7 +95,7 @@ class StepTimes:
         Raises:
             InputError: It cannot run.
         """
-        with _without_collection():
+        with without_collection():
             program = self._built(changed)
             if is_timed_alike(program, self._program):
                 return self.step_time_s
@@ -127,18 +125,3 @@ def perturbation_cost(
         return None
     without_s = run_step(job.model_copy(update={"perturbations": ()}), engine).step_time_s
     return PerturbationCost(without_s, step_time_s - without_s, step_time_s / without_s - 1)
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Collect no garbage: nearly all objects live until the step is done.
-
-    Looking again and again at all that is still alive takes a quarter of the time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

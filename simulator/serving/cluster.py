@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simulator.errors import InputError
+from simulator.processor import without_collection
 from simulator.serving.arrivals import requests_of
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.cache_memory import MemoryPlan, memory_plan
@@ -41,6 +42,7 @@ class Served:
     steps: Sequence[Sequence[Step]]
 
 
+@without_collection()
 def serve(
     deployment: Deployment,
     workload: Workload,

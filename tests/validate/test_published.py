@@ -327,12 +327,3 @@ def test_a_run_with_muon_keeps_one_momentum_of_its_matrices():
         {**ROW, "notes": "optimizer distributed Muon for matrices, Adam for the rest"}
     )
     assert job["plan"]["optimizer"] == "muon"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "pp", "checks"), [("16", "2", True), ("16", "1", False), ("8", "2", False)]
-)
-def test_nanotrons_benchmark_checks_collectives_of_pipelines_over_nodes(gpus, pp, checks):
-    cells = {"framework": "nanotron", "framework_version": "nanotron bench branch", "dp": ""}
-    stack = job_document({**ROW, **cells, "gpus": gpus, "pp": pp})["plan"]["stack"]
-    assert ("exchange_check" in stack) == checks

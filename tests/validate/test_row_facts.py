@@ -243,3 +243,13 @@ def test_ranks_of_vtrains_model_have_a_whole_number_of_tokens_each(tp, vocab):
 def test_recipes_of_the_vendor_pipeline_tensor_exchanges_with_products(source):
     assert known_job({**ROW, "source": source})["plan"]["overlap_tp"] is True
     assert "overlap_tp" not in known_job({**ROW, "source": "Narayanan et al."})["plan"]
+
+
+def test_nanotrons_runs_with_pipelines_over_nodes_compare_collectives_on_the_host():
+    """The runs that its scaling_benchmarks.py repeated; one is a pipeline within a node."""
+    table = RUNS.with_name("runs_opened.csv")
+    rows = [row for row in read_rows(table) if row["framework"] == "nanotron"]
+    checked = {row["id"] for row in rows if "exchange_check" in row.get("facts", "")}
+    over_nodes = {row["id"] for row in rows if row["pp"] != "1" and int(row["gpus"]) > 8}
+    assert checked == over_nodes
+    assert len(over_nodes) == 51

@@ -62,13 +62,6 @@ def _compiled_model(said: str) -> dict[str, Any]:
     }
 
 
-def launcher_facts(framework: str, version: str) -> Mapping[str, Any]:
-    """Facts of a stack that a benchmark's launcher adds to pipelines over several nodes."""
-    said = f"{framework} {version}".lower()
-    launchers = shipped_facts(_FILE)["launchers"].items()
-    return next((facts for word, facts in launchers if re.search(word, said)), {})
-
-
 def runs_transformers(framework: str, version: str) -> bool:
     """Whether the framework trains models of Hugging Face's transformers as they are."""
     said = f"{framework} {version}".lower().replace("_", "-")

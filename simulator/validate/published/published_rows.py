@@ -20,7 +20,6 @@ from simulator.tables.spellings import profile_name_of, stated_memory_gb
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     eager_model_facts,
-    launcher_facts,
     runs_transformers,
     stack_facts,
     usual_adapters,
@@ -188,18 +187,8 @@ def _plan(row: Row) -> dict[str, Any]:
     if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
         plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
     of_the_model = _stack_of_the_model(row, plan, stack["base"])
-    launched = _launcher(row) if stages > 1 else {}
-    plan["stack"] = {**stack, **of_the_model, **launched, **plan.get("stack", {})}
+    plan["stack"] = {**stack, **of_the_model, **plan.get("stack", {})}
     return plan
-
-
-def _launcher(row: Row) -> Mapping[str, Any]:
-    """What the launcher adds to the stack of runs over several nodes."""
-    node = cells.whole_if_stated(row, "gpus_per_node")
-    node = node or load_profile(_profile_name(row)).network.gpus_per_node
-    if cells.whole(row, "gpus") <= node:
-        return {}
-    return launcher_facts(row["framework"], row.get("framework_version", ""))
 
 
 def _adapters(row: Row) -> dict[str, Any]:

@@ -74,9 +74,9 @@ class CapacityAnswer(Answer):
         time = self.found.time
         taken = f"{format_seconds(time.wall_s)} and {time.gpu_s / HOUR_S:,.0f} GPU-hours"
         yield f"{time.tokens:,} tokens take {taken} on {time.gpus:,} GPUs."
-        if time.wall_band_s is not None:
-            low, high = map(format_seconds, time.wall_band_s)
-            yield f"The 80 % prediction interval is {low} to {high}, for the error of the step."
+        low, high = map(format_seconds, time.ends.interval_s)
+        causes = "the error of the step" + (" and failures" if time.goodput is not None else "")
+        yield f"The 80 % prediction interval is {low} to {high}, for {causes}."
         if time.goodput_share is None:
             yield "Goodput is unknown, so this assumes a cluster that never fails."
         cheapest = self.found.money.cheapest
@@ -169,15 +169,23 @@ class ClustersAnswer(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Every cluster, and the answers."""
         chosen = {
-            name: _cluster_dict(best) if best else None for name, best in self.answers.items()
+            name: self._cluster_dict(best) if best else None for name, best in self.answers.items()
         }
-        return {"clusters": [_cluster_dict(each) for each in self.clusters], "answers": chosen}
+        return {"clusters": [*map(self._cluster_dict, self.clusters)], "answers": chosen}
+
+    def _cluster_dict(self, found: Capacity | Refusal) -> dict[str, Any]:
+        from simulator.planning.campaign.capacity import Refusal
+
+        if self.deadline_s is None or isinstance(found, Refusal):
+            return _cluster_dict(found)
+        late = found.time.ends.late_probability(self.deadline_s)
+        return {**_cluster_dict(found), "late_probability": late}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cluster: system, gpus, plan, step_time_s, wall_days, gpu_hours, usd."""
         rows = []
         for each in self.clusters:
-            found = _cluster_dict(each)
+            found = self._cluster_dict(each)
             if "reason" not in found:
                 cheapest = each.money.cheapest  # type: ignore[union-attr]
                 found |= {
@@ -192,9 +200,15 @@ class ClustersAnswer(Answer):
     def answer_texts(self) -> list[str]:
         """The answers as lines."""
         return [
-            f"{name}: {'none of these' if best is None else _where(best)}"
+            f"{name}: {'none of these' if best is None else self._where(best)}"
             for name, best in self.answers.items()
         ]
+
+    def _where(self, found: Capacity) -> str:
+        if self.deadline_s is None:
+            return _where(found)
+        late = found.time.ends.late_probability(self.deadline_s)
+        return f"{_where(found)}, ends later with a probability of {late:.0%}"
 
     def said_of(self) -> str:
         """The model and the number of tokens."""
@@ -225,11 +239,11 @@ class ClustersAnswer(Answer):
             yield "The job runs on none of these clusters."
             return
         fastest = min(self.ran, key=lambda each: each.time.wall_s)
-        yield f"The fastest: {_where(fastest)}"
+        yield f"The fastest: {self._where(fastest)}"
         priced = [each for each in self.ran if each.money.cheapest is not None]
         if priced:
             cheapest = min(priced, key=lambda each: each.money.cheapest[1])  # type: ignore[index]
-            yield f"The cheapest: {_where(cheapest)}"
+            yield f"The cheapest: {self._where(cheapest)}"
         if len(priced) < len(self.ran):
             yield "Without a price, the cost is unknown."
 
@@ -241,14 +255,14 @@ class ClustersAnswer(Answer):
         return [figures, self._days_table()] if self.ran else [figures]
 
     def _days_table(self) -> Table:
-        ends_s = [_band_s(each)[1] for each in self.ran]
+        ends_s = [each.time.ends.interval_s[1] for each in self.ran]
         most_s = max([*ends_s, self.deadline_s or 0.0])
         mark = None if self.deadline_s is None else self.deadline_s / most_s
         rows = [
             [
                 Cell(f"{each.time.gpus:,} x {each.job.cluster.profile.name}"),
                 Cell(format_seconds(each.time.wall_s)),
-                Cell(" to ".join(map(format_seconds, _band_s(each)))),
+                Cell(" to ".join(map(format_seconds, each.time.ends.interval_s))),
                 Cell(bars=(Bar("duration", Meaning.NUMBER, each.time.wall_s / most_s),), mark=mark),
             ]
             for each in self.ran
@@ -259,10 +273,6 @@ class ClustersAnswer(Answer):
         ]
         deadline = "" if mark is None else "; the dashed line is the deadline"
         return Table("Duration", f"Time in days{deadline}", heads, rows)
-
-
-def _band_s(found: Capacity) -> tuple[float, float]:
-    return found.time.wall_band_s or (found.time.wall_s, found.time.wall_s)
 
 
 def _where(found: Capacity) -> str:
@@ -291,7 +301,7 @@ def _cluster_dict(found: Capacity | Refusal) -> dict[str, Any]:
         "fits_probability": found.step.fits_probability,
         "goodput": time.goodput_share,
         "wall_s": time.wall_s,
-        "wall_band_s": time.wall_band_s,
+        "wall_band_s": time.ends.interval_s,
         "gpu_hours": time.gpu_s / HOUR_S,
         "money": asdict(found.money),
         "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / J_PER_KWH,

@@ -52,6 +52,22 @@ def test_steps_are_rounded_up_and_time_is_steps_times_step_over_goodput():
     assert time.gpu_s == pytest.approx(16 * time.wall_s)
 
 
+def test_the_interval_of_a_run_is_that_of_its_step_and_failures_widen_it():
+    calm = capacity(job(goodput=0.8))
+    low_s, high_s = (
+        calm.time.wall_s * s / calm.step.step_time_s for s in calm.step.step_time_band_s
+    )
+    assert calm.time.ends.interval_s == pytest.approx((low_s, high_s), rel=1e-6)
+    failing = {
+        "failures": FAILURES | {"node": {"mtbf": "2 h"}},
+        "checkpoint": {"storage": "1 GB/s"},
+    }
+    risky = capacity(job(**failing), members=20).time
+    ratio = {"risky": risky.ends.interval_s[1] / risky.ends.interval_s[0], "calm": high_s / low_s}
+    assert ratio["risky"] > ratio["calm"]
+    assert {each.name: each.origin for each in factors(calm)}["duration, at least"].endswith("step")
+
+
 def test_energy_is_the_sum_of_its_parts_by_hand():
     found = capacity(job(goodput=0.8, site=SITE))
     time, drawn = found.time, found.energy

@@ -55,14 +55,14 @@ def _time(found: Capacity) -> Iterator[Factor]:
     formula = "without failures / goodput"
     missing = "" if share else "; goodput taken as 1"
     yield Factor("duration", time.wall_s / DAY_S, "d", formula + missing)
-    if time.wall_band_s is not None:
-        origin = "80 % prediction interval of the step"
-        for name, wall_s in zip(("at least", "at most"), time.wall_band_s, strict=True):
-            yield Factor(f"duration, {name}", wall_s / DAY_S, "d", origin)
+    origin = "80 % prediction interval: error of the step"
+    origin += " and failures" if time.goodput is not None else ""
+    for name, wall_s in zip(("at least", "at most"), time.ends.interval_s, strict=True):
+        yield Factor(f"duration, {name}", wall_s / DAY_S, "d", origin)
     if time.goodput is not None:
         low, high = (time.goodput.wall_percentiles_s[p] / DAY_S for p in (5, 95))
-        yield Factor("duration, 5th percentile", low, "d", "of the simulated campaigns")
-        yield Factor("duration, 95th percentile", high, "d", "of the simulated campaigns")
+        yield Factor("duration, 5th percentile", low, "d", "failures alone, simulated campaigns")
+        yield Factor("duration, 95th percentile", high, "d", "failures alone, simulated campaigns")
     yield Factor("GPU-hours", time.gpu_s / HOUR_S, "GPU-h", f"duration x {time.gpus} GPUs")
 
 

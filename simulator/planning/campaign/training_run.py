@@ -25,6 +25,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.planning.campaign.checkpoints import Spent
+from simulator.planning.campaign.end_times import EndTimes, end_times
 from simulator.planning.campaign.goodput import Goodput, goodput
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
@@ -40,20 +41,20 @@ class CampaignTime:
 
     Attributes:
         step_time_s: One of them [s].
-        step_time_band_s: Between which times eight of ten such steps would lie [s].
         busy_share: Share of a step in which the mean GPU computes.
         goodput_share: Share of the time that goes into steps that count; None where unknown.
         goodput: The ensemble behind it; None where it was given or is unknown.
+        ends: When the run may end, with the error of the step and with failures.
     """
 
     tokens: int
     tokens_per_step: int
     steps: int
     step_time_s: float
-    step_time_band_s: tuple[float, float] | None
     busy_share: float
     goodput_share: float | None
     goodput: Goodput | None
+    ends: EndTimes
     gpus: int
 
     @property
@@ -65,14 +66,6 @@ class CampaignTime:
     def wall_s(self) -> float:
         """The same with what goodput leaves; without failures where it is unknown [s]."""
         return self.work_s / (self.goodput_share or 1.0)
-
-    @property
-    def wall_band_s(self) -> tuple[float, float] | None:
-        """Between which times eight of ten such campaigns would end, for their steps [s]."""
-        if self.step_time_band_s is None:
-            return None
-        shortest, longest = (self.wall_s * s / self.step_time_s for s in self.step_time_band_s)
-        return shortest, longest
 
     @property
     def gpu_s(self) -> float:
@@ -108,20 +101,20 @@ def campaign_time(
         hint = "add it, or give --tokens 15T"
         raise InputError.single("campaign.tokens", "is missing", hint=hint)
     steps = -(-campaign.tokens // job.batch.tokens)
-    ensemble = None
+    work_s, ensemble = steps * step.step_time_s, None
     if campaign.failures is not None:
-        work_s = steps * step.step_time_s
         ensemble = goodput(job, work_s, members=members, seed=seed, on_member=on_member)
+    share = ensemble.share if ensemble else campaign.goodput
     busy_s = math.fsum(step.breakdown_s.get(category, 0.0) for category in _BUSY)
     return CampaignTime(
         tokens=campaign.tokens,
         tokens_per_step=job.batch.tokens,
         steps=steps,
         step_time_s=step.step_time_s,
-        step_time_band_s=step.step_time_band_s,
         busy_share=busy_s / step.step_time_s,
-        goodput_share=ensemble.share if ensemble else campaign.goodput,
+        goodput_share=share,
         goodput=ensemble,
+        ends=end_times(job, step, work_s / (share or 1.0), ensemble),
         gpus=job.cluster.gpus,
     )
 

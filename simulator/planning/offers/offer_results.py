@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from simulator.described.job import Job, plan_text
 from simulator.errors import InputError
 from simulator.planning.campaign.training_run import campaign_time, energy
-from simulator.planning.offers.end_times import end_times
 from simulator.planning.offers.offers_file import Case, Offer, Offers, cases
 from simulator.planning.search.best_plans import Replanned, replanned
 from simulator.planning.sweep import Journal, fingerprint, journal_path
@@ -187,10 +186,9 @@ def _row(
     step = run_step(job)
     time = campaign_time(job, step, members=settings.members, seed=settings.seed)
     drawn = energy(job, time)
-    ends = end_times(job, step, time)
-    first_s, last_s = ends.interval_s
+    first_s, last_s = time.ends.interval_s
     rate = gpu_usd_per_s(offer, job)
-    late = None if deadline_s is None else ends.late_probability(deadline_s - offer.start_s)
+    late = None if deadline_s is None else time.ends.late_probability(deadline_s - offer.start_s)
 
     def usd(wall_s: float) -> float | None:
         return None if rate is None else rate * time.gpus * max(wall_s, offer.term_s)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.described.job import Job
-from simulator.planning.campaign.training_run import CampaignTime
+from simulator.planning.campaign.goodput import Goodput
 from simulator.results.step import StepResult
 from simulator.results.step_error import COVERAGE, job_error, job_exposure
 from simulator.results.students_t import students_t_quantile, students_t_share
@@ -68,13 +68,20 @@ class EndTimes:
         return self.quantile_s((1 - COVERAGE) / 2), self.quantile_s((1 + COVERAGE) / 2)
 
 
-def end_times(job: Job, step: StepResult, time: CampaignTime) -> EndTimes:
-    """The distribution of a campaign's time."""
+def end_times(job: Job, step: StepResult, wall_s: float, found: Goodput | None) -> EndTimes:
+    """The distribution of a campaign's time.
+
+    Args:
+        job: The job.
+        step: One of its steps.
+        wall_s: The campaign under the predicted step [s].
+        found: Its simulated failures; without them all campaigns take that time.
+    """
     exposed = job_exposure(job, step.step_time_s, step.breakdown_s)
     kinds = [kind.profile for kind in job.cluster.kinds]
     error = max((job_error(job, kind) for kind in kinds), key=lambda each: each.variance(exposed))
-    walls_s: tuple[float, ...] = (time.wall_s,)
-    if time.goodput is not None:
+    walls_s: tuple[float, ...] = (wall_s,)
+    if found is not None:
         middles = (np.arange(_PARTS) + 0.5) / _PARTS
-        walls_s = tuple(np.quantile(time.goodput.walls_s, middles).tolist())
+        walls_s = tuple(np.quantile(found.walls_s, middles).tolist())
     return EndTimes(walls_s, error.scale(exposed), error.freedom)

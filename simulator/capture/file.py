@@ -2,8 +2,9 @@
 
 A zip archive, which any tool opens. ``capture.json`` says what was captured; each rank has a
 folder with one ``.npy`` array per column and a ``names.json`` with its distinct calls, exchanges
-and module paths. Reading allocates no more than the file's stated sizes, which are checked
-first, and runs nothing. The format is written down in ``docs/capture.md``.
+and module paths. Columns and names are unpacked and checked when they are first asked for.
+Reading allocates no more than the file's stated sizes, which are checked first, and runs
+nothing. The format is written down in ``docs/capture.md``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,24 @@ import math
 import struct
 import zipfile
 import zlib
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.capture.table import COLUMNS, Call, Capture, Exchange, RankTable, Tensor
+from simulator.capture.table import (
+    COLUMNS,
+    BlockOwner,
+    Call,
+    Capture,
+    Exchange,
+    Integers,
+    Phase,
+    RankTable,
+    Tensor,
+)
 from simulator.errors import InputError
 from simulator.files import is_there, whole_file
 
@@ -28,13 +40,21 @@ VERSION = 1
 """Raised whenever a file's meaning changes."""
 HEADER = "capture.json"
 _MOST_BYTES = 1 << 30
-"""Unpacked size beyond which a file is not read: a step of millions of operators is smaller."""
+"""Unpacked size beyond which a file or a column is not read: a step of millions of operators is
+smaller."""
+_MOST_NAME_BYTES = 1 << 26
+"""The same of a rank's ``names.json``, whose texts and tuples take several times as much."""
 _SAID_OF_DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, KeyError, IndexError,
     ValueError, TypeError, AttributeError, OverflowError, RuntimeError,
 )  # fmt: skip
 """What libraries raise where bytes of an archive, or what they unpack to, are not as they were."""
 _TYPES = (np.int8, np.int16, np.int32, np.int64)
+_NAMES = "names.json"
+_NAMED = ("calls", "exchanges", "paths")
+"""What it holds, as :class:`RankTable` calls it."""
+_OF_OPERATIONS = ("stream", "phase", "module", "exchange")
+"""Columns that are as long as ``call``."""
 
 
 def is_capture(path: str | Path) -> bool:
@@ -88,7 +108,7 @@ def _write_rank(archive: zipfile.ZipFile, table: RankTable) -> None:
         "exchanges": list(table.exchanges),
         "paths": table.paths,
     }
-    _store(archive, f"{folder}/names.json", json.dumps(names, separators=(",", ":")))
+    _store(archive, f"{folder}/{_NAMES}", json.dumps(names, separators=(",", ":")))
     for name in COLUMNS:
         column = getattr(table, name)
         stored = io.BytesIO()
@@ -108,16 +128,26 @@ def _least_type(column: Any) -> type[np.signedinteger[Any]]:
 
 
 def read_capture(path: str | Path) -> Capture:
-    """The capture in a file.
+    """The capture in a file, which is not needed afterwards.
+
+    Its columns are unpacked when they are asked for. They raise InputError, too, where they are
+    damaged.
 
     Raises:
         InputError: It is none, is damaged, or is of another version.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return _read(archive, str(path))
+            _check_sizes(archive, path)
+            header = json.loads(archive.read(HEADER))
+        packed = Path(path).read_bytes()
+        return _capture(header, packed, str(path))
     except _SAID_OF_DAMAGE as error:
-        raise _damaged(path, f"is not a capture, or a damaged one ({error})") from error
+        raise _said_of(error, path) from error
+
+
+def _said_of(error: Exception, path: str | Path) -> InputError:
+    return _damaged(path, f"is not a capture, or a damaged one ({error})")
 
 
 def _damaged(path: str | Path, rule: str) -> InputError:
@@ -125,13 +155,18 @@ def _damaged(path: str | Path, rule: str) -> InputError:
     return InputError.single("", rule, hint=hint, file=str(path))
 
 
-def _read(archive: zipfile.ZipFile, path: str) -> Capture:
+def _check_sizes(archive: zipfile.ZipFile, path: str | Path) -> None:
     stored = archive.infolist()
     if sum(info.file_size for info in stored) > _MOST_BYTES:
         raise _damaged(path, f"is larger than {_MOST_BYTES} bytes when unpacked")
     if sum(info.compress_size for info in stored) > Path(path).stat().st_size:
         raise _damaged(path, "is damaged: its parts are larger than it is")
-    header = json.loads(archive.read(HEADER))
+    names = (info for info in stored if info.filename.endswith(_NAMES))
+    if any(info.file_size > _MOST_NAME_BYTES for info in names):
+        raise _damaged(path, f"has names of more than {_MOST_NAME_BYTES} bytes")
+
+
+def _capture(header: Any, packed: bytes, path: str) -> Capture:
     if header["format"] != "clustersim-capture" or header["version"] != VERSION:
         rule = f"has version {header['version']} of the format; this program reads {VERSION}"
         raise _damaged(path, rule)
@@ -142,24 +177,88 @@ def _read(archive: zipfile.ZipFile, path: str) -> Capture:
         device=str(header["device"]),
         tokens_per_rank=int(header["tokens_per_rank"]),
         groups=groups,
-        tables=tuple(_read_rank(archive, int(rank), len(groups)) for rank in header["ranks"]),
+        tables=tuple(
+            _PackedTable(int(rank), _Packed(packed, path, len(groups))) for rank in header["ranks"]
+        ),
         versions=dict(header["versions"]),
         notes=tuple(header["notes"]),
     )
 
 
-def _read_rank(archive: zipfile.ZipFile, rank: int, groups: int) -> RankTable:
-    names = json.loads(archive.read(f"rank{rank}/names.json"))
-    columns = {name: _read_column(archive, f"rank{rank}/{name}.npy") for name in COLUMNS}
-    table = RankTable(
-        rank=rank,
-        calls=tuple(map(_call, names["calls"])),
-        exchanges=tuple(Exchange(*each) for each in names["exchanges"]),
-        paths=tuple(map(str, names["paths"])),
-        **columns,
-    )
-    _check(table, groups)
-    return replace(table)
+class _Packed(NamedTuple):
+    """A file in memory, as it is on disk.
+
+    Attributes:
+        content: Its bytes.
+        path: For errors.
+        groups: How many process groups it names.
+    """
+
+    content: bytes
+    path: str
+    groups: int
+
+
+class _PackedTable(RankTable):
+    """A rank's table that unpacks a column, or the names, when they are first asked for."""
+
+    def __init__(self, rank: int, packed: _Packed) -> None:
+        vars(self).update(rank=rank, _packed=packed)
+
+    def __getattr__(self, name: str) -> Any:
+        """A column or names that are not yet unpacked.
+
+        Raises:
+            InputError: They are damaged, or point to nothing.
+        """
+        if name not in COLUMNS and name not in _NAMED:
+            raise AttributeError(name)
+        try:
+            found = {name: self._column(name)} if name in COLUMNS else self._names()
+        except _SAID_OF_DAMAGE as error:
+            raise _said_of(error, self._packed.path) from error
+        vars(self).update(found)
+        return found[name]
+
+    def _part(self, name: str) -> bytes:
+        with zipfile.ZipFile(io.BytesIO(self._packed.content)) as archive:
+            return archive.read(f"rank{self.rank}/{name}")
+
+    def _names(self) -> dict[str, Any]:
+        names = json.loads(self._part(_NAMES))
+        exchanges = tuple(Exchange(*each) for each in names["exchanges"])
+        if any(not 0 <= each.group < self._packed.groups for each in exchanges):
+            raise ValueError("a collective names a group that does not exist")
+        calls = tuple(map(_call, names["calls"]))
+        return dict(zip(_NAMED, (calls, exchanges, tuple(map(str, names["paths"]))), strict=True))
+
+    def _column(self, name: str) -> Integers:
+        column = _whole_numbers(self._part(f"{name}.npy"), name)
+        if name in ("call", "change_bytes") and not len(column):
+            raise ValueError("a rank has no operations or no memory")
+        if name in _OF_OPERATIONS and len(column) != len(self.call):
+            raise ValueError("columns of operations differ in length")
+        if name in _LIMITS and column.size:
+            low, end_of = _LIMITS[name]
+            if int(column.min()) < low or int(column.max()) >= end_of(self):
+                raise ValueError(f"{name} points beyond its table")
+        return column
+
+
+_LIMITS: Mapping[str, tuple[int, Callable[[RankTable], int]]] = MappingProxyType(
+    {
+        "call": (0, lambda table: len(table.calls)),
+        "phase": (0, lambda _: len(Phase)),
+        "module": (0, lambda table: len(table.paths)),
+        "exchange": (-1, lambda table: len(table.exchanges)),
+        "waits": (0, lambda table: len(table.call)),
+        "moment": (0, lambda table: len(table.call) + 1),
+        "block": (0, lambda table: len(table.block_owner)),
+        "block_owner": (0, lambda _: len(BlockOwner)),
+        "block_module": (0, lambda table: len(table.paths)),
+    }
+)
+"""The least number that a column may have, and the first that it may not."""
 
 
 def _call(stored: list[Any]) -> Call:
@@ -171,38 +270,13 @@ def _tensors(stored: list[Any]) -> tuple[Tensor, ...]:
     return tuple(Tensor(str(dtype), tuple(map(int, shape))) for dtype, shape in stored)
 
 
-def _read_column(archive: zipfile.ZipFile, name: str) -> Any:
-    stored = io.BytesIO(archive.read(name))
+def _whole_numbers(content: bytes, name: str) -> Integers:
+    stored = io.BytesIO(content)
     version = np.lib.format.read_magic(stored)
     shape, _, dtype = np.lib.format.read_array_header_1_0(stored)
-    if version != (1, 0) or dtype.kind != "i" or math.prod(shape) * dtype.itemsize > _MOST_BYTES:
+    unpacked_bytes = math.prod(shape) * np.dtype(np.int64).itemsize
+    if version != (1, 0) or dtype.kind != "i" or unpacked_bytes > _MOST_BYTES:
         raise ValueError(f"{name} is not a column of whole numbers")
     stored.seek(0)
-    return np.load(stored, allow_pickle=False).astype(np.int64)
-
-
-def _check(table: RankTable, groups: int) -> None:
-    """Refuse numbers that point to nothing.
-
-    Raises:
-        ValueError: Some do.
-    """
-    count = len(table.call)
-    if not count or not len(table.change_bytes):
-        raise ValueError("a rank has no operations or no memory")
-    limits = (
-        ("call", table.call, 0, len(table.calls)),
-        ("module", table.module, 0, len(table.paths)),
-        ("exchange", table.exchange, -1, len(table.exchanges)),
-        ("waits", table.waits, 0, count),
-        ("moment", table.moment, 0, count + 1),
-        ("block", table.block, 0, len(table.block_owner)),
-    )
-    for name, column, low, end in limits:
-        if column.size and not (low <= int(column.min()) and int(column.max()) < end):
-            raise ValueError(f"{name} points beyond its table")
-    same = (table.stream, table.phase, table.module, table.exchange)
-    if any(len(column) != count for column in same):
-        raise ValueError("columns of operations differ in length")
-    if any(not 0 <= each.group < groups for each in table.exchanges):
-        raise ValueError("a collective names a group that does not exist")
+    column: Integers = np.load(stored, allow_pickle=False).astype(np.int64)
+    return column

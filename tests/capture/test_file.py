@@ -10,6 +10,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from simulator.capture import file
 from simulator.capture.file import is_capture, read_capture, write_capture
 from simulator.capture.table import COLUMNS, Exchange
 from simulator.errors import InputError
@@ -68,6 +69,7 @@ def test_a_damaged_file_is_refused(written):
     ("name", "content", "rule"),
     [
         ("rank0/call.npy", np.asarray([7, 0]), "points beyond"),
+        ("rank0/phase.npy", np.asarray([0, 99]), "points beyond"),
         ("rank0/stream.npy", np.asarray([0]), "differ in length"),
         ("rank0/stream.npy", np.asarray([0.5, 0.5]), "not a column of whole numbers"),
         ("rank0/stream.npy", np.asarray([{}, {}], dtype=object), "not a column of whole numbers"),
@@ -88,4 +90,36 @@ def test_contents_that_are_wrong_are_refused(written, name, content, rule):
         for each, data in parts.items():
             archive.writestr(each, data)
     with pytest.raises(InputError, match=rule):
+        unpacked(read_capture(written))
+
+
+def test_only_what_is_asked_for_is_unpacked(written, monkeypatch):
+    asked = []
+    read = zipfile.ZipFile.read
+    monkeypatch.setattr(
+        zipfile.ZipFile, "read", lambda self, name: asked.append(name) or read(self, name)
+    )
+    (table,) = read_capture(written).tables
+    written.unlink()
+    assert asked == ["capture.json"]
+    assert table.held_bytes.tolist() == table.held_bytes.tolist() == [1 << 30, 0]
+    assert asked == ["capture.json", "rank0/change_bytes.npy"]
+
+
+def test_small_parts_that_would_be_large_are_refused(written, monkeypatch):
+    largest = max(map(len, (getattr(read_capture(written).tables[0], n) for n in COLUMNS)))
+    monkeypatch.setattr(file, "_MOST_BYTES", 8 * largest - 1)
+    monkeypatch.setattr(file, "_check_sizes", lambda *_: None)
+    with pytest.raises(InputError, match="not a column of whole numbers"):
+        unpacked(read_capture(written))
+    monkeypatch.undo()
+    monkeypatch.setattr(file, "_MOST_NAME_BYTES", 8)
+    with pytest.raises(InputError, match="names of more than 8 bytes"):
         read_capture(written)
+
+
+def unpacked(capture):
+    """All parts of a capture, asked for."""
+    for table in capture.tables:
+        assert all(hasattr(table, each.name) for each in fields(table))
+    return capture

@@ -379,8 +379,12 @@ def _capture_files() -> Iterator[Sample]:
 
 def _read_capture(path: Path) -> object:
     from simulator.capture.file import read_capture
+    from simulator.capture.table import COLUMNS
 
-    return read_capture(path)
+    capture = read_capture(path)
+    return capture, [
+        (table.calls, [getattr(table, c) for c in COLUMNS]) for table in capture.tables
+    ]
 
 
 def _rank_traces() -> Iterator[Sample]:

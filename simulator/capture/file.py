@@ -178,7 +178,8 @@ def _capture(header: Any, packed: bytes, path: str) -> Capture:
         tokens_per_rank=int(header["tokens_per_rank"]),
         groups=groups,
         tables=tuple(
-            _PackedTable(int(rank), _Packed(packed, path, len(groups))) for rank in header["ranks"]
+            _PackedTable.of_file(int(rank), _Packed(packed, path, len(groups)))
+            for rank in header["ranks"]
         ),
         versions=dict(header["versions"]),
         notes=tuple(header["notes"]),
@@ -202,8 +203,14 @@ class _Packed(NamedTuple):
 class _PackedTable(RankTable):
     """A rank's table that unpacks a column, or the names, when they are first asked for."""
 
-    def __init__(self, rank: int, packed: _Packed) -> None:
-        vars(self).update(rank=rank, _packed=packed)
+    _packed: _Packed
+
+    @classmethod
+    def of_file(cls, rank: int, packed: _Packed) -> _PackedTable:
+        """A rank's table with nothing unpacked; ``replace`` makes whole ones of it."""
+        table = object.__new__(cls)
+        vars(table).update(rank=rank, _packed=packed)
+        return table
 
     def __getattr__(self, name: str) -> Any:
         """A column or names that are not yet unpacked.

@@ -12,6 +12,7 @@ import pytest
 
 from simulator.capture import file
 from simulator.capture.file import is_capture, read_capture, write_capture
+from simulator.capture.make import merged
 from simulator.capture.table import COLUMNS, Exchange
 from simulator.errors import InputError
 from tests.capture.made_up import Step, capture_of
@@ -104,6 +105,13 @@ def test_only_what_is_asked_for_is_unpacked(written, monkeypatch):
     assert asked == ["capture.json"]
     assert table.held_bytes.tolist() == table.held_bytes.tolist() == [1 << 30, 0]
     assert asked == ["capture.json", "rank0/change_bytes.npy"]
+
+
+def test_captures_of_ranks_that_were_read_are_merged(written):
+    stages = [read_capture(written), read_capture(written)]
+    whole = merged(stages, "train.py", "h100-sxm-80gb")
+    assert [table.exchanges for table in whole.tables] == [stages[0].tables[0].exchanges] * 2
+    assert [len(table.call) for table in whole.tables] == [2, 2]
 
 
 def test_small_parts_that_would_be_large_are_refused(written, monkeypatch):

@@ -32,7 +32,7 @@ class CapturedCase:
         job: As torch runs it.
         capture: One step of each stage.
         tracked_bytes: Peak that ``MemTracker`` counts over the same step, by rank [B]; empty where
-            it cannot follow: more than one microbatch.
+            it cannot follow: microbatches of a pipeline that are under way together.
     """
 
     job: Job
@@ -77,7 +77,7 @@ def captured_rank(case: Case, rank: int, mailbox: Path) -> CapturedCase:
 
     capture = _captured(train, case, rank, mailbox)
     job = jobs[0]
-    if job.plan.pp > 1 or job.microbatches > 1:
+    if job.plan.pp > 1:
         return CapturedCase(job, capture, {})
     peaks: list[int] = []
 
@@ -124,7 +124,7 @@ def _tracker(trainer: Any) -> Iterator[Callable[[], int]]:
     """Gives a function that runs a step and returns the peak that torch counts [B].
 
     What DTensor computes to plan shardings is no part of a step; the tracker leaves it out where it
-    runs under fake tensors of its own.
+    runs under fake tensors of its own. What it knows of modules is for one forward alone.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -147,5 +147,15 @@ def _tracker(trainer: Any) -> Iterator[Callable[[], int]]:
         tracker.reset_mod_stats()
         return int(found)
 
-    with replaced({(ShardingPropagator, "_propagate_tensor_meta_non_cached"): planned}):
+    def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if module is trainer.parts[0]:
+            tracker.reset_mod_stats()
+        return run(module, *args, **kwargs)
+
+    run = torch.nn.Module.__call__
+    places = {
+        (ShardingPropagator, "_propagate_tensor_meta_non_cached"): planned,
+        (torch.nn.Module, "__call__"): forward,
+    }
+    with replaced(places):
         yield peak_bytes

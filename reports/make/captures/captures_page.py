@@ -24,7 +24,7 @@ job's.
   share of the peak, of weights, optimizer states, gradients, gathered weights, communication, and
   activations with all that is made of them.
 - **tracker**: peak over the captured step against torch's `MemTracker` on the same run; it follows
-  no step of several microbatches.
+  no pipeline.
 - **step**: on {profiles}.
 
 """

@@ -25,7 +25,8 @@ job's.
   activations with all that is made of them.
 - **tracker**: peak over the captured step against torch's `MemTracker` on the same run; it follows
   no pipeline.
-- **step**: on {profiles}.
+- **step**: on {profiles}; **device**: the same where launches take no time, so that nothing waits
+  for the host.
 
 """
 
@@ -44,8 +45,8 @@ def page(found: Sequence[Comparison]) -> str:
     return "\n".join(
         [
             _HEAD.format(profiles=", ".join(PROFILES)),
-            "| job | exchanges | peak | owner | tracker | step |",
-            "|---|---|---:|---|---:|---|",
+            "| job | exchanges | peak | owner | tracker | step | device |",
+            "|---|---|---:|---|---:|---|---|",
             *map(_row, found),
             "",
             *_summary(found),
@@ -63,8 +64,8 @@ def page(found: Sequence[Comparison]) -> str:
 
 def is_far(one: Comparison) -> bool:
     """Whether a case is beyond a limit."""
-    steps = [abs(one.step_difference(name)) > STEP_LIMIT for name in one.steps]
-    return any(steps) or any(map(_stage_is_far, one.stages))
+    steps = any(abs(each) > STEP_LIMIT for each in one.step_differences)
+    return steps or any(map(_stage_is_far, one.stages))
 
 
 def _stage_is_far(stage: StageComparison) -> bool:
@@ -83,7 +84,8 @@ def _row(one: Comparison) -> str:
         _percent(stage.peak_difference),
         f"{owner} {_percent(share)}",
         ", ".join(_percent(each, 3) for each in tracked if each is not None),
-        ", ".join(_percent(one.step_difference(name)) for name in one.steps),
+        ", ".join(map(_percent, one.step_differences)),
+        ", ".join(map(_percent, one.device_differences)),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -99,13 +101,15 @@ def _summary(found: Sequence[Comparison]) -> Iterable[str]:
         max(abs(stage.peak_difference), abs(stage.owner_difference[1])) <= PEAK_LIMIT
         for stage in stages
     )
-    steps = [abs(each.step_difference(name)) for each in found for name in each.steps]
+    steps = [abs(difference) for each in found for difference in each.step_differences]
+    alone = [abs(difference) for each in found for difference in each.device_differences]
     tracked = [s.tracked_difference for s in stages if s.tracked_difference is not None]
-    equal_steps = sum(each <= STEP_LIMIT for each in steps)
     equal_tracked = sum(abs(each) <= TRACKER_LIMIT for each in tracked)
     yield f"- Exchanges: {equal} of {len(found)} jobs have equal ones."
     yield f"- Memory: {near} of {len(stages)} stages have peak and owners {_within(PEAK_LIMIT)}."
-    yield f"- Step time: {equal_steps} of {len(steps)} are {_within(STEP_LIMIT)}."
+    for name, differences in (("Step time", steps), ("Device alone", alone)):
+        near = sum(each <= STEP_LIMIT for each in differences)
+        yield f"- {name}: {near} of {len(differences)} are {_within(STEP_LIMIT)}."
     yield f"- Tracker: {equal_tracked} of {len(tracked)} peaks are {_within(TRACKER_LIMIT)}."
 
 

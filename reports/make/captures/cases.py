@@ -21,8 +21,7 @@ class Case:
     Attributes:
         name: In the page.
         document: The job, as a file would say it.
-        why: A sentence on what differs, found by looking at both timelines; empty where nothing
-            does.
+        why: What differs, found by looking at both timelines; empty where nothing does.
     """
 
     name: str
@@ -49,7 +48,7 @@ def all_cases(file: Path = CASES_FILE) -> list[Case]:
                 "batch": {**every["batch"], **given.get("batch", {})},
                 "plan": {**every["plan"], **given["plan"]},
             },
-            given.get("why", ""),
+            "; ".join(document["reasons"][reason] for reason in given.get("why", ())),
         )
         for name, given in document["cases"].items()
     ]

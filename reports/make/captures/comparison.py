@@ -10,6 +10,7 @@ from types import MappingProxyType
 from reports.make.captures.captured_case import CapturedCase
 from reports.make.captures.cases import Case
 from simulator.capture.result import CaptureResult, simulate_capture
+from simulator.described.job import Job
 from simulator.program.ir import Owner
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
@@ -35,6 +36,8 @@ _AXES: Mapping[str, str] = MappingProxyType({"dp_shard": "dp", "dp_replicate": "
 """Degrees that the own program names otherwise."""
 _NORM_BYTES = 4
 
+_Both = tuple[CaptureResult, StepResult]
+"""The captured step and the own program's."""
 Issued = tuple[str, int, float, tuple[tuple[str, int], ...]]
 """Kind, ranks, message [B], and bytes through each port, which say where the group lies."""
 
@@ -97,26 +100,37 @@ class Comparison:
         case: The job.
         stages: In order of the pipeline, on the first profile.
         steps: The captured step and the own program's, by profile.
+        device_steps: The same where launches take no time.
     """
 
     case: Case
     stages: tuple[StageComparison, ...]
-    steps: Mapping[str, tuple[CaptureResult, StepResult]]
+    steps: Mapping[str, _Both]
+    device_steps: Mapping[str, _Both]
 
-    def step_difference(self, profile: str) -> float:
-        """Captured step time over the own program's, less one."""
-        captured, own = self.steps[profile]
-        return captured.step_time_s / own.step_time_s - 1
+    @property
+    def step_differences(self) -> tuple[float, ...]:
+        """Captured step times over the own program's, less one, by profile."""
+        return tuple(map(_difference, self.steps.values()))
+
+    @property
+    def device_differences(self) -> tuple[float, ...]:
+        """The same where launches take no time."""
+        return tuple(map(_difference, self.device_steps.values()))
+
+
+def _difference(both: _Both) -> float:
+    captured, own = both
+    return captured.step_time_s / own.step_time_s - 1
 
 
 def compared(case: Case, found: CapturedCase, profiles: Sequence[str] = PROFILES) -> Comparison:
     """Both sides of a case, on every profile."""
-    steps = {
-        name: (
-            simulate_capture(found.capture, name),
-            run_step(found.job.replace({"cluster.profile": name})),
-        )
-        for name in profiles
+    jobs = {name: found.job.replace({"cluster.profile": name}) for name in profiles}
+    steps = {name: _simulated(found, job) for name, job in jobs.items()}
+    device_steps = {
+        name: _simulated(found, job.replace({"cluster.kernels.launch": "0 s"}))
+        for name, job in jobs.items()
     }
     captured, own = steps[profiles[0]]
     ranks = [table.rank for table in found.capture.tables]
@@ -129,7 +143,11 @@ def compared(case: Case, found: CapturedCase, profiles: Sequence[str] = PROFILES
         )
         for stage, rank in enumerate(ranks)
     )
-    return Comparison(case, stages, steps)
+    return Comparison(case, stages, steps, device_steps)
+
+
+def _simulated(found: CapturedCase, job: Job) -> _Both:
+    return simulate_capture(found.capture, job.cluster.profile), run_step(job)
 
 
 def issued(result: StepResult, stage: int) -> dict[str, list[Issued]]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.absent_streams import everywhere, replaced
 
 _WIDEST_FLASH_HEAD = 256
 _HALF = (torch.float16, torch.bfloat16)
@@ -34,12 +34,9 @@ _ONE_KERNEL = (
 @contextlib.contextmanager
 def gpu_kernels(capability: tuple[int, int]) -> Iterator[None]:
     """Inside, fused operators are what they are on a GPU of a compute capability."""
-    functional = torch.nn.functional
-    kernels = _Kernels(capability, functional.scaled_dot_product_attention)
-    places: dict[tuple[Any, str], Any] = {
-        (functional, "scaled_dot_product_attention"): kernels.attention
-    }
-    with _whole_operators(), replaced(places):
+    attention = torch.nn.functional.scaled_dot_product_attention
+    kernels = _Kernels(capability, attention)
+    with _whole_operators(), replaced(everywhere(attention, kernels.attention)):
         yield
 
 

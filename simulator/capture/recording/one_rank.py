@@ -40,6 +40,7 @@ from simulator.capture.recording.absent_streams import (
     DeviceAnswers,
     answered,
     cuda_answers,
+    everywhere,
     replaced,
 )
 from simulator.capture.recording.gpu_kernels import gpu_kernels
@@ -283,7 +284,7 @@ def _movable() -> Iterator[None]:
         {
             (torch.utils, "weakref"): nobody,
             (FakeTensorMode, "avoid_device_init"): is_absent,
-            **_everywhere(move, moved),
+            **everywhere(move, moved),
         }
     ):
         yield
@@ -306,12 +307,12 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
 
     mesh_of = device_mesh.init_device_mesh
     values: dict[tuple[Any, str], Any] = {
-        **_everywhere(initialise, init_process_group),
-        **_everywhere(new_group, group),
-        **_everywhere(mesh_of, _real(mesh_of)),
-        **_everywhere(dist.is_nccl_available, lambda: True),
-        **_everywhere(dist.barrier, lambda *_, **__: None),
-        **_everywhere(dist.distributed_c10d._set_pg_timeout, lambda *_, **__: None),
+        **everywhere(initialise, init_process_group),
+        **everywhere(new_group, group),
+        **everywhere(mesh_of, _real(mesh_of)),
+        **everywhere(dist.is_nccl_available, lambda: True),
+        **everywhere(dist.barrier, lambda *_, **__: None),
+        **everywhere(dist.distributed_c10d._set_pg_timeout, lambda *_, **__: None),
     }
     mesh = device_mesh.DeviceMesh
     for name in ("__init__", "__getitem__", "_concatenate", "_flatten", "_unflatten"):
@@ -324,16 +325,6 @@ def _process_groups(rank: int, world: int) -> Iterator[None]:
             values[mesh, name] = property(_real(vars(mesh)[name].fget))
     with replaced({key: value for key, value in values.items() if hasattr(*key)}):
         yield
-
-
-def _everywhere(function: Any, other: Any) -> dict[tuple[Any, str], Any]:
-    """The other function in its place, in every module that has it by name.
-
-    Modules of the user count: a notebook has imported it before its step is captured.
-    """
-    name = function.__name__
-    modules = [module for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
-    return {(m, name): other for m in modules if vars(m).get(name) is function}
 
 
 def _real(method: Callable[..., Any]) -> Callable[..., Any]:

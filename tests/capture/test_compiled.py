@@ -1,0 +1,172 @@
+"""Kernels of compiled code: by the capture's rule, and by Inductor's own scheduler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import detect_fake_mode
+from torch._inductor import config
+from torch._inductor.debug import DebugContext
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import FusedSchedulerNode, Scheduler, SchedulerNode
+from torch._inductor.virtualized import V
+
+from simulator.capture.recording.one_rank import captured, device_answers
+from simulator.capture.table import Phase, RankTable
+from tests.capture.models import DEVICE, SEQ, WIDTH, Block, Model
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ANSWERS, NOWHERE = device_answers(DEVICE), Path("nowhere")
+ROW_BYTES = 4 * 2 * SEQ * WIDTH
+"""Of the hidden states of the batch."""
+
+
+class Kernel(NamedTuple):
+    """One that Inductor writes itself.
+
+    Attributes:
+        num_bytes: What it reads and writes [B].
+        operators: What it is made of, as torch names them.
+    """
+
+    num_bytes: float
+    operators: frozenset[str]
+
+
+def inductors_kernels(module: torch.nn.Module, x: torch.Tensor) -> list[list[Kernel]]:
+    """Those of forward and of backward, as its scheduler groups them; nothing is compiled.
+
+    A processor's graph joins tensors one by one unless it is told to do as on a GPU.
+    """
+    found: list[list[Kernel]] = []
+
+    def schedule(graph_module, inputs):
+        graph = GraphLowering(graph_module, example_inputs=inputs)
+        modes = V.set_graph_handler(graph), V.set_fake_mode(detect_fake_mode(inputs))
+        with modes[0], modes[1], DebugContext(), config.patch(force_pointwise_cat=True):
+            graph.run(*inputs)
+            nodes = Scheduler(graph.operations).nodes
+            found.append([_kernel(n) for n in nodes if isinstance(n, _WRITTEN)])
+        return make_boxed_func(graph_module.forward)
+
+    backend = aot_autograd(
+        fw_compiler=schedule,
+        bw_compiler=schedule,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=select_decomp_table(),
+    )
+    try:
+        torch.compile(module, backend=backend)(x).sum().backward()
+    finally:
+        torch._dynamo.reset()
+    return found
+
+
+_WRITTEN = (SchedulerNode, FusedSchedulerNode)
+
+
+def _kernel(node) -> Kernel:
+    origins = {str(o.target) for each in node.get_nodes() for o in each.node.get_origins()}
+    return Kernel(node.get_read_write_buffers_sizes(), frozenset(origins))
+
+
+def captured_kernels(table: RankTable, module: str) -> Iterator[tuple[Phase, int]]:
+    """Phase and bytes of the fused kernels in a module."""
+    for number, phase, path in zip(table.call, table.phase, table.module, strict=True):
+        call = table.calls[number]
+        if call.name.startswith("inductor") and table.paths[path].startswith(module):
+            yield Phase(int(phase)), call.read_bytes + call.written_bytes
+
+
+def test_a_compiled_layer_of_llama_has_the_kernels_that_inductor_makes():
+    """Norm; sum and norm; gate; sum. Back: gate; norm and sum; joined heads; norm and sum.
+
+    A processor's graph also has a kernel for the gradients of both norms' weights, which a GPU
+    makes beside those of the rows (``mix_order_reduction``), and one that turns what its own
+    attention kernel returns. What is moved more is what Inductor's partitioner does not keep: the
+    gate behind its activation, and a sum.
+    """
+
+    def train() -> None:
+        model = Model().cuda()
+        for layer in model.layers:
+            layer.compile()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = list(captured_kernels(captured(train, 0, 1, ANSWERS, NOWHERE).table, "layers.1"))
+    forward, backward = inductors_kernels(Block(), torch.ones(2, SEQ, WIDTH, requires_grad=True))
+    backward = [kernel for kernel in backward if not _of_a_processor(kernel)]
+    assert [phase for phase, _ in found] == [Phase.FORWARD] * 4 + [Phase.BACKWARD] * 4
+    assert (len(forward), len(backward)) == (4, 4)
+    moved = sum(num_bytes for _, num_bytes in found)
+    assert 1 <= moved / sum(kernel.num_bytes for kernel in (*forward, *backward)) < 1.1
+
+
+def _of_a_processor(kernel: Kernel) -> bool:
+    names = " ".join(kernel.operators)
+    if "for_cpu" in names:
+        return "cat" not in names
+    return not any(word in names for word in ("pow", "exp", "cat"))
+
+
+class Gated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (
+            torch.nn.Linear(WIDTH, WIDTH, bias=False, device="cuda") for _ in range(3)
+        )
+
+    def forward(self, x):
+        return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def _called(module, x):
+    return module(x)
+
+
+@pytest.mark.parametrize("how", ["eager", "module", "function"])
+def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how):
+    """Eager, a gate is 2 kernels of 5 rows and back 3 of 9.
+
+    As one it reads gate and up, writes the product and what backward needs of the gate; back it
+    reads four rows and writes two gradients. A product between does not part them.
+    """
+
+    def train() -> None:
+        module = Gated()
+        run = module
+        if how == "module":
+            run = torch.compile(module)
+        elif how == "function":
+            run = functools.partial(torch.compile(_called), module)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.ones(SEQ, WIDTH, device="cuda")
+            run(x).backward(torch.ones(SEQ, WIDTH, device="cuda"))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    names = ("silu", "mul", "inductor")
+    rows: dict[Phase, list[float]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
+    for number, phase in zip(table.call, table.phase, strict=True):
+        call = table.calls[number]
+        if phase in rows and any(name in call.name for name in names):
+            rows[phase].append((call.read_bytes + call.written_bytes) / (4 * SEQ * WIDTH))
+    if how == "eager":
+        assert rows == {Phase.FORWARD: [2, 3], Phase.BACKWARD: [3, 3, 3]}
+    else:
+        assert rows == {Phase.FORWARD: [4], Phase.BACKWARD: [6]}

@@ -68,6 +68,16 @@ def runs_transformers(framework: str, version: str) -> bool:
     return re.search(shipped_facts(_FILE)["hugging_face"], said) is not None
 
 
+def drops_out(framework: str, version: str, model: str) -> bool:
+    """Whether a model of transformers is trained by its Trainer, and its configuration drops out."""
+    trains = _runs_trainer(f"{framework} {version}".lower())
+    return trains and re.search(shipped_facts(_FILE)["dropped_out"], model.lower()) is not None
+
+
+def _runs_trainer(said: str) -> bool:
+    return re.search(shipped_facts(_FILE)["trainers"], said) is not None
+
+
 def zero_of(base: str, framework: str, version: str) -> int | None:
     """What a framework shards where a run does not say; None leaves it to the plan."""
     shards = "fsdp" in f"{framework} {version}".lower()
@@ -168,6 +178,6 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
 def eager_model_facts(framework: str, version: str) -> dict[str, Any]:
     """Facts of a stack around a model whose norms, rotations and loss are PyTorch's own."""
     said = f"{framework} {version}".lower()
-    of_trainer = re.search(shipped_facts(_FILE)["trainers"], said) is not None
+    of_trainer = _runs_trainer(said)
     facts = {"fused_elementwise": False, **shipped_facts(_FILE)["eager_model"]}
     return {**facts, **(shipped_facts(_FILE)["trainer_model"] if of_trainer else {})}

@@ -19,6 +19,7 @@ from simulator.tables.cells import Row
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
+    drops_out,
     eager_model_facts,
     runs_transformers,
     stack_facts,
@@ -305,6 +306,8 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
     of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
     if of_transformers and base in ("deepspeed", "torch-fsdp"):
         facts |= eager_model_facts(row["framework"], row.get("framework_version", ""))
+    if drops_out(row["framework"], row.get("framework_version", ""), cells.text(row, "model")):
+        facts["dropout"] = True
     return facts
 
 

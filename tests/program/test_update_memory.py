@@ -9,14 +9,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulator.cost.kernel_time import memory_bound_s
+from simulator.described.model import Experts
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner, total_bytes
-from simulator.program.states.resident import slice_parameters
+from simulator.program.states.resident import slice_parameters, state_bytes
 from simulator.program.states.update_memory import starting_memory, update_memory
 from simulator.results.memory import class_memory
-from tests.jobs import gpt_model, small_job
+from tests.jobs import gpt_model, small_job, small_model
 
 FLAT = {"base": "internevo"}
 FUSED = {"base": "internevo", "update_copies": 0, "norm_copies": False}
@@ -194,3 +195,15 @@ def test_a_flat_copy_of_the_gradients_is_written_divided_and_copied_back():
     numel = slice_parameters(old, run).total
     flat_s = memory_bound_s(old.cluster.profile, 6 * 2 * numel)
     assert times[0] - times[1] == pytest.approx(flat_s)
+
+
+def test_moments_of_16_bits_are_widened_for_all_dense_or_for_all_expert_parameters_at_a_time():
+    """Two fp32 copies; those of the dense parameters are free before the experts are updated."""
+    model = small_model(experts=Experts(count=8, top_k=2, ffn_hidden=512))
+    job = small_job(model, precision="bf16", moment_precision="bf16", zero=1)
+    memory, numel = held(job)
+    routed = 8 * 3 * 512 * model.hidden * model.layers
+    assert numel < 2 * routed
+    assert total_bytes(memory.holds) == 8 * routed
+    assert (state_bytes(job).master, state_bytes(job).moments) == (2, 4)
+    assert not held(small_job(model, precision="bf16", zero=1))[0].holds

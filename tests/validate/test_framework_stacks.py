@@ -7,6 +7,8 @@ import pytest
 from simulator.described.plan.stack import STACKS
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
+    drops_out,
+    prints_decimal_gb,
     stack_facts,
     stack_of,
     zero_of,
@@ -124,3 +126,18 @@ def test_placeholder_gradients_came_with_transformer_engine_2_3(framework, versi
 )
 def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version, loss):
     assert stack_facts(framework, version).get("cross_entropy") == loss
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "drops"),
+    [("hf-trainer", "bert-large", True), ("hf-trainer", "gpt2-medium", True),
+     ("hf-trainer", "modernbert-base", False), ("hf-trainer", "llama3-8b", False),
+     ("megatron", "gpt2-medium", False)],
+)  # fmt: skip
+def test_trainer_drops_out_where_a_models_configuration_does(framework, model, drops):
+    assert drops_out(framework, "transformers 2022", model) is drops
+
+
+def test_only_megatron_bridge_prints_gigabytes_of_a_thousand_million_bytes():
+    assert prints_decimal_gb("megatron", "Megatron-Bridge main")
+    assert not prints_decimal_gb("megatron", "Megatron-LM core_r0.14")

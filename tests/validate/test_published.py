@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.results.simulation import run_step
 from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.published.framework_stacks import stack_of
-from simulator.validate.published.published_rows import job_document
+from simulator.validate.published.published_rows import job_document, measured_memory_gib
 from simulator.validate.published.published_runs import predicted, row_source, validate_published
 
 ROW = {
@@ -327,3 +327,11 @@ def test_a_run_with_muon_keeps_one_momentum_of_its_matrices():
         {**ROW, "notes": "optimizer distributed Muon for matrices, Adam for the rest"}
     )
     assert job["plan"]["optimizer"] == "muon"
+
+
+def test_memory_that_is_printed_in_decimal_gigabytes_is_less_in_gib():
+    notes = "memory: peak allocated (GB)"
+    bridge = {"framework_version": "Megatron-Bridge main", "measured_mem_gib": "36", "notes": notes}
+    assert measured_memory_gib(ROW | bridge) == 36e9 / 2**30
+    assert measured_memory_gib(ROW | bridge | {"notes": ""}) == 36
+    assert measured_memory_gib(ROW | {"notes": notes}) == 20

@@ -198,6 +198,10 @@ class Stack(Spec):
     update_copies: int = Field(default=0, ge=0, le=4, strict=True)
     """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
     fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""
+    precision_aware: Flag = False
+    """An update whose moments are 16-bit makes fp32 copies of them, of all dense or all expert
+    parameters at a time, and keeps remainders of fp32 weights (Transformer Engine's FusedAdam, as
+    Megatron-Core's precision-aware optimizer calls it)."""
     loads_whole_weights: Flag = False
     """A checkpoint is loaded into weights that every rank gathers, all at once (FSDP1 around
     ``load_state_dict`` with a full state: Lightning 2.1, ``fabric.load_raw``)."""

@@ -3,15 +3,17 @@
 All gradients may be reduced in one flat copy; 16-bit ones get fp32 copies, unless those of the step
 before are still there; some frameworks take the gradient norm of fp32 copies of all gradients
 before that, some cast a flat copy of all that they update with, and an update that is not one fused
-kernel makes tensors as large as the weights on its way. Where a framework keeps what a rank updates
-as one flat tensor, its copies are as large: freed pieces of another size cannot serve them, so the
-allocator keeps both.
+kernel makes tensors as large as the weights on its way, as does one that widens 16-bit moments.
+Where a framework keeps what a rank updates as one flat tensor, its copies are as large: freed
+pieces of another size cannot serve them, so the allocator keeps both.
 
-Ignored: that gradients whose copies are made may be freed before the update.
+Ignored: that gradients whose copies are made may be freed before the update, and how long it takes
+to widen moments.
 Source: InternEvo, solver/optimizer: ``compute_norm`` (copies), ``HybridZeroOptimizer._step``
 (``flatten``, then ``to(fp32)``), ``FSDPadaptOptimizer.step``; DeepSpeed,
 ``runtime/zero``; PyTorch 2.0, torch/optim/adamw.py: the root of the second moment and its sum with
-epsilon, or its quotient, are tensors of their own.
+epsilon, or its quotient, are tensors of their own; Transformer Engine, optimizers/fused_adam.py:
+``get_unscaled_state``.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from simulator.cost.kernel_time import output_bytes
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.layer.tensors import ParameterGroup
 from simulator.program.states.resident import (
     ShardWays,
     device_shares,
@@ -71,10 +74,17 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
     copied = 0.0 if choices.keeps_gradient_copies else per.gradient_copy
     flattens = choices.flattens_gradients
     casts = choices.casts_flat_gradients
-    if not (copied or choices.copies_for_norm or choices.update_copies or flattens or casts):
+    widens = choices.widens_moments
+    if not (
+        copied or choices.copies_for_norm or choices.update_copies or flattens or casts or widens
+    ):
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
-    pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
+    dense, experts = (
+        [share * numel for numel in _updated(job, runs, tied_copy=tied_copy, experts=only)]
+        for only in (False, True)
+    )
+    pieces = dense + experts
     tensors = [math.fsum(pieces)] if choices.updates_flat else pieces
     if casts:
         tensors = [_cast_numel(job, pieces)]
@@ -95,6 +105,8 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
         copied = _COPY_BYTES - half
     updated_bytes = _COPY_BYTES if per.master or choices.keeps_master_weights else per.weights
     made = _blocks(Owner.TEMPORARIES, tensors, updated_bytes) * choices.update_copies
+    if widens:
+        made += _blocks(Owner.TEMPORARIES, max(dense, experts, key=math.fsum) * 2, _COPY_BYTES)
     return UpdateMemory(tuple(turns), _blocks(Owner.GRADIENTS, tensors, copied) + made)
 
 
@@ -106,7 +118,8 @@ def starting_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False)
     if not (job.choices.casts_flat_gradients and job.choices.data_parallelism.keeps_states):
         return ()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
-    pieces = [share * numel for numel in _updated(job, runs, tied_copy=tied_copy)]
+    parts = (_updated(job, runs, tied_copy=tied_copy, experts=only) for only in (False, True))
+    pieces = [share * numel for part in parts for numel in part]
     return _blocks(Owner.GRADIENTS, [_cast_numel(job, pieces)], _COPY_BYTES)
 
 
@@ -115,9 +128,14 @@ def _cast_numel(job: Job, pieces: Iterable[float]) -> float:
     return min(math.fsum(pieces), _SUB_GROUP_NUMEL if job.choices.shards_weights else math.inf)
 
 
-def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[float]:
-    """Elements of each parameter whose states a rank keeps."""
-    held = (pair for run in runs for pair in slice_tensors(job, run, tied_copy=tied_copy))
+def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool, experts: bool) -> list[float]:
+    """Elements of each dense parameter, or of each expert's, whose states a rank keeps."""
+    held = (
+        (tensor, layers)
+        for run in runs
+        for tensor, layers in slice_tensors(job, run, tied_copy=tied_copy)
+        if (tensor.group is ParameterGroup.EXPERT) is experts
+    )
     counts = ((tensor_parameters(job, tensor), layers) for tensor, layers in held)
     ways = shard_ways(job) if job.choices.shards_states else ShardWays(1, 1)
     kept = ((ways.numel(count), layers) for count, layers in counts)

@@ -69,13 +69,19 @@ def runs_transformers(framework: str, version: str) -> bool:
 
 
 def drops_out(framework: str, version: str, model: str) -> bool:
-    """Whether a model of transformers is trained by its Trainer, and its configuration drops out."""
+    """Whether transformers' Trainer trains a model whose configuration drops out."""
     trains = _runs_trainer(f"{framework} {version}".lower())
     return trains and re.search(shipped_facts(_FILE)["dropped_out"], model.lower()) is not None
 
 
 def _runs_trainer(said: str) -> bool:
     return re.search(shipped_facts(_FILE)["trainers"], said) is not None
+
+
+def prints_decimal_gb(framework: str, version: str) -> bool:
+    """Whether a gigabyte that a framework prints is 10^9 bytes, not 2^30."""
+    said = f"{framework} {version}".lower()
+    return re.search(shipped_facts(_FILE)["prints_decimal_gb"], said) is not None
 
 
 def zero_of(base: str, framework: str, version: str) -> int | None:

@@ -21,6 +21,7 @@ from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     drops_out,
     eager_model_facts,
+    prints_decimal_gb,
     runs_transformers,
     stack_facts,
     usual_adapters,
@@ -70,6 +71,15 @@ def memory_kind(row: Row) -> str:
     """What the row's memory counts: allocated, reserved or device; oom if there was not enough."""
     kind = cells.word(row, "mem_kind")
     return next((k for k in ("oom", "reserved", "allocated", "device") if k in kind), kind)
+
+
+def measured_memory_gib(row: Row) -> float | None:
+    """What the row's run held, as a number of GiB whatever unit its framework prints."""
+    printed = cells.measured(row, "measured_mem_gib")
+    is_decimal = prints_decimal_gb(row["framework"], row.get("framework_version", ""))
+    if printed is None or not (is_decimal and re.search(r"\(GB\)", row.get("notes", ""))):
+        return printed
+    return printed * 1e9 / 2.0**30
 
 
 def job_document(row: Row) -> dict[str, Any]:

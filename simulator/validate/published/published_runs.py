@@ -23,7 +23,11 @@ from simulator.tables import cells
 from simulator.tables.cells import Row, read_table
 from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.published.published_models import assumptions
-from simulator.validate.published.published_rows import job_document, memory_kind
+from simulator.validate.published.published_rows import (
+    job_document,
+    measured_memory_gib,
+    memory_kind,
+)
 from simulator.validate.published.row_facts import with_known_facts
 
 _GIB = 2.0**30
@@ -191,7 +195,7 @@ def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: j
         result = replace(
             result,
             measured_step_s=cells.measured(row, "measured_step_s"),
-            measured_mem_gib=cells.measured(row, "measured_mem_gib"),
+            measured_mem_gib=measured_memory_gib(row),
             assumed=", ".join(assumptions(row)),
         )
         job = adjusted(job_from_document(job_document(row)))

@@ -13,6 +13,7 @@ a comparison::
       site: {pue: 1.2, grid: 57 g/kWh}
       failures: {gpu: {mtbf: 50000 h}, detection: 1 min, restart: 5 min}
       checkpoint: {storage: 100 GB/s}
+      pauses: {evaluation: {every_steps: 1000, duration: 5 min}}
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, mo
 from simulator.described.base import (
     Bytes,
     BytesPerSecond,
+    Count,
     CountOrZero,
     Flag,
     Fraction,
@@ -211,6 +213,15 @@ class Checkpoint(Spec):
         return self
 
 
+class Pause(Spec):
+    """Training stands again and again: for an evaluation, or for data that are late."""
+
+    every_steps: Count
+    """Steps between two of them."""
+    duration_s: _Span
+    """How long one takes."""
+
+
 class Campaign(Spec):
     """A whole training run."""
 
@@ -223,13 +234,17 @@ class Campaign(Spec):
     """By default nothing fails, and the goodput stays open."""
     checkpoint: Checkpoint | None = None
     """By default none is written."""
+    pauses: Mapping[str, Pause] = Field(default_factory=dict)
+    """What training stands for at regular steps, by any name; its GPUs count as waiting."""
     goodput: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the time that goes into steps that count, where it is known."""
 
     @model_validator(mode="after")
     def _goodput_is_given_or_simulated(self) -> Self:
-        if self.goodput is not None and self.failures is not None:
-            raise ValueError(
-                "has both goodput and failures; remove goodput, which follows from the failures"
-            )
+        causes = {"failures": self.failures is not None, "pauses": bool(self.pauses)}
+        for name, is_given in causes.items():
+            if self.goodput is not None and is_given:
+                raise ValueError(
+                    f"has both goodput and {name}; remove goodput, which follows from the {name}"
+                )
         return self

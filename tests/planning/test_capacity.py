@@ -16,7 +16,7 @@ from simulator.planning.campaign.capacity import (
     fastest_within_budget,
     smallest_in_time,
 )
-from simulator.planning.campaign.checkpoints import checkpoint_bytes, checkpoint_cost
+from simulator.planning.campaign.checkpoints import Spent, checkpoint_bytes, checkpoint_cost
 from simulator.planning.campaign.factors import factors
 from simulator.planning.campaign.goodput import goodput, hazards
 from simulator.planning.campaign.training_run import annuity
@@ -66,6 +66,23 @@ def test_the_interval_of_a_run_is_that_of_its_step_and_failures_widen_it():
     ratio = {"risky": risky.ends.interval_s[1] / risky.ends.interval_s[0], "calm": high_s / low_s}
     assert ratio["risky"] > ratio["calm"]
     assert {each.name: each.origin for each in factors(calm)}["duration, at least"].endswith("step")
+
+
+def test_pauses_lengthen_the_run_by_their_number_and_are_no_steps_that_count():
+    pauses = {
+        "evaluation": {"every_steps": 1000, "duration": "60 s"},
+        "data": {"every_steps": 1, "duration": "10 ms"},
+    }
+    calm = capacity(job(pauses=pauses)).time
+    assert calm.pauses_s == {"evaluation": 30 * 60.0, "data": pytest.approx(305.18)}
+    assert calm.wall_s == pytest.approx(calm.work_s + 1800 + 305.18)
+    assert calm.goodput_share is None
+    failing = job(pauses=pauses, failures=FAILURES, checkpoint={"storage": "1 GB/s"})
+    time = capacity(failing, members=20).time
+    assert time.goodput.spent_s[Spent.PAUSES] == pytest.approx(1800 + 305.18)
+    assert time.goodput.spent_s[Spent.PRODUCTIVE] == pytest.approx(time.work_s)
+    assert sum(time.goodput.spent_s.values()) == pytest.approx(time.wall_s)
+    assert time.goodput_share * time.wall_s == pytest.approx(time.work_s)
 
 
 def test_energy_is_the_sum_of_its_parts_by_hand():
@@ -213,6 +230,7 @@ def test_a_cluster_that_cannot_run_says_why():
     [
         ({"tokens": "15 TB"}, "must be a number of tokens"),
         ({"goodput": 0.9, "failures": FAILURES}, "remove goodput"),
+        ({"goodput": 0.9, "pauses": {"data": {"every_steps": 1, "duration": "1 s"}}}, "both"),
         (
             {"failures": {"detection": "1 s", "restart": "1 s"}},
             "needs at least one cause of failure",

@@ -105,6 +105,8 @@ class Spent(StrEnum):
     """Steps that count, at the speed of the whole cluster."""
     MISSING_RANKS = "missing ranks"
     """What steps that count take longer with fewer data-parallel ranks."""
+    PAUSES = "pauses"
+    """Standing still at regular steps, such as for an evaluation."""
     CHECKPOINT = "checkpoint"
     """Standing still for a snapshot."""
     INTERFERENCE = "interference"

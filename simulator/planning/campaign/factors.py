@@ -50,11 +50,16 @@ def _time(found: Capacity) -> Iterator[Factor]:
     yield Factor("steps", time.steps, "steps", "tokens / tokens per step, rounded up")
     yield Factor("step time", time.step_time_s, "s", "simulated")
     yield Factor("without failures", time.work_s / DAY_S, "d", "steps x step time")
+    for name, pauses_s in time.pauses_s.items():
+        pause = found.job.campaign.pauses[name]
+        origin = f"{format_seconds(pause.duration_s)} every {pause.every_steps:,} steps"
+        yield Factor(f"pauses, {name}", pauses_s / DAY_S, "d", origin)
     share = time.goodput_share
     yield Factor("goodput", share, "", _goodput_origin(time))
     formula = "without failures / goodput"
-    missing = "" if share else "; goodput taken as 1"
-    yield Factor("duration", time.wall_s / DAY_S, "d", formula + missing)
+    if share is None:
+        formula = "without failures" + " + pauses" * bool(time.pauses_s) + "; goodput taken as 1"
+    yield Factor("duration", time.wall_s / DAY_S, "d", formula)
     origin = "80 % prediction interval: error of the step"
     origin += " and failures" if time.goodput is not None else ""
     for name, wall_s in zip(("at least", "at most"), time.ends.interval_s, strict=True):

@@ -65,7 +65,7 @@ class Goodput:
     """What an ensemble of campaigns says.
 
     Attributes:
-        share: Work over the mean wall time.
+        share: Steps that count over the mean wall time.
         wall_s: Mean wall time [s].
         wall_error_s: Standard error of that mean [s].
         wall_percentiles_s: Wall time by percentile [s].
@@ -98,13 +98,22 @@ def goodput(
     job: Job,
     work_s: float,
     *,
+    pauses_s: float = 0.0,
     members: int = 200,
     seed: int = 0,
     on_member: Callable[[], None] | None = None,
 ) -> Goodput:
     """The goodput of a job's campaign, from its failures and checkpoint.
 
-    ``work_s`` is all steps without any failure or checkpoint [s]; ``seed`` decides the failures.
+    Pauses are taken as spread evenly over the steps, so that a failure undoes some of them, too.
+
+    Args:
+        job: The job.
+        work_s: All steps without any failure or checkpoint [s].
+        pauses_s: All that training stands for at regular steps [s].
+        members: Campaigns to simulate.
+        seed: Decides the failures.
+        on_member: Called after each campaign.
 
     Raises:
         InputError: Failures or checkpoint are missing, or no campaign comes to an end.
@@ -116,7 +125,7 @@ def goodput(
         rule = "is missing, but is needed to simulate goodput"
         raise InputError.single(f"campaign.{missing}", rule, hint="add it, or give goodput")
     cost = checkpoint_cost(job, checkpoint)
-    ensemble = _Ensemble(job, failures, cost, work_s, seed, on_member)
+    ensemble = _Ensemble(job, failures, cost, work_s + pauses_s, seed, on_member)
     guess_s = daly_interval_s(ensemble.stop_s, ensemble.mtbf_s)
     interval_s = checkpoint.interval_s
     tried = tuple(ensemble.tried(guess_s)) if interval_s is None else ()
@@ -133,7 +142,7 @@ def goodput(
         wall_error_s=float(walls_s.std(ddof=1) / sqrt(members)) if members > 1 else inf,
         walls_s=tuple(np.sort(walls_s).tolist()),
         wall_percentiles_s={p: float(np.percentile(walls_s, p)) for p in _PERCENTILES},
-        spent_s=_mean_spent_s(runs),
+        spent_s=_without_pauses(_mean_spent_s(runs), pauses_s),
         failures=_mean_failures(runs),
         members=members,
         seed=seed,
@@ -271,6 +280,16 @@ def _mean_spent_s(runs: Sequence[SimulatedRun]) -> dict[Spent, float]:
     for run in runs:
         total.update(run.spent_ns)
     return {spent: total[spent] / len(runs) / NS for spent in Spent if total[spent]}
+
+
+def _without_pauses(spent_s: Mapping[Spent, float], pauses_s: float) -> dict[Spent, float]:
+    """Pauses beside the productive time that holds them."""
+    if not pauses_s:
+        return dict(spent_s)
+    productive_s = spent_s[Spent.PRODUCTIVE] - pauses_s
+    return {Spent.PRODUCTIVE: productive_s, Spent.PAUSES: pauses_s} | {
+        spent: seconds for spent, seconds in spent_s.items() if spent is not Spent.PRODUCTIVE
+    }
 
 
 def _mean_failures(runs: Sequence[SimulatedRun]) -> dict[str, float]:

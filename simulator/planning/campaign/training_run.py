@@ -16,7 +16,7 @@ which the GPUs stand idle are paid by those in which they work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -41,9 +41,11 @@ class CampaignTime:
 
     Attributes:
         step_time_s: One of them [s].
+        pauses_s: What training stands for at regular steps, by name [s].
         busy_share: Share of a step in which the mean GPU computes.
         goodput_share: Share of the time that goes into steps that count; None where unknown.
         goodput: The ensemble behind it; None where it was given or is unknown.
+        wall_s: All steps with what goodput leaves, or where it is unknown with pauses alone [s].
         ends: When the run may end, with the error of the step and with failures.
     """
 
@@ -51,9 +53,11 @@ class CampaignTime:
     tokens_per_step: int
     steps: int
     step_time_s: float
+    pauses_s: Mapping[str, float]
     busy_share: float
     goodput_share: float | None
     goodput: Goodput | None
+    wall_s: float
     ends: EndTimes
     gpus: int
 
@@ -61,11 +65,6 @@ class CampaignTime:
     def work_s(self) -> float:
         """All steps, if nothing fails [s]."""
         return self.steps * self.step_time_s
-
-    @property
-    def wall_s(self) -> float:
-        """The same with what goodput leaves; without failures where it is unknown [s]."""
-        return self.work_s / (self.goodput_share or 1.0)
 
     @property
     def gpu_s(self) -> float:
@@ -102,19 +101,29 @@ def campaign_time(
         raise InputError.single("campaign.tokens", "is missing", hint=hint)
     steps = -(-campaign.tokens // job.batch.tokens)
     work_s, ensemble = steps * step.step_time_s, None
+    pauses_s = {
+        name: steps // pause.every_steps * pause.duration_s
+        for name, pause in campaign.pauses.items()
+    }
+    all_pauses_s = math.fsum(pauses_s.values())
     if campaign.failures is not None:
-        ensemble = goodput(job, work_s, members=members, seed=seed, on_member=on_member)
+        ensemble = goodput(
+            job, work_s, pauses_s=all_pauses_s, members=members, seed=seed, on_member=on_member
+        )
     share = ensemble.share if ensemble else campaign.goodput
+    wall_s = work_s + all_pauses_s if share is None else work_s / share
     busy_s = math.fsum(step.breakdown_s.get(category, 0.0) for category in _BUSY)
     return CampaignTime(
         tokens=campaign.tokens,
         tokens_per_step=job.batch.tokens,
         steps=steps,
         step_time_s=step.step_time_s,
+        pauses_s=pauses_s,
         busy_share=busy_s / step.step_time_s,
         goodput_share=share,
         goodput=ensemble,
-        ends=end_times(job, step, work_s / (share or 1.0), ensemble),
+        wall_s=wall_s,
+        ends=end_times(job, step, wall_s, ensemble),
         gpus=job.cluster.gpus,
     )
 

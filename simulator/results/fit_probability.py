@@ -13,7 +13,7 @@ returns what it does not use (:attr:`~simulator.results.step.ClassMemory.least_d
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+import operator
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,10 +70,6 @@ class MemorySpread(NamedTuple):
         )
 
 
-_QUANTILES = 400
-"""Equally likely factors by which all peaks of a run are off."""
-
-
 def out_of_memory_probability(
     peaks_bytes: Sequence[float], capacity_bytes: float, spread: MemorySpread, steps: int
 ) -> float:
@@ -87,13 +83,11 @@ def out_of_memory_probability(
         spread: How far predictions are off.
         steps: How many there are.
     """
-    ordered, count = sorted(peaks_bytes), len(peaks_bytes)
-    found = 0.0
-    for number in range(_QUANTILES):
-        error = students_t_quantile((number + 0.5) / _QUANTILES, spread.freedom)
-        room_bytes = capacity_bytes * math.exp(-spread.scale * error)
-        found += 1 - (bisect_right(ordered, room_bytes) / count) ** steps
-    return found / _QUANTILES
+    count = len(peaks_bytes)
+    fit = (spread.probability(peak_bytes, capacity_bytes) for peak_bytes in sorted(peaks_bytes))
+    # The largest peak of all steps is the n-th smallest of one step with this probability.
+    shares = ((n / count) ** steps - ((n - 1) / count) ** steps for n in range(1, count + 1))
+    return 1 - math.fsum(map(operator.mul, shares, fit))
 
 
 def job_spread(job: Job) -> MemorySpread:

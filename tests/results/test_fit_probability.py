@@ -124,4 +124,14 @@ def test_steps_run_out_one_by_one_where_predictions_are_right(steps, expected):
 def test_more_steps_run_out_no_more_often_where_they_are_all_alike(steps):
     spread = MemorySpread(0.1, 4)
     found = out_of_memory_probability([1.0] * 8, 1.1, spread, steps)
-    assert found == pytest.approx(1 - spread.probability(1.0, 1.1), abs=1 / 400)
+    assert found == pytest.approx(1 - spread.probability(1.0, 1.1), abs=1e-9)
+
+
+def test_the_more_steps_the_likelier_one_runs_out():
+    """Also where even the smallest peak is far above what there is."""
+    spread = MemorySpread(0.1, 4)
+    for peaks in ([1.0, 1.05, 1.2], [6.5, 6.5, 6.6]):
+        found = [out_of_memory_probability(peaks, 1.1, spread, n) for n in (1, 2, 100, 10_000)]
+        assert found == sorted(found)
+        each = [1 - spread.probability(peak, 1.1) for peak in peaks]
+        assert found[0] == pytest.approx(sum(each) / 3)

@@ -13,9 +13,9 @@ from costs would be decided otherwise.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,7 +136,7 @@ def step_distribution(
         (pipelines, float(steps_s.mean())),
     ]  # fmt: skip
     spread, capacity = job_spread(job), job.cluster.profile.device.memory_bytes
-    fits = [spread.probability(peak, capacity) for peak in peaks_bytes.tolist()]
+    out_of_memory = partial(out_of_memory_probability, peaks_bytes.tolist(), capacity, spread)
     return StepDistribution(
         title=job.title,
         samples=samples,
@@ -150,11 +150,8 @@ def step_distribution(
             for count, mean_s in scales
         ),
         peak_device_bytes=Spread.of(peaks_bytes.tolist()),
-        out_of_memory_probability=1 - math.fsum(fits) / len(fits),
-        out_of_memory_in_steps={
-            steps: out_of_memory_probability(peaks_bytes.tolist(), capacity, spread, steps)
-            for steps in _RUN_STEPS
-        },
+        out_of_memory_probability=out_of_memory(1),
+        out_of_memory_in_steps={steps: out_of_memory(steps) for steps in _RUN_STEPS},
         control=sampler.control(ends),
     )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Sequence
 
+from simulator.errors import DoesNotFitError
 from simulator.serving.request import Request
 
 
@@ -27,14 +28,20 @@ class BlockCache:
         blocks: How many there are, >= 1.
         block_tokens: Tokens of each, >= 1.
         keeps_prefixes: Whether full blocks are found again.
+        host_blocks: Blocks of host memory that requests may move to.
     """
 
-    def __init__(self, blocks: int, block_tokens: int, *, keeps_prefixes: bool) -> None:
+    def __init__(
+        self, blocks: int, block_tokens: int, *, keeps_prefixes: bool, host_blocks: int = 0
+    ) -> None:
         self.blocks = blocks
         self.block_tokens = block_tokens
         self.keeps_prefixes = keeps_prefixes
         self.free_blocks = blocks
         """Blocks that nobody holds, those that keep a prefix included."""
+        self.host_blocks = host_blocks
+        self.on_host: dict[Request, int] = {}
+        """Blocks of requests that moved to the host, in the order in which they did."""
         self._queue = deque(range(blocks))
         # Entries of the queue that no longer hold, by block: it was found and taken.
         self._stale: dict[int, int] = {}
@@ -110,6 +117,27 @@ class BlockCache:
         self.free_blocks += len(blocks)
         self._queue.extend(reversed(blocks[:full]))
         self._queue.extendleft(blocks[full:])
+
+    def swap_out(self, request: Request) -> None:
+        """Move a request's blocks to the host.
+
+        Raises:
+            DoesNotFitError: The host has no room; vLLM's engine ends there, too.
+        """
+        blocks = len(request.blocks)
+        if sum(self.on_host.values()) + blocks > self.host_blocks:
+            raise DoesNotFitError(
+                f"the {self.host_blocks} blocks of host memory have no room for the {blocks} of a "
+                "preempted request, which ends vLLM: give deployment.swap more memory"
+            )
+        self.on_host[request] = blocks
+        self.release(request)
+
+    def swap_in(self, request: Request) -> int:
+        """Move a request's blocks back from the host; returns how many, which must be free."""
+        blocks = self.on_host.pop(request)
+        self.grow(request, blocks * self.block_tokens)
+        return blocks
 
     def _drop_named(self, blocks: Sequence[int], full: int) -> None:
         """As :meth:`release`, where some blocks may have names and other users."""

@@ -33,6 +33,7 @@ class MemoryPlan(NamedTuple):
         cache_bytes: What is left for keys and values.
         block_tokens: Tokens of a block.
         blocks: Blocks of the whole replica.
+        host_blocks: Blocks of host memory that it may swap to.
     """
 
     total_bytes: float
@@ -42,6 +43,7 @@ class MemoryPlan(NamedTuple):
     cache_bytes: float
     block_tokens: int
     blocks: int
+    host_blocks: int
 
 
 def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
@@ -67,6 +69,7 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
     block_tokens = deployment.block_tokens or known.block_tokens
     per_block = block_tokens * cache_bytes_per_token(deployment)
     blocks = deployment.kv_blocks or int(cache / per_block) * deployment.attention_dp
+    host_blocks = int(deployment.swap_bytes / per_block) * deployment.attention_dp
     if blocks < 1:
         missing = format_quantity(per_block - cache, "bytes")
         raise DoesNotFitError(
@@ -75,7 +78,14 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
             f"{missing} are missing: use more GPUs per replica (tp, pp) or smaller weights"
         )
     return MemoryPlan(
-        device.memory_bytes, weights, activations, other, max(0.0, cache), block_tokens, blocks
+        device.memory_bytes,
+        weights,
+        activations,
+        other,
+        max(0.0, cache),
+        block_tokens,
+        blocks,
+        host_blocks,
     )
 
 

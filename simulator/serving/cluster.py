@@ -21,7 +21,10 @@ from simulator.serving.request import Request
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepSeconds, StepTime
+from simulator.units import format_quantity
 
+_SWAPPED_SHARE = 0.7
+"""Of a host's memory at most (vLLM 0.6.0, ``CacheConfig.verify_with_parallel_config``)."""
 _WITH_ADAPTERS = ("vllm-v1", "sglang")
 
 
@@ -108,8 +111,14 @@ def _pool(
     if deployment.adapters and name not in _WITH_ADAPTERS:
         hint = f"schedulers with adapters are {' and '.join(_WITH_ADAPTERS)}"
         raise InputError.single("deployment.adapters", f"is not modelled for {name}", hint=hint)
+    _check_swap(deployment, name)
     caches = (
-        BlockCache(memory.blocks, memory.block_tokens, keeps_prefixes=keeps)
+        BlockCache(
+            memory.blocks,
+            memory.block_tokens,
+            keeps_prefixes=keeps,
+            host_blocks=memory.host_blocks,
+        )
         for _ in range(deployment.replicas)
     )
     replicas = [
@@ -122,6 +131,19 @@ def _pool(
         for cache in caches
     ]
     return replicas, memory
+
+
+def _check_swap(deployment: Deployment, scheduler: str) -> None:
+    """Refuses host memory that the scheduler does not use, or that the host does not have."""
+    if deployment.swap_bytes and scheduler != "vllm-v0":
+        hint = "only vllm-v0 moves preempted requests to the host"
+        raise InputError.single("deployment.swap", f"is not modelled for {scheduler}", hint=hint)
+    host, in_node = deployment.profile.host, deployment.profile.network.gpus_per_node
+    taken_bytes = deployment.swap_bytes * min(deployment.gpus, in_node)
+    if taken_bytes > _SWAPPED_SHARE * host.memory_bytes:
+        given = format_quantity(taken_bytes, "bytes")
+        hint = f"give at most {_SWAPPED_SHARE:.0%} of {format_quantity(host.memory_bytes, 'bytes')}"
+        raise InputError.single("deployment.swap", "is too much for a host", given, hint)
 
 
 def _run(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from simulator.described.base import Count, CountOrZero, Flag, Ratio, Seconds, Spec
+from simulator.described.base import Bytes, Count, CountOrZero, Flag, Ratio, Seconds, Spec
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.model import Model
 
@@ -112,6 +112,9 @@ class Deployment(Spec):
     """Blocks of the cache; 0 asks the memory model."""
     block_tokens: CountOrZero = 0
     """Tokens of a block; 0 is the engine's own."""
+    swap_bytes: Bytes = 0.0
+    """Host memory of each GPU, to which preempted requests move (``swap_space`` of vLLM's first
+    engine with ``preemption_mode=swap``); with none they are computed anew."""
     max_requests: CountOrZero = 0
     """Requests that run at once on a replica; 0 is the engine's own."""
     max_tokens: CountOrZero = 0

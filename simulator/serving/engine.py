@@ -150,8 +150,7 @@ class Replica:
     def _frees_a_place(self) -> bool:
         """Whether somebody may be admitted or arrive because the running step ends."""
         flying = self._flying
-        scheduler = self.scheduler
-        is_awaited = self._waits_for_ends or bool(scheduler.waiting or scheduler.received)
+        is_awaited = self._waits_for_ends or self.scheduler.waits > 0
         return is_awaited and flying is not None and bool(flying.finished)
 
     def _repeated(self, batch: Batch, first: StepSeconds, now_s: float) -> tuple[int, StepSeconds]:

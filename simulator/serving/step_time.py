@@ -14,6 +14,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from simulator.cost.host import TO_HOST, copy_s
+from simulator.described.job import Cluster
 from simulator.serving.defaults import engine_defaults
 from simulator.serving.described import Deployment
 from simulator.serving.kernels.cache_attention import decode_s, latent_decode_s, prefill_s
@@ -31,6 +33,7 @@ from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.shapes import (
     LayerShape,
     Product,
+    cache_bytes_per_token,
     cache_element_bytes,
     kv_heads_per_rank,
     layer_shapes,
@@ -117,6 +120,8 @@ class StepTime:
         device_s += fixed.drafts_s
         if batch.adapters:
             device_s += self._adapters_s(batch, fixed.tokens)
+        if batch.swapped_blocks:
+            device_s += self._swap_s(batch.swapped_blocks)
         if batch.chunks or not self._deployment.graphs:
             # Kernels that are launched one by one run no faster than they are launched.
             device_s = max(device_s, self._launches * self._host.launch_s)
@@ -322,6 +327,19 @@ class StepTime:
             bandwidth_bytes_per_s=self._bandwidth,
             sm_count=self._sm_count,
         )
+
+    def _swap_s(self, blocks: int) -> float:
+        """Blocks move to the host or back: a copy for the keys and one for the values of a layer.
+
+        Source: vLLM 0.6.0, ``csrc/cache_kernels.cu``, ``swap_blocks``, on the model's own stream.
+        Kwon et al. (arXiv 2309.06180), section 7.3: small copies do not fill PCIe.
+        """
+        d = self._deployment
+        block_tokens = d.block_tokens or engine_defaults(d).block_tokens
+        parts = self._model.layers / d.pp * (1 if self._model.latent_attention else 2)
+        part_bytes = block_tokens * cache_bytes_per_token(d) / parts
+        cluster = Cluster(profile=self._profile, gpus=d.ranks)
+        return blocks / d.attention_dp * parts * copy_s(cluster, TO_HOST, part_bytes)
 
     def _sends_s(self, tokens: int) -> float:
         d = self._deployment

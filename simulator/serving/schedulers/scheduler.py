@@ -66,6 +66,7 @@ class Batch:
         started: Requests whose prompt this step completes: their next token comes with it.
         finished: Requests whose last token comes with it.
         preempted: Requests that lost their blocks for it.
+        swapped_blocks: Blocks that move to the host or back before it.
         adapters: Adapters of those who run.
         adapted_share: Share of those who run that have one.
     """
@@ -76,6 +77,7 @@ class Batch:
     started: list[Request] = field(default_factory=list)
     finished: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    swapped_blocks: int = 0
     adapters: int = 0
     adapted_share: float = 0.0
 
@@ -132,7 +134,8 @@ class Scheduler(ABC):
         blocks are allocated before they are pulled.
         """
         tokens = self.reserved_tokens(request)
-        if self.waiting or self.cache.missing_blocks(request, tokens) > self.cache.free_blocks:
+        is_short = self.cache.missing_blocks(request, tokens) > self.cache.free_blocks
+        if self.waiting or self.cache.on_host or is_short:
             return False
         self.cache.grow(request, tokens)
         return True
@@ -148,7 +151,12 @@ class Scheduler(ABC):
     @property
     def load(self) -> int:
         """Requests that run or wait."""
-        return len(self.waiting) + len(self.running) + len(self.received)
+        return len(self.running) + self.waits
+
+    @property
+    def waits(self) -> int:
+        """Requests that wait for a place among those that run."""
+        return len(self.waiting) + len(self.received) + len(self.cache.on_host)
 
     @property
     def used_share(self) -> float:
@@ -194,6 +202,8 @@ class Scheduler(ABC):
         """
         if batch.chunks or batch.finished or batch.preempted or not batch.decodes:
             return 0
+        if batch.swapped_blocks:
+            return 0
         if self.waiting and not self.waits_for_an_end:
             return 0
         steps = self.decodes.quiet_steps(most)
@@ -218,13 +228,17 @@ class Scheduler(ABC):
 
     def _admit(self, request: Request, computed: int) -> None:
         """Move a request to those that run; ``computed`` of its tokens were found."""
-        self._admissions += 1
-        request.order = self._admissions
         request.computed = computed
         if request.cached_tokens < 0:
             request.cached_tokens = computed
-        self.running[request] = None
+        self._enter(request)
         self.prefilling[request] = None
+
+    def _enter(self, request: Request) -> None:
+        """Put a request behind those that run."""
+        self._admissions += 1
+        request.order = self._admissions
+        self.running[request] = None
 
     def _compute(self, batch: Batch, request: Request, tokens: int) -> None:
         """Put part of a prompt into the batch; after its last part the request makes tokens."""

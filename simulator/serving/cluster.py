@@ -206,6 +206,9 @@ def _run(
                 replica.run_on(quiet_until_s)
             if replica.end_s != before:
                 heapq.heappush(ends, (replica.end_s, index))
+                if between and index >= entry:
+                    between.send_layers(now_s, index - entry)
+                    moved_s = between.next_end_s
 
 
 def _next_arrival_s(

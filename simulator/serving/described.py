@@ -69,6 +69,9 @@ class PrefillPool(Spec):
     """Pipeline stages."""
     max_tokens: CountOrZero = 0
     """Tokens of a step; 0 is the engine's own."""
+    layer_wise: Flag = False
+    """Whether a prompt's keys and values are sent layer by layer while its last step computes them
+    (Splitwise, Mooncake); by default after it (DistServe, NIXL)."""
 
     @field_validator("pp")
     @classmethod
@@ -170,7 +173,8 @@ class Deployment(Spec):
         """The pool that computes prompts as a deployment of its own."""
         assert self.prefill is not None
         alone = {"prefill": None, "speculation": None, "attention_dp": 1, "kv_blocks": 0}
-        return self.model_copy(update={**alone, **dict(self.prefill), "ep": 1})
+        pool = self.prefill.model_dump(exclude={"layer_wise"})
+        return self.model_copy(update={**alone, **pool, "ep": 1})
 
     @field_validator("model")
     @classmethod

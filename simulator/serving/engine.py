@@ -6,11 +6,11 @@ work then hides behind the device's, and what the running step frees is free one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from simulator.serving.request import Request
-from simulator.serving.schedulers.scheduler import Batch, Scheduler
+from simulator.serving.schedulers.scheduler import Batch, Chunk, Scheduler
 from simulator.serving.step_time import StepSeconds
 
 _MOST_STEPS = 512
@@ -73,6 +73,11 @@ class Replica:
     def load(self) -> int:
         """Requests that run or wait."""
         return self.scheduler.load
+
+    @property
+    def running_chunks(self) -> Sequence[Chunk]:
+        """Parts of prompts that the running step computes."""
+        return self._flying.chunks if self._flying is not None else ()
 
     def arrive(self, request: Request) -> None:
         """Queue a request."""

@@ -4,8 +4,13 @@ A prompt that is computed goes to the replica with the fewest requests. It waits
 blocks are free, then crosses the links, and its own blocks are kept until it is through. All that
 cross at once share the ports of their replicas max-min fairly, as the exchanges of training do.
 
+Sent layer by layer, a prompt crosses while its last step computes it, if its blocks are free when
+that begins; only the last layer then follows the step. What is slower, the step or the links, sets
+the pace of all layers but one.
+
 Source: DistServe (arXiv 2401.09670) section 4.3, where the makers of tokens pull; Splitwise
-(arXiv 2311.18677) section 4.2. Left out: sending layer by layer while the prompt is computed.
+(arXiv 2311.18677) section 4.2, for layer by layer, too. Ignores: what earlier steps of a long
+prompt computed crosses with its last one.
 """
 
 from __future__ import annotations
@@ -61,7 +66,10 @@ class Handovers:
         self._awaiting = [deque[tuple[Request, int]]() for _ in answers]
         self._coming = [0 for _ in answers]
         self._flows: list[_Flow] = []
+        self._early: set[Request] = set()
         self._now_s = 0.0
+        assert deployment.prefill is not None
+        self._layer_wise, self._layers = deployment.prefill.layer_wise, deployment.model.layers
         network, pool = deployment.profile.network, deployment.prefill_deployment
         is_near = deployment.all_gpus <= network.scale_up.gpus
         up, fabric = network.scale_up, network.fabric
@@ -96,10 +104,30 @@ class Handovers:
                 self.prompts[source].scheduler.hand_over(prompt)
                 ended += 1
                 continue
+            if request in self._early:
+                self._early.remove(request)
+                continue
             target = min(range(len(self.answers)), key=self._load)
             self._coming[target] += 1
             self._awaiting[target].append((prompt, source))
         return ended
+
+    def send_layers(self, now_s: float, source: int) -> None:
+        """Let prompts cross that a replica's step, which begins now, computes to their end."""
+        if not self._layer_wise:
+            return
+        replica = self.prompts[source]
+        for prompt, tokens, context in replica.running_chunks:
+            request = self._requests[prompt.number]
+            if context + tokens < prompt.prompt_tokens or request.output_tokens == 1:
+                continue
+            target = min(range(len(self.answers)), key=self._load)
+            if self._awaiting[target] or not self.answers[target].scheduler.reserve(request):
+                continue
+            self._coming[target] += 1
+            self._early.add(request)
+            self._begin(now_s, prompt, source, target, replica.end_s - now_s)
+        self._share(now_s)
 
     def start(self, now_s: float) -> None:
         """Let everybody go whose blocks are free, in order for each replica."""
@@ -131,10 +159,17 @@ class Handovers:
     def _load(self, target: int) -> int:
         return self.answers[target].load + self._coming[target]
 
-    def _begin(self, now_s: float, prompt: Request, source: int, target: int) -> None:
+    def _begin(
+        self, now_s: float, prompt: Request, source: int, target: int, computing_s: float = 0.0
+    ) -> None:
+        """Let a prompt go that is computed, or will be after so much time."""
         self._pass(now_s)
         out_s, in_s = prompt.prompt_tokens * self._out_s, prompt.prompt_tokens * self._in_s
-        alone_s = self._latency_s + max(out_s, in_s)
+        sending_s = max(out_s, in_s)
+        # The first layer is computed alone, and the last is sent alone.
+        ends_s = (computing_s + sending_s) / self._layers
+        paced_s = (1.0 - 1.0 / self._layers) * max(computing_s, sending_s)
+        alone_s = self._latency_s + ends_s + paced_s
         loads: dict[Port, float] = {
             (source, _PORT, "out"): out_s / alone_s,
             (target, _PORT, "in"): in_s / alone_s,

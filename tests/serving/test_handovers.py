@@ -13,13 +13,13 @@ from simulator.serving.shapes import cache_bytes_per_token
 from simulator.serving.step_time import StepSeconds
 
 
-def deployment_of(engine="vllm", *, gpus=1, prompts=1, **settings):
+def deployment_of(engine="vllm", *, gpus=1, prompts=1, layer_wise=False, **settings):
     return Deployment(
         model=load_model("llama3.1-8b"),
         profile=load_profile("h100-sxm-80gb"),
         gpus=gpus,
         engine=engine,
-        prefill=PrefillPool(gpus=prompts),
+        prefill=PrefillPool(gpus=prompts, layer_wise=layer_wise),
         has_front_end=False,
         **settings,
     )
@@ -58,12 +58,39 @@ def test_two_handovers_that_leave_one_replica_together_take_twice_as_long():
     assert gap_s == pytest.approx(moved_s, rel=0.01)
 
 
+@pytest.mark.parametrize("step_s", [1.0, 1e-3])
+def test_layer_by_layer_the_slower_of_step_and_links_sets_the_pace_of_all_layers_but_one(step_s):
+    deployment = deployment_of(gpus=8, prompts=8, layer_wise=True, plans_ahead=False)
+    request = Request(0, 0.0, 8000, 2)
+    served(deployment, [request], lambda _batch: StepSeconds(step_s, 0.0))
+    network, layers = deployment.profile.network, deployment.model.layers
+    sent_s = 8000 * cache_bytes_per_token(deployment) / network.fabric_bytes_per_s
+    assert 1e-3 < sent_s < 1.0
+    # A pipeline of two stages: one is busy throughout, the other with the first or last layer.
+    through_s = max(step_s + sent_s / layers, step_s / layers + sent_s)
+    assert request.first_token_s == pytest.approx(step_s)
+    wanted_s = through_s + network.fabric.bulk_latency_s + step_s
+    assert request.last_token_s == pytest.approx(wanted_s)
+
+
+def test_prompts_whose_blocks_are_not_free_as_their_step_begins_cross_after_it():
+    # 20 blocks of 16 hold one of the two while it makes its tokens.
+    settings = {"kv_blocks": 20, "block_tokens": 16, "prefix_caching": False}
+    deployment = deployment_of(layer_wise=True, plans_ahead=False, **settings)
+    requests = [Request(n, 0.0, 250, 40) for n in range(2)]
+    served(deployment, requests, second_per_step)
+    early, late = sorted(requests, key=lambda request: request.last_token_s)
+    assert late.last_token_s > early.last_token_s + 38
+
+
+@pytest.mark.parametrize("layer_wise", [False, True])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize("blocks", [0, 4096])
-def test_every_token_is_made_and_every_block_comes_back(engine, blocks):
+def test_every_token_is_made_and_every_block_comes_back(engine, blocks, layer_wise):
     # 4,096 tokens hold few of the requests: they wait for room, and some are preempted.
     kv = {"kv_blocks": blocks, "block_tokens": 1} if blocks else {}
-    deployment = deployment_of(engine, gpus=2, prompts=2, prefix_caching=False, **kv)
+    pools = {"gpus": 2, "prompts": 2, "layer_wise": layer_wise}
+    deployment = deployment_of(engine, **pools, prefix_caching=False, **kv)
     workload = Workload(
         requests=120,
         arrivals=Arrivals(kind="poisson", rate=50.0),

@@ -137,6 +137,8 @@ def calls_named(found: RankResult, name: str) -> list[tuple[Phase, Call]]:
         ("_fused_rms_norm_backward", Phase.BACKWARD),
         ("silu", Phase.FORWARD),
         ("silu_backward", Phase.BACKWARD),
+        ("_scaled_dot_product_efficient_attention", Phase.FORWARD),
+        ("_scaled_dot_product_efficient_attention_backward", Phase.BACKWARD),
     ],
 )
 def test_an_operator_with_a_kernel_on_cuda_is_one_kernel(name, phase):

@@ -18,9 +18,24 @@ _FIELD = "_CLUSTERSIM_FIELD"
 
 def complete_job(incomplete: str) -> list[str]:
     """Shipped jobs and job files that start with what is typed so far."""
-    from simulator.described.load import job_names
+    return _complete_file(incomplete)
 
-    shipped = [name for name in job_names() if name.startswith(incomplete)]
+
+def complete_serving(incomplete: str) -> list[str]:
+    """The same for serving."""
+    return _complete_file(incomplete, "serving")
+
+
+def complete_offers(incomplete: str) -> list[str]:
+    """The same for offers of GPUs."""
+    return _complete_file(incomplete, "offers")
+
+
+def _complete_file(incomplete: str, *folders: str) -> list[str]:
+    from simulator.described.documents import data_folder, names_in
+
+    names = names_in(data_folder("workloads").joinpath(*folders))
+    shipped = [name for name in names if name.startswith(incomplete)]
     folder, begun = Path(incomplete).parent, incomplete.rpartition("/")[2]
     prefix = incomplete.removesuffix(begun)
     files = (

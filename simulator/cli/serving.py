@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.completion import complete_serving
 from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
 from simulator.cli.options import (
     PAGES,
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
     from simulator.serving.described import ServingJob
 
 ServingFile = Annotated[
-    Path, typer.Argument(metavar="SERVING.yaml", help="File with a deployment and its workload.")
+    Path,
+    typer.Argument(
+        metavar="SERVING.yaml",
+        help="A deployment and its workload: a YAML file, or the name of a shipped one.",
+        autocompletion=complete_serving,
+    ),
 ]
 Changes = Annotated[
     list[str] | None,
@@ -245,14 +251,14 @@ def _lines(answers: Answers) -> list[tuple[str, str]]:
     price = answers.usd_per_million_tokens
     lines = [
         ("requests/s", f"{answers.requests_per_s:.3g}"),
-        ("output tokens/s", f"{answers.output_tokens_per_s:.0f}"),
-        ("tokens/s", f"{answers.total_tokens_per_s:.0f}"),
+        ("output tokens/s", f"{answers.output_tokens_per_s:,.0f}"),
+        ("tokens/s", f"{answers.total_tokens_per_s:,.0f}"),
         ("goodput [requests/s]", f"{answers.goodput_requests_per_s:.3g}"),
         ("requests that meet the objective", f"{100 * answers.good_share:.1f} %"),
-        ("tokens that fit in a replica's cache", str(answers.cache_tokens)),
+        ("tokens that fit in a replica's cache", f"{answers.cache_tokens:,}"),
         ("prompt tokens found in the cache", f"{100 * answers.cached_share:.1f} %"),
-        ("preemptions", str(answers.preemptions)),
-        ("engine steps", str(answers.steps)),
+        ("preemptions", f"{answers.preemptions:,}"),
+        ("engine steps", f"{answers.steps:,}"),
     ]
     return lines if price is None else [*lines, ("USD per million tokens", f"{price:.3g}")]
 

@@ -24,7 +24,7 @@ except ImportError:
 import simulator
 from simulator.described.faults import faults_of, nearest_hint
 from simulator.errors import Fault, InputError
-from simulator.files import MOST_DIGITS, read_text
+from simulator.files import MOST_DIGITS, is_there, read_text
 
 _SpecT = TypeVar("_SpecT", bound=BaseModel)
 _NAMED_BLOCKS = ("model", "stack")
@@ -239,6 +239,25 @@ def _check_extent(document: object, file: str) -> None:
             pending += [(child, depth + 1) for child in value.values()]
         elif isinstance(value, (list, tuple, set)):
             pending += [(child, depth + 1) for child in value]
+
+
+def given_or_shipped_file(kind: str, path: Path, *folders: str) -> Path:
+    """The file itself where there is one, else the shipped one of that name.
+
+    Args:
+        kind: What such a file describes, for error messages.
+        path: As the user gave it.
+        folders: Of the shipped files, inside ``workloads``.
+    """
+    shipped = data_folder("workloads").joinpath(*folders)
+    if is_there(path):
+        return path
+    if path.suffix == ".yaml" and path.stem in names_in(shipped):
+        hint = f"the shipped {kind} is called {path.stem}, without folder and suffix"
+        raise InputError.single("", "no such file", hint=hint, file=str(path))
+    if len(path.parts) > 1:
+        return path
+    return named_file(kind, str(path), shipped, Path())
 
 
 def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:

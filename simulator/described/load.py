@@ -26,6 +26,7 @@ from simulator.described.cluster.hardware import (
 from simulator.described.cluster.network import FabricKind, library_document
 from simulator.described.documents import (
     data_folder,
+    given_or_shipped_file,
     is_number_with_source,
     merged,
     named_file,
@@ -41,7 +42,7 @@ from simulator.described.model import Model
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
-from simulator.files import is_there, read_text
+from simulator.files import read_text
 
 Document = dict[str, Any]
 
@@ -97,14 +98,7 @@ def load_job(
 
 def job_file(path: Path) -> Path:
     """The file itself where there is one, else the shipped one of that name."""
-    if is_there(path):
-        return path
-    if path.suffix == ".yaml" and path.stem in job_names():
-        hint = f"the shipped job is called {path.stem}, without folder and suffix"
-        raise InputError.single("", "no such file", hint=hint, file=str(path))
-    if len(path.parts) > 1:
-        return path
-    return named_file("job", str(path), data_folder("workloads"), Path())
+    return given_or_shipped_file("job", path)
 
 
 def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:

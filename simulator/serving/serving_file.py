@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.described.documents import read_naming_yaml, validated, with_changes
+from simulator.described.documents import (
+    given_or_shipped_file,
+    read_naming_yaml,
+    validated,
+    with_changes,
+)
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
 from simulator.files import is_there
@@ -16,12 +21,12 @@ from simulator.serving.described import ServingJob
 def load_serving(
     source: str | Path | Mapping[str, Any], changes: Mapping[str, Any] | None = None
 ) -> ServingJob:
-    """A serving job from a YAML file, or from what such a file says as a dictionary.
+    """A serving job from a YAML file, a shipped name, or what such a file says as a dictionary.
 
     ``deployment.model`` and ``deployment.profile`` are shipped names or paths.
 
     Args:
-        source: The file or its document.
+        source: The file, a shipped name, or the document of a file.
         changes: New values by dotted path, for example ``{"deployment.tp": 4}``.
 
     Raises:
@@ -31,7 +36,8 @@ def load_serving(
     if isinstance(source, Mapping):
         file, document = "", dict(source)
     else:
-        file, document = str(source), read_naming_yaml(Path(source), _WANTED, changes)
+        path = given_or_shipped_file("serving job", Path(source), "serving")
+        file, document = str(path), read_naming_yaml(path, _WANTED, changes)
     document = with_changes(document, changes)
     deployment = document.get("deployment")
     if isinstance(deployment, Mapping):

@@ -7,7 +7,13 @@ import sys
 
 import pytest
 
-from simulator.cli.completion import complete_change, complete_job, joined_assignments
+from simulator.cli.completion import (
+    complete_change,
+    complete_job,
+    complete_offers,
+    complete_serving,
+    joined_assignments,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,11 @@ def test_fields_and_their_values_are_offered(typed, offered):
 
 def test_blocks_are_offered_one_level_at_a_time():
     assert {"plan", "batch", "model=", "cluster"} <= set(complete_change(""))
+
+
+def test_shipped_files_of_serving_and_of_offers_are_offered():
+    assert complete_serving("llama3") == ["llama3-70b-8xh100"]
+    assert complete_offers("three") == ["three-clouds"]
 
 
 def test_shipped_jobs_and_job_files_are_offered(tmp_path, monkeypatch):

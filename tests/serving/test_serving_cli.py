@@ -108,3 +108,11 @@ def test_the_guide_ends_with_as_many_gpus_as_the_command_finds(capsys):
     asked = ["serve", "capacity", job, "--json", "--rate", "50", *first_token_alone]
     gpus = json.loads(ended(asked, capsys)[1].out)["gpus"]
     assert f"**{gpus} H100** do" in guide
+
+
+def test_a_shipped_serving_job_is_given_by_its_name(capsys):
+    words = ["serve", "run", "llama3-70b-8xh100", "--set", "workload.requests=20"]
+    code, said = ended(words, capsys)
+    assert (code, said.out.splitlines()[0][:12]) == (0, "llama3.1-70b")
+    code, said = ended(["serve", "run", "llama3-70b-8xh10"], capsys)
+    assert (code, "did you mean 'llama3-70b-8xh100'" in said.err) == (2, True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.completion import complete_offers
 from simulator.cli.console import (
     note,
     number_columns,
@@ -29,7 +30,9 @@ def rent(
     offers_file: Annotated[
         Path,
         typer.Argument(
-            metavar="OFFERS.yaml", help="File with offers and the workloads to run on them."
+            metavar="OFFERS.yaml",
+            help="Offers and the workloads to run on them: a YAML file, or a shipped name.",
+            autocompletion=complete_offers,
         ),
     ],
     *,
@@ -65,7 +68,7 @@ def rent(
 
     Exits with 1 if no offer meets the conditions of a workload.
 
-    Example:  clustersim rent workloads/offers/three-clouds.yaml --html offers.html
+    Example:  clustersim rent three-clouds --html offers.html
     """
     from simulator.planning.offers.rental import rent
     from simulator.processor import core_count

@@ -25,7 +25,13 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from simulator.described.base import Ranks, Seconds, Spec, UsdPerSecond
 from simulator.described.campaign import Checkpoint, Failures, Power, Site, Tokens
-from simulator.described.documents import merged, read_naming_yaml, validated, with_changes
+from simulator.described.documents import (
+    given_or_shipped_file,
+    merged,
+    read_naming_yaml,
+    validated,
+    with_changes,
+)
 from simulator.described.faults import NO_SUCH_FIELD
 from simulator.described.job import Job
 from simulator.described.json_schemas import DIALECT, job_schema, schema_of
@@ -191,14 +197,20 @@ class Case(NamedTuple):
 
 
 def load_offers(source: str | Path | Mapping[str, Any]) -> Offers:
-    """Offers from a YAML file, or from what such a file says.
+    """Offers from a YAML file, a shipped name, or what such a file says.
 
     Raises:
         InputError: With every fault of the fields.
     """
     if isinstance(source, Mapping):
         return validated(Offers, source)
-    return validated(Offers, read_naming_yaml(Path(source), _FILE), file=str(source))
+    path = offers_file(Path(source))
+    return validated(Offers, read_naming_yaml(path, _FILE), file=str(path))
+
+
+def offers_file(path: Path) -> Path:
+    """The file itself where there is one, else the shipped one of that name."""
+    return given_or_shipped_file("offers", path, "offers")
 
 
 def cases(asked: Offers, file: Path | None = None) -> list[Case]:

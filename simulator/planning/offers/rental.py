@@ -17,7 +17,7 @@ from simulator.planning.offers.choice import (
     one_offer_for_all,
 )
 from simulator.planning.offers.offer_results import OfferResult, evaluate
-from simulator.planning.offers.offers_file import load_offers
+from simulator.planning.offers.offers_file import load_offers, offers_file
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import DAY_S
 
@@ -186,7 +186,7 @@ def rent(
     Raises:
         InputError: The file is wrong, or the journal belongs to other offers.
     """
-    file = None if isinstance(offers, Mapping) else Path(offers)
+    file = None if isinstance(offers, Mapping) else offers_file(Path(offers))
     rows = evaluate(
         load_offers(offers), file, risk=risk, members=members, seed=seed, workers=workers,
         table=None if table is None else Path(table), on_row=on_row,

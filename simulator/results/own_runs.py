@@ -176,11 +176,13 @@ def _tail(found: Floats, prior: StepError) -> float:
 def _weights(misfits: Floats) -> Floats:
     """How much each run counts: the less, the farther it is from most, shape (runs,).
 
-    One that stands alone counts in full: it may be the system that is not as predicted.
+    One that stands alone counts in full: it may be the system that is not as predicted. What runs
+    of other layouts are off by says nothing of how far these are apart.
     """
-    usual = max(1.0, float(np.median(misfits**2)))
-    tails = shipped_errors().freedom
-    return np.minimum(1.0, (tails + 1) / (tails + misfits**2 / usual))
+    model = shipped_errors()
+    squares = (model.noise_after_runs * misfits) ** 2
+    usual = max(1.0, float(np.median(squares)))
+    return np.minimum(1.0, (model.freedom + 1) / (model.freedom + squares / usual))
 
 
 def _logarithm(exposed: Floats, found: Floats) -> tuple[Floats, Floats]:

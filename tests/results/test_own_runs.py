@@ -58,6 +58,14 @@ def test_a_run_that_contradicts_the_others_counts_little_and_stands_out():
     assert [abs(misfit) > CONTRADICTS for misfit in told.misfits] == [False] * 3 + [True]
 
 
+def test_of_few_runs_most_decide_however_far_the_layouts_of_others_may_be_off():
+    """Noise of a seventh: other layouts may be as far off as the third run is."""
+    prior = StepError(PRIOR.covariance, np.full(4, 0.15**2), PRIOR.freedom)
+    told = lesson([run_of(1.0)] * 2 + [run_of(1.3)], prior, memory_spread=0.07)
+    of_their_mean = math.log(1.3) / 3 * 0.1**2 / (0.1**2 + 0.15**2 / 3)
+    assert 0.0 < told.common < of_their_mean / 2
+
+
 def test_runs_that_disagree_leave_more_open_than_runs_that_agree():
     agree, differ = (
         lesson([run_of(1.1 / spread), run_of(1.1), run_of(1.1 * spread)], PRIOR, memory_spread=0.07)

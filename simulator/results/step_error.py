@@ -114,6 +114,8 @@ class ErrorModel:
         number_spread: Standard deviation of the logarithm of a number, by kind of its source.
         noise_after_runs: How much wider runs spread about what others of their source tell than
             the noise says, because those are often of other layouts.
+        in_view: Errors of sources that were in view when the simulator was built, over those of
+            others; for who compares bands with such sources.
     """
 
     spread: Mapping[str, float]
@@ -123,6 +125,7 @@ class ErrorModel:
     numbers: Mapping[str, Mapping[str, float]]
     number_spread: Mapping[str, float]
     noise_after_runs: float
+    in_view: float
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> ErrorModel:

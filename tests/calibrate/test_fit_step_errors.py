@@ -40,12 +40,14 @@ def drawn_runs(spread: float, noise: float, sources: int = 40) -> list[SeenRun]:
 def test_the_likelihood_is_the_density_of_the_multivariate_t():
     random = np.random.default_rng(2)
     runs = [
-        run_of("a", n, 0.1 * n, (1.0, *random.random(REGIME_COUNT - 1))) for n in range(5)
-    ]  # fmt: skip
-    sizes = Sizes(np.array((0.1, 0.2, 0.3, 0.4)), np.array((0.05, 0.1, 0.1, 0.2)), 3.0)
+        replace(run_of("a", n, 0.1 * n, (1.0, *random.random(REGIME_COUNT - 1))), in_view=n < 2)
+        for n in range(5)
+    ]
+    sizes = Sizes(np.array((0.1, 0.2, 0.3, 0.4)), np.array((0.05, 0.1, 0.1, 0.2)), 3.0, 0.5)
     exposed = np.array([run.exposed for run in runs])
     covariance = (exposed * sizes.spread**2) @ exposed.T
     covariance += np.diag(exposed**2 @ sizes.noise**2)
+    covariance *= np.outer(*[np.where([run.in_view for run in runs], 0.5, 1.0)] * 2)
     density = multivariate_t(shape=covariance, df=3.0).logpdf([run.log_ratio for run in runs])
     constant = 5 / 2 * np.log(np.pi)
     likelihood = Likelihood(runs, MODEL.number_spread)
@@ -56,6 +58,21 @@ def test_the_fit_finds_the_sizes_that_the_runs_were_drawn_with():
     found = fit(drawn_runs(spread=0.2, noise=0.05), MODEL)
     assert found.spread["overall"] == pytest.approx(0.2, rel=0.25)
     assert found.noise["overall"] == pytest.approx(0.05, rel=0.25)
+
+
+def test_sources_that_were_in_view_are_nearer_by_one_factor():
+    found = fit(
+        [
+            replace(
+                run_of(f"{run.source}{seen}", 0, run.log_ratio * (0.4 if seen else 1.0)),
+                in_view=seen,
+            )
+            for run in drawn_runs(spread=0.2, noise=0.05, sources=12)
+            for seen in (False, True)
+        ],
+        MODEL,
+    )
+    assert found.in_view == pytest.approx(0.4, rel=0.1)
 
 
 def test_a_source_is_not_held_against_a_band_that_it_made():

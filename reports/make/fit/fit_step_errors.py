@@ -3,7 +3,9 @@
 Fits the model of :mod:`simulator.results.step_error` by maximum likelihood to the runs of grade A
 and A-, and writes its numbers (``simulator/facts/step_errors.yaml``). A run is held against what
 was predicted of it before anybody here had seen it (``reports/first_sight.csv``), or else with its
-source left out of every fit (``reports/data/cross_validation.csv``).
+source left out of every fit (``reports/data/cross_validation.csv``). What the simulator knows was
+looked for with those sources in view, so such runs are nearer: by one factor, which is fitted, too,
+and which no run of a user has.
 
 Each source is then taken away once, the rest is fitted, and its runs are held against the bands
 that follow (``reports/data/step_bands.csv``).
@@ -80,6 +82,7 @@ class SeenRun:
         predicted_s: The same, predicted without knowledge of its source [s].
         exposed: How much each regime weighs, shape (regimes,).
         numbers: Of its system, those that steps follow.
+        in_view: Whether its source was in view when the simulator was built.
     """
 
     id: str
@@ -89,6 +92,7 @@ class SeenRun:
     predicted_s: float
     exposed: Floats
     numbers: tuple[OpenNumber, ...]
+    in_view: bool = False
 
     @property
     def log_ratio(self) -> float:
@@ -101,7 +105,14 @@ class SeenRun:
         return row_source(self.id)
 
 
-def seen_run(row: Row, predicted_s: float | None) -> SeenRun | None:
+def as_first_seen(run: SeenRun, in_view: float) -> SeenRun:
+    """The run as far off as it would be if nobody had looked at its source."""
+    if not run.in_view:
+        return run
+    return replace(run, predicted_s=run.measured_s * math.exp(-run.log_ratio / in_view))
+
+
+def seen_run(row: Row, predicted_s: float | None, in_view: bool) -> SeenRun | None:
     """A row of a table as a run; None where it cannot be simulated.
 
     ``predicted_s`` is what was predicted without knowledge of its source; as now if None [s].
@@ -121,6 +132,7 @@ def seen_run(row: Row, predicted_s: float | None) -> SeenRun | None:
         predicted_s,
         job_exposure(job, step.step_time_s, step.breakdown_s),
         tuple(shipped_errors().open_numbers(profile, plan.precision)),
+        in_view,
     )
 
 
@@ -134,6 +146,7 @@ class Likelihood:
 
     def __init__(self, runs: Sequence[SeenRun], number_spread: Mapping[str, float]) -> None:
         self.log_ratio = np.array([run.log_ratio for run in runs])
+        self.in_view = np.array([run.in_view for run in runs])
         self.exposed = np.minimum(1.0, [run.exposed for run in runs])
         profiles = sorted({run.profile for run in runs})
         of_profile = [np.array([run.profile == name for run in runs]) for name in profiles]
@@ -148,9 +161,12 @@ class Likelihood:
         factor = self._common * np.sqrt(common)
         scaled = factor / noise[:, None]
         inner = np.eye(len(common)) + factor.T @ scaled
-        projected = scaled.T @ self.log_ratio
-        square = self.log_ratio**2 @ (1 / noise) - projected @ np.linalg.solve(inner, projected)
-        return float(square), float(np.linalg.slogdet(inner)[1] + np.log(noise).sum())
+        nearer = np.where(self.in_view, sizes.in_view, 1.0)
+        apart = self.log_ratio / nearer
+        projected = scaled.T @ apart
+        square = apart**2 @ (1 / noise) - projected @ np.linalg.solve(inner, projected)
+        log_det = np.linalg.slogdet(inner)[1] + np.log(noise * nearer**2).sum()
+        return float(square), float(log_det)
 
     def negative_log(self, sizes: Sizes) -> float:
         """Negative logarithm of the likelihood, but for a constant."""
@@ -163,23 +179,24 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is fitted: standard deviations by regime, and the tails."""
+    """What is fitted: standard deviations by regime, tails, and how near runs in view are."""
 
     spread: Floats
     noise: Floats
     freedom: float
+    in_view: float = 1.0
 
     @classmethod
     def of(cls, logarithms: Floats) -> Sizes:
-        """The sizes of their logarithms, shape (2 regimes + 1,)."""
+        """The sizes of their logarithms, shape (2 regimes + 2,)."""
         values, count = np.exp(logarithms), len(REGIMES)
-        return cls(values[:count], values[count:-1], 1.0 + values[-1])
+        return cls(values[:count], values[count:-2], 1.0 + values[-2], values[-1])
 
     @classmethod
     def of_model(cls, model: ErrorModel) -> Sizes:
         """The sizes of a model."""
         spread, noise = (np.array([s[r] for r in REGIMES]) for s in (model.spread, model.noise))
-        return cls(spread, noise, model.freedom)
+        return cls(spread, noise, model.freedom, model.in_view)
 
     @classmethod
     def usual(cls) -> Sizes:
@@ -189,7 +206,7 @@ class Sizes:
 
     def logarithms(self) -> Floats:
         """Their logarithms; tails have a variance only from 2 degrees of freedom on."""
-        return np.log([*self.spread, *self.noise, self.freedom - 1.0])
+        return np.log([*self.spread, *self.noise, self.freedom - 1.0, self.in_view])
 
 
 def by_source(runs: Sequence[SeenRun]) -> Mapping[str, list[SeenRun]]:
@@ -221,6 +238,7 @@ def fit(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel:
         spread=dict(zip(REGIMES, sizes.spread.tolist(), strict=True)),
         noise=dict(zip(REGIMES, sizes.noise.tolist(), strict=True)),
         freedom=sizes.freedom,
+        in_view=sizes.in_view,
         frameworks={},
     )
     return replace(fitted, frameworks=framework_errors(runs, fitted))
@@ -229,7 +247,7 @@ def fit(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel:
 def framework_errors(runs: Sequence[SeenRun], model: ErrorModel) -> Mapping[str, FrameworkError]:
     """How far the runs of each framework are off, in units of what the model expects of all."""
     squares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
+    for run in (as_first_seen(run, model.in_view) for run in runs):
         expected = model.error_of(run.numbers, run.framework).variance(run.exposed)
         squares[run.framework][run.source].append(run.log_ratio**2 / expected)
     return {
@@ -262,7 +280,8 @@ def left_out_bands(runs: Sequence[SeenRun], model: ErrorModel) -> list[Banded]:
         others = fit([run for run in runs if run.source != source], model)
         for run in own:
             error = others.error_of(run.numbers, run.framework)
-            ends = error.band(run.exposed)
+            nearer = others.in_view if run.in_view else 1.0
+            ends = (end**nearer for end in error.band(run.exposed))
             found.append(Banded(run.id, run.framework, run.measured_s, run.predicted_s, *ends))
     return found
 
@@ -277,7 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = seen_runs(options.tables, options.first_sight)
     shipped = replace(shipped_errors(), numbers=responses(options.tables))
     found = fit(runs, shipped)
-    found = replace(found, noise_after_runs=noise_after_runs(runs, found))
+    first_seen = [as_first_seen(run, found.in_view) for run in runs]
+    found = replace(found, noise_after_runs=noise_after_runs(first_seen, found))
     bands = left_out_bands(runs, found)
     sys.stdout.write(_facts_text(found, runs))
     seen = [row["id"] for row in read_first_sight(options.first_sight)]
@@ -332,7 +352,8 @@ def seen_runs(tables: Sequence[Path], first_sight: Path) -> list[SeenRun]:
     rows = [row for table in tables for row in _stated_rows(table)]
     with ProcessPoolExecutor() as executor:
         predicted = [honest.get(row["id"]) for row in rows]
-        found = executor.map(seen_run, rows, predicted, chunksize=8)
+        in_view = [row["id"] not in unseen for row in rows]
+        found = executor.map(seen_run, rows, predicted, in_view, chunksize=8)
         return [run for run in found if run is not None]
 
 

@@ -68,13 +68,14 @@ def sustained_share(profile: HardwareProfile, precision: Precision) -> float:
         Power is energy per operation times operations per second; that energy does not depend on
         the clock is an assumption.
     """
+    clock = profile.kernels.sustained_clock * profile.device.limited_clock
     if precision in _SIXTEEN_BIT:
-        return profile.kernels.sustained_clock
+        return clock
     watts = {name: _cool_product_w(profile, name) for name in (precision, *_SIXTEEN_BIT)}
     drawn_w = watts[precision]
     sixteen_bit_w = max(watts[name] for name in _SIXTEEN_BIT)
     saved = sixteen_bit_w / drawn_w if 0.0 < drawn_w < sixteen_bit_w else 1.0
-    return min(1.0, profile.kernels.sustained_clock * saved)
+    return min(1.0, clock * saved)
 
 
 def _cool_product_w(profile: HardwareProfile, precision: Precision) -> float:

@@ -19,6 +19,7 @@ from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.load import job_from_document, load_profile
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
+from simulator.validate.kernel_errors import without_sustained_clock
 from tests.tiny import GEMM, TINY_FAST, tiny_profile, with_bandwidth
 
 TINY = tiny_profile()
@@ -280,6 +281,25 @@ def test_a_format_that_draws_less_than_16_bit_products_keeps_as_much_more_of_its
     profile = drawing({"bf16": 100.0, "fp8": 75.0, "fp32": 50.0})
     shares = {name: sustained_share(profile, name) for name in profile.kernels.gemm}
     assert shares == pytest.approx({"bf16": 0.6, "fp8": 0.8, "fp32": 1.0})
+
+
+def test_a_quarter_of_the_power_leaves_half_of_the_clock_under_load():
+    profile = tiny_profile(sustained_clock=0.8)
+    limit = {"power_limit_w": profile.device.power_w / 4}
+    limited = profile.model_copy(update={"device": profile.device.model_copy(update=limit)})
+    assert sustained_share(limited, "bf16") == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tflop_per_s"),
+    [("rtx-4090", 160.17), ("rtx-4070ti-super-16gb", 91.0), ("h20", 138.6)],
+)
+def test_large_products_of_a_card_take_what_they_were_measured_to(gpu, tflop_per_s):
+    """torch.mm of 8192 x 8192 in bf16: zzc0721/torch-performance-test-data, issues 78, 70, 77."""
+    cool = without_sustained_clock(load_profile(gpu))
+    assert 2 * 8192**3 / gemm_s(cool, 8192, 8192, 8192) == pytest.approx(
+        tflop_per_s * 1e12, rel=0.05
+    )
 
 
 def test_no_format_is_slowed_more_than_16_bit_products():

@@ -86,3 +86,11 @@ def test_a_job_on_such_a_network_is_refused(change: dict[str, Any], says: str) -
     with pytest.raises(InputError) as caught:
         job_from_document(document)
     assert says in str(caught.value)
+
+
+def test_a_power_limit_above_what_the_device_draws_is_refused() -> None:
+    cluster = {"profile": H100, "gpus": 8, "device": {"power_limit": "900 W"}}
+    batch = {"global": 8, "seq_len": 512}
+    with pytest.raises(InputError) as caught:
+        job_from_document({"model": "llama3-8b", "cluster": cluster, "batch": batch})
+    assert [fault.path for fault in caught.value.faults] == ["cluster.device.power_limit"]

@@ -15,6 +15,7 @@ them in ``HardwareProfile.provenance``, keyed by dotted field path.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -111,11 +112,28 @@ class Device(Spec):
     """Clock that the peak rates hold at."""
     power_w: Watts
     """Most that the device draws, as on the data sheet."""
+    power_limit_w: Watts | None = None
+    """Less, where its owner allows less (``nvidia-smi -pl``): products then run slower."""
     context_bytes: Bytes
     """Device memory taken by the driver context and libraries before any tensor."""
     launches_itself: bool = False
     """Whether it is the host's own processor: it runs a kernel or the framework's code, never one
     beside the other. GPUs compute while their host launches what comes next."""
+
+    @property
+    def allowed_power_w(self) -> float:
+        """Most that the device may draw [W]."""
+        return self.power_w if self.power_limit_w is None else self.power_limit_w
+
+    @property
+    def limited_clock(self) -> float:
+        """Share of the clock under load that the power limit leaves, as its square root.
+
+        Source: assumption; H100 of 700 and of 500 W hold 0.740 and 0.627 of their benchmark rate
+        (``hardware_profiles``), the 0.49th power. Ignores that a device which stays below its
+        power loses less.
+        """
+        return min(1.0, math.sqrt(self.allowed_power_w / self.power_w))
 
 
 class Nvme(Spec):

@@ -25,7 +25,12 @@ from simulator.described.rules.memory_rules import (
 )
 from simulator.described.rules.pipeline_rules import pipeline_faults
 from simulator.described.rules.pool_rules import pool_faults
-from simulator.described.rules.profile_rules import link_faults, network_faults, precision_faults
+from simulator.described.rules.profile_rules import (
+    link_faults,
+    network_faults,
+    power_faults,
+    precision_faults,
+)
 from simulator.errors import Fault, InputError
 from simulator.schedule.info import MOST_PASSES
 
@@ -60,6 +65,10 @@ def _faults_of(job: Job) -> list[Fault]:
 
 def _links_carry_data(job: Job) -> Iterator[Fault]:
     yield from link_faults(job.cluster.profile.network, "cluster.network", job.cluster.gpus)
+
+
+def _power_is_limited(job: Job) -> Iterator[Fault]:
+    yield from power_faults(job.cluster.profile, "cluster.device")
 
 
 def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
@@ -283,6 +292,7 @@ def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
 _RULES = (
     _network_is_sound,
     _links_carry_data,
+    _power_is_limited,
     _device_has_the_format,
     _flash_attention_needs_sixteen_bits,
     recompute_faults,

@@ -148,6 +148,14 @@ def precision_faults(profile: HardwareProfile, precision: Precision) -> Iterator
         yield Fault("plan.precision", rule, precision, f"choose one of {', '.join(given)}")
 
 
+def power_faults(profile: HardwareProfile, path: str) -> Iterator[Fault]:
+    """A limit is below what the device draws without one."""
+    device = profile.device
+    if device.allowed_power_w > device.power_w:
+        hint = "leave it out, or give at most device.power"
+        yield Fault(f"{path}.power_limit", "is above device.power", device.power_limit_w, hint)
+
+
 def link_faults(network: Network, path: str, gpus: int | None = None) -> Iterator[Fault]:
     """Every link that carries nothing, and every domain that cuts a node.
 
@@ -309,6 +317,10 @@ def _links_carry_data(profile: HardwareProfile) -> Iterator[Fault]:
     yield from link_faults(profile.network, "network")
 
 
+def _power_is_limited(profile: HardwareProfile) -> Iterator[Fault]:
+    yield from power_faults(profile, "device")
+
+
 def _values(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -325,4 +337,5 @@ _RULES = (
     *_PLAUSIBLE,
     _network_is_sound,
     _links_carry_data,
+    _power_is_limited,
 )

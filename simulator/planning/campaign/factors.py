@@ -118,7 +118,7 @@ def _energy(found: Capacity) -> Iterator[Factor]:
     name = f"systems.{found.job.cluster.profile.name}.power"
     yield Factor("GPU busy share", time.busy_share, "", "of a step, simulated")
     is_given = power.gpu_busy_w is not None
-    busy_w = power.gpu_busy_w if is_given else found.job.cluster.profile.device.power_w
+    busy_w = power.gpu_busy_w if is_given else found.job.cluster.profile.device.allowed_power_w
     origin_of_power = (
         f"campaign.{name}.gpu_busy" if is_given else "device power of the profile, an upper bound"
     )

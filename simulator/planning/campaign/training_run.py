@@ -158,7 +158,7 @@ def energy(job: Job, time: CampaignTime) -> Energy:
     waiting_s = time.wall_s - busy_s
     kinds = [(kind, _power_of(job, kind.profile)) for kind in job.cluster.kinds]
     gpu_busy_j = math.fsum(
-        (kind.profile.device.power_w if power.gpu_busy_w is None else power.gpu_busy_w)
+        (kind.profile.device.allowed_power_w if power.gpu_busy_w is None else power.gpu_busy_w)
         * busy_s
         * kind.gpus
         for kind, power in kinds

@@ -52,7 +52,8 @@ class Case:
 
     Attributes:
         layers, vocab, sizes, micro_batch, seq_len: Sizes of model and batch.
-        rank, targets, dropout: Of adapters; rank 0 is none.
+        rank, targets, dropout: Of adapters; rank 0 is none, or ``ia3``.
+        is_ia3: Whether adapters are factors of outputs, or of the inputs of ``down``.
         base_bytes: Bytes per element of frozen matrices of layers; None is 16-bit.
         frozen: Patterns of names of parameters that are not trained.
         recomputes: Whether every layer is computed again.
@@ -67,6 +68,7 @@ class Case:
     micro_batch: int = 2
     seq_len: int = 256
     rank: int = 0
+    is_ia3: bool = False
     targets: tuple[str, ...] = tuple(TARGETS.values())
     dropout: float = 0.0
     base_bytes: float | None = None
@@ -95,7 +97,7 @@ class Dequantised(torch.autograd.Function):
 class Adapted(nn.Module):
     """A linear layer with frozen, perhaps quantised, weights, and an adapter or none."""
 
-    def __init__(self, linear: nn.Linear, case: Case, *, has_adapter: bool) -> None:
+    def __init__(self, linear: nn.Linear, case: Case, *, name: str) -> None:
         super().__init__()
         self.shape = tuple(linear.weight.shape)
         self.weight = linear.weight
@@ -105,16 +107,23 @@ class Adapted(nn.Module):
         self.is_quantised = case.base_bytes is not None
         self.dropout = case.dropout
         outputs, inputs = self.shape
-        self.adapter = None
-        if has_adapter:
+        self.adapter = self.factors = None
+        self.scales_inputs = name == "down"
+        if case.is_ia3 and name in case.targets:
+            self.factors = nn.Parameter(torch.ones(inputs if self.scales_inputs else outputs))
+        elif name in case.targets:
             down = nn.Linear(inputs, case.rank, bias=False)
             self.adapter = nn.Sequential(down, nn.Linear(case.rank, outputs, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.factors is not None and self.scales_inputs:
+            x = x * self.factors
         if self.is_quantised:
             result = Dequantised.apply(x, self.weight, self.shape)
         else:
             result = functional.linear(x, self.weight)
+        if self.factors is not None and not self.scales_inputs:
+            result = result * self.factors
         if self.adapter is None:
             return result
         kept = x
@@ -137,21 +146,21 @@ class Net(nn.Module):
         )
         self.norm = RmsNorm(sizes.hidden, fused=case.fused_norms)
         self.head = nn.Linear(sizes.hidden, case.vocab, bias=False)
-        if case.rank:
+        if case.rank or case.is_ia3:
             for layer in self.layers:
                 for path, name in TARGETS.items():
                     parent = layer.get_submodule(path.rpartition(".")[0])
                     linear = layer.get_submodule(path)
-                    adapted = Adapted(linear, case, has_adapter=name in case.targets)
+                    adapted = Adapted(linear, case, name=name)
                     setattr(parent, path.rpartition(".")[2], adapted)
         for name, _ in list(self.named_parameters()):
-            is_added = name == "anchor" or ".adapter." in name
+            is_added = name == "anchor" or ".adapter." in name or name.endswith(".factors")
             if not is_added and any(fnmatchcase(name, each) for each in case.frozen):
                 _freeze(self.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        if self.case.rank:
+        if self.case.rank or self.case.is_ia3:
             x = x + self.anchor
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False) if self.case.recomputes else layer(x)
@@ -217,6 +226,7 @@ def case_of(row: dict[str, str]) -> Case:
     return Case(
         **whole,
         sizes=Sizes(*sizes),
+        is_ia3=row["kind"] == "ia3",
         targets=tuple(row["targets"].split()) or tuple(TARGETS.values()),
         dropout=float(row["dropout"]),
         base_bytes=BASE_BYTES.get(row["base"]),

@@ -38,9 +38,10 @@ def finetuning_job(row: Mapping[str, str]) -> Job:
         "frozen": _frozen(row) or None,
         "stack": {"base": "torch", "fused_rmsnorm": row["fused_norms"] == "true"},
     }
-    if int(row["rank"]):
+    if int(row["rank"]) or row["kind"]:
         plan["lora"] = {
-            "rank": int(row["rank"]),
+            "kind": row["kind"] or "lora",
+            "rank": int(row["rank"]) or None,
             "targets": row["targets"].split() or ["all"],
             "dropout": float(row["dropout"]),
             "base_precision": row["base"] or None,

@@ -20,22 +20,23 @@ def _targets(given: object) -> object:
 
 
 class Lora(Spec):
-    """Adapters: products of two narrow matrices beside frozen ones.
+    """Adapters: products of two narrow matrices beside frozen ones, or factors of their columns.
 
     Source: LoRA, arXiv 2106.09685; rsLoRA, arXiv 2312.03732; DoRA, arXiv 2402.09353; QLoRA, arXiv
-    2305.14314.
+    2305.14314; IA3, arXiv 2205.05638.
     """
 
-    rank: Count
-    """Columns of the first matrix of an adapter, and rows of the second."""
+    rank: Count | None = None
+    """Columns of the first matrix of an adapter, and rows of the second; none with ``ia3``."""
     targets: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_targets)] = (
         ALL_MATRICES,
     )
     """Which matrices of layers have an adapter: ``all``, or their names, such as query, key, value,
     output, gate, up and down."""
-    kind: Literal["lora", "rslora", "dora"] = "lora"
+    kind: Literal["lora", "rslora", "dora", "ia3"] = "lora"
     """``rslora`` differs from ``lora`` in a factor, which costs nothing; ``dora`` learns the size
-    of every output beside, for which it makes the adapted weight in every forward."""
+    of every output beside, for which it makes the adapted weight in every forward. ``ia3`` learns
+    a factor for every output of a matrix, or for every input of ``down``, and nothing else."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Part of an adapter's input that is dropped; with any, each adapter keeps an input and a mask
     of its own."""

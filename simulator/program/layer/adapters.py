@@ -6,10 +6,12 @@ share what goes down: the adapter is of the product. DoRA learns a size for ever
 
 Tensor-parallel ranks divide an adapter as they divide its matrix: of a column product up, of a row
 product down; the narrow rest every rank holds whole. Every routed expert has adapters of its own.
+IA3 learns a factor for every output of a matrix; where it leads out of a feed-forward network, for
+every input.
 
-Source: peft, ``tuners/lora/layer.py``; Megatron-Bridge, ``peft/lora.py`` and
-``ParallelLinearAdapter`` of ``peft/utils.py``, whose down product ranks divide, too, where its
-matrix is cut by columns (ignored: it is narrow).
+Source: peft, ``tuners/lora/layer.py`` and ``tuners/ia3/layer.py``; Megatron-Bridge,
+``peft/lora.py`` and ``ParallelLinearAdapter`` of ``peft/utils.py``, whose down product ranks
+divide, too, where its matrix is cut by columns (ignored: it is narrow).
 Ignores: copies of modules that peft trains in full (``modules_to_save``).
 """
 
@@ -53,7 +55,7 @@ class Adapter:
     Attributes:
         name: That of its first matrix.
         matrices: What it adapts; they have the same inputs.
-        rank: Columns between its two products.
+        rank: Columns between its two products; 0 where it only has factors.
         has_sizes: Whether it learns the size of every output.
     """
 
@@ -72,8 +74,19 @@ class Adapter:
         """Columns of its output."""
         return sum(matrix_sides(matrix)[0] for matrix in self.matrices)
 
+    @property
+    def scales_inputs(self) -> bool:
+        """Whether it has factors of its inputs."""
+        return not self.rank and self.name.endswith(".down")
+
     def tensors(self) -> Iterator[ParameterTensor]:
         """Its parameters."""
+        if not self.rank:
+            for matrix in self.matrices:
+                factors = _down(matrix, 1) if self.scales_inputs else _up(matrix, 1)
+                name = f"{matrix.name}.adapter_factors"
+                yield replace(factors, name=name, role=TensorRole.BIAS)
+            return
         yield _down(self.matrices[0], self.rank)
         for matrix in self.matrices:
             yield _up(matrix, self.rank)
@@ -141,6 +154,7 @@ def _lora_faults(lora: Lora, held: Mapping[str, ParameterTensor]) -> Iterator[Fa
     matrices = {name: each for name, each in held.items() if name.startswith("layers.")}
     known = {name.rpartition(".")[2] for name, each in matrices.items() if adaptable(each)}
     known = {name for name in known if not name.startswith("adapter_")}
+    yield from _kind_faults(lora)
     for target in lora.targets:
         if target not in {ALL_MATRICES, *known}:
             hint = f"the model's layers have {', '.join(sorted(known))}, or all for all of them"
@@ -155,6 +169,19 @@ def _lora_faults(lora: Lora, held: Mapping[str, ParameterTensor]) -> Iterator[Fa
         yield Fault("plan.lora.base_precision", rule, lora.base_precision, hint)
 
 
+def _kind_faults(lora: Lora) -> Iterator[Fault]:
+    """IA3 has neither rank nor dropout; all others have a rank."""
+    if lora.kind != "ia3":
+        if lora.rank is None:
+            yield Fault(
+                "plan.lora.rank", f"is needed by {lora.kind}", None, "set plan.lora.rank=16"
+            )
+        return
+    for name, given in (("rank", lora.rank), ("dropout", lora.dropout)):
+        if given:
+            yield Fault(f"plan.lora.{name}", "is not part of ia3", given, "leave it out")
+
+
 def _any_layer(name: str) -> str:
     return re.sub(r"^(layers|multi_token)\.\d+\.", r"\1.*.", name)
 
@@ -167,7 +194,7 @@ def adapters(model: Model, plan: Plan, layer_index: int) -> tuple[Adapter, ...]:
     for matrix in layer_tensors(model, layer_index):
         if _is_target(matrix, plan.lora):
             found.setdefault(_product(matrix.name, model, plan), []).append(matrix)
-    rank, has_sizes = plan.lora.rank, plan.lora.kind == "dora"
+    rank, has_sizes = plan.lora.rank or 0, plan.lora.kind == "dora"
     return tuple(Adapter(each[0].name, tuple(each), rank, has_sizes) for each in found.values())
 
 

@@ -8,7 +8,8 @@ An adapter is two narrow products beside that of its matrix. Backward of the fir
 layer's own input, which is kept for it, unless the adapter makes one: dropout makes a copy and a
 mask for each, and so do adapters in fp32 under autocast (peft's ``autocast_adapter_dtype``). DoRA
 scales what both give together, keeps both outputs, and makes the adapted weight in every forward
-to take the norm of its rows; no gradient goes through that.
+to take the norm of its rows; no gradient goes through that. Factors of outputs (IA3) keep these
+as they were, factors of inputs the input.
 
 With adapters the input of the first layer has a gradient, which checkpoints need (peft's
 ``enable_input_require_grads``).
@@ -16,7 +17,8 @@ With adapters the input of the first layer has a gradient, which checkpoints nee
 Ignores: input gradients before the first trained weight inside a layer; the operations of DoRA's
 product of both matrices, which its traffic outlasts.
 Source: PyTorch's autograd, ``derivatives.yaml`` of ``linear``; bitsandbytes,
-``autograd/_functions.py``, ``MatMul4Bit``; peft, ``tuners/lora/layer.py`` and ``dora.py``.
+``autograd/_functions.py``, ``MatMul4Bit``; peft, ``tuners/lora/layer.py``, ``dora.py``
+and ``tuners/ia3/layer.py``.
 """
 
 from __future__ import annotations
@@ -48,6 +50,10 @@ _FULL_BYTES = 4.0
 
 _SUM_PASSES, _EAGER_SCALE_PASSES = 3, 2
 """Adding an adapter's output reads two and writes one; eager code scales it by a kernel before."""
+
+_FACTOR_PASSES = (2, 5)
+"""Forward and backward of a factor for every column: what is scaled is read and written; then its
+gradient is, the factors' product is read from both and written, and added up."""
 
 _DORA_PASSES = 5
 """Elements of a matrix that DoRA's norm reads and writes: the adapter's product, the sum with the
@@ -191,7 +197,8 @@ class _Frozen:
             return True
         if self._keeps_quantised_inputs and self._is_base(tensor):
             return True
-        adapted = any(name == each.name for one in self.adapters for each in one.matrices)
+        readers = (one for one in self.adapters if one.rank or one.scales_inputs)
+        adapted = any(name == each.name for one in readers for each in one.matrices)
         return adapted and not _copies_input(self.job)
 
 
@@ -241,6 +248,11 @@ class _AdapterPieces:
         of_input, of_output = self._regions
         inputs, outputs = self._rows * adapter.inputs, self._rows * adapter.outputs
         size, fused = self._element_bytes, self.job.plan.stack.fused_elementwise
+        if not adapter.rank:
+            scaled, region = (inputs, of_input) if adapter.scales_inputs else (outputs, of_output)
+            there, back = (passes * scaled * size for passes in _FACTOR_PASSES)
+            yield MemoryBound(f"{name}.factors", there, back, region, 1 if fused else 2)
+            return
         if _copies_input(self.job):
             yield self._copy(inputs, of_input)
         is_row = self.product.split is Split.ROW
@@ -290,6 +302,10 @@ class _AdapterPieces:
         inputs, outputs = self._rows * adapter.inputs, self._rows * adapter.outputs
         lora = self.job.plan.lora
         assert lora is not None
+        if not adapter.rank and not adapter.scales_inputs:
+            yield Saved(f"{name}.unscaled", outputs * size, of_output, reader=f"{name}.factors")
+        if not adapter.rank:
+            return
         if _copies_input(self.job):
             yield Saved(f"{name}.input", inputs * size, of_input, reader=f"{name}.down")
         if lora.dropout:

@@ -15,7 +15,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+
 from simulator.planning.executors import worker_pool
+from simulator.plots import style
 from simulator.validate.serving import predicted, predicted_elsewhere
 from simulator.validate.serving_rows import read_serving_rows
 
@@ -25,6 +29,7 @@ _EVERY = 8
 Row = Mapping[str, Any]
 _MEASURES = ("throughput", "tpot", "ttft")
 _SHARES = (10, 25, 50, 75, 90)
+_LEFT_IN, _TOP_IN, _BOTTOM_IN, _ROW_IN, _PANEL_IN, _GAP_IN = 2.3, 0.3, 0.5, 0.4, 2.2, 0.42
 _GOALS = "Goals: throughput mean 15 %, median 10 %; TPOT median 12 %; TTFT median 25 %."
 
 
@@ -119,30 +124,39 @@ def _group(row: Row) -> tuple[str, str]:
 
 
 def _draw(rows: Sequence[Row], path: Path) -> None:
-    import matplotlib as mpl
-    import numpy as np
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), sharey=True, layout="constrained")
+    """Errors of each engine and source: a bar for the middle half, a line for 80 % of the runs."""
     groups = sorted({_group(row) for row in rows if not row["skipped"]})
-    for axis, name in zip(axes, _MEASURES, strict=True):
+    height_in = _ROW_IN * len(groups)
+    figure = style.new_figure(_TOP_IN + height_in + _BOTTOM_IN)
+    for panel, name in enumerate(_MEASURES):
+        left_in = _LEFT_IN + panel * (_PANEL_IN + _GAP_IN)
+        axes = style.add_axes_in(
+            figure, left=left_in, top=_TOP_IN, width=_PANEL_IN, height=height_in
+        )
+        style.add_heading(axes, name if name == "throughput" else name.upper())
+        axes.axvline(0.0, color=style.PALE_INK, lw=0.8)
+        axes.grid(axis="x", color=style.GRID, lw=0.6)
         for place, group in enumerate(groups):
-            own = [row[f"{name}_error_pct"] for row in rows if _group(row) == group]
-            values = [value for value in own if value is not None]
-            if not values:
-                continue
-            low, first, middle, third, high = np.percentile(values, _SHARES)
-            axis.hlines(place, low, high, color="0.6", linewidth=1.5)
-            axis.hlines(place, first, third, color="C0", linewidth=7)
-            axis.plot(middle, place, marker="o", color="white", markeredgecolor="C0")
-        axis.axvline(0.0, color="0.6", linewidth=0.8)
-        axis.set_xlim(-100, 100)
-        axis.set_ylim(-0.6, len(groups) - 0.4)
-        axis.set_xlabel(f"{name if name == 'throughput' else name.upper()}: error [%]")
-        axis.set_yticks(range(len(groups)), [f"{engine}: {source}" for source, engine in groups])
-    figure.savefig(path, dpi=120)
+            values = [
+                row[f"{name}_error_pct"]
+                for row in rows
+                if _group(row) == group and row[f"{name}_error_pct"] is not None
+            ]
+            if values:
+                _draw_spread(axes, place + 0.5, [style.error_at_edge(v) for v in values])
+        axes.set_xlim(-100, 100)
+        axes.set_ylim(len(groups), 0)
+        axes.set_xlabel("error [%]", fontsize=style.SMALL_PT, color=style.INK)
+        names = [f"{engine}: {source}" for source, engine in groups]
+        style.name_rows(axes, names if panel == 0 else [""] * len(groups), _ROW_IN * 72)
+    style.save(figure, path)
+
+
+def _draw_spread(axes: Axes, height: float, values: Sequence[float]) -> None:
+    low, first, middle, third, high = np.percentile(values, _SHARES)
+    axes.hlines(height, low, high, color=style.PALE_INK, lw=1.2)
+    axes.hlines(height, first, third, color=style.BLUE, lw=7)
+    axes.plot(middle, height, ls="", marker="o", ms=5.5, mfc="white", mec=style.BLUE)
 
 
 if __name__ == "__main__":

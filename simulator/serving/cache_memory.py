@@ -13,7 +13,7 @@ from simulator.serving.defaults import engine_defaults
 from simulator.serving.described import Deployment
 from simulator.serving.schedulers.scheduler import Limits
 from simulator.serving.shapes import adapter_numel, cache_bytes_per_token, weight_bytes
-from simulator.units import format_quantity
+from simulator.units import format_bytes
 
 _GRAPH_BYTES = 0.7 * 2**30
 """Memory of captured graphs and communication buffers (assumed: vLLM logs 0.5 to 1.5 GiB)."""
@@ -71,10 +71,10 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
     blocks = deployment.kv_blocks or int(cache / per_block) * deployment.attention_dp
     host_blocks = int(deployment.swap_bytes / per_block) * deployment.attention_dp
     if blocks < 1:
-        missing = format_quantity(per_block - cache, "bytes")
+        missing = format_bytes(per_block - cache)
         raise DoesNotFitError(
-            f"the weights take {format_quantity(weights, 'bytes')} of each GPU's "
-            f"{format_quantity(device.memory_bytes, 'bytes')} and leave no room for the cache; "
+            f"the weights take {format_bytes(weights)} of each GPU's "
+            f"{format_bytes(device.memory_bytes)} and leave no room for the cache; "
             f"{missing} are missing: use more GPUs per replica (tp, pp) or smaller weights"
         )
     return MemoryPlan(

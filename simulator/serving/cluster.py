@@ -21,7 +21,7 @@ from simulator.serving.request import Request
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepSeconds, StepTime
-from simulator.units import format_quantity
+from simulator.units import format_bytes
 
 _SWAPPED_SHARE = 0.7
 """Of a host's memory at most (vLLM 0.6.0, ``CacheConfig.verify_with_parallel_config``)."""
@@ -141,8 +141,8 @@ def _check_swap(deployment: Deployment, scheduler: str) -> None:
     host, in_node = deployment.profile.host, deployment.profile.network.gpus_per_node
     taken_bytes = deployment.swap_bytes * min(deployment.gpus, in_node)
     if taken_bytes > _SWAPPED_SHARE * host.memory_bytes:
-        given = format_quantity(taken_bytes, "bytes")
-        hint = f"give at most {_SWAPPED_SHARE:.0%} of {format_quantity(host.memory_bytes, 'bytes')}"
+        given = format_bytes(taken_bytes)
+        hint = f"give at most {_SWAPPED_SHARE:.0%} of {format_bytes(host.memory_bytes)}"
         raise InputError.single("deployment.swap", "is too much for a host", given, hint)
 
 

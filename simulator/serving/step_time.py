@@ -112,7 +112,7 @@ class StepTime:
 
     def __call__(self, batch: Batch) -> StepSeconds:
         """Time of a batch's step, on the device and on the host."""
-        fixed = self._prompts(batch) if batch.chunks else self._answers_only(batch.decodes)
+        fixed = self._with_prompts(batch) if batch.chunks else self._answers_only(batch.decodes)
         device_s = fixed.layers_s + self._decode_attention_s(batch)
         if batch.chunks:
             device_s += self._chunks_attention_s(batch)
@@ -128,14 +128,15 @@ class StepTime:
         return StepSeconds(device_s, fixed.host_s)
 
     def _answers_only(self, decodes: int) -> _Fixed:
-        """Of a batch without prompts, whose graph is kept."""
+        """Costs of a batch without prompts, which is run as the next larger graph."""
         found = self._answers.get(decodes)
         if found is None:
             rows = self._padded(decodes) * self._checked
             found = self._answers[decodes] = self._fixed(rows, rows, decodes, decodes)
         return found
 
-    def _prompts(self, batch: Batch) -> _Fixed:
+    def _with_prompts(self, batch: Batch) -> _Fixed:
+        """Costs of a batch with prompts, which no graph has."""
         rows = batch.decodes * self._checked
         tokens = rows + sum(chunk.tokens for chunk in batch.chunks)
         requests = batch.decodes + len(batch.chunks)

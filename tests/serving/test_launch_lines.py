@@ -72,6 +72,7 @@ def test_settings_of_tensorrt_llm_are_read_from_its_file(tmp_path):
     [
         ("vllm", VLLM, "launch.sh"),
         ("vllm", VLLM.replace("--tensor-parallel-size 4", "-tp 2 -dp 2"), "launch.sh"),
+        ("vllm", f"{VLLM.rstrip()} --preemption-mode swap --swap-space 8", "launch.sh"),
         ("sglang", SGLANG, "launch.sh"),
         ("tensorrt-llm", TRTLLM, "settings.yaml"),
     ],
@@ -86,6 +87,13 @@ def test_what_is_written_is_read_back_as_it_was(engine, text, name, tmp_path):
         extra = f"{settings}\nmodel: {first['model']}\n"
         again |= read(engine, extra, tmp_path, "extra.yaml") | {"tp": again["tp"], "gpus": 2}
     assert load_serving({"deployment": again}).deployment == deployment
+
+
+def test_swap_space_is_used_only_where_preempted_requests_swap(tmp_path):
+    plain, swap = read("vllm", VLLM, tmp_path), f"{VLLM.rstrip()} --swap-space 8"
+    assert read("vllm", swap, tmp_path) == plain
+    wanted = plain | {"swap": "8 GiB", "scheduler": "vllm-v0"}
+    assert read("vllm", f"{swap} --preemption-mode swap", tmp_path) == wanted
 
 
 def test_an_option_that_costs_something_and_is_not_modelled_is_refused_by_name(tmp_path):

@@ -73,6 +73,8 @@ def deployment_document(
             if name in options:
                 fields |= _field(option, name, options.pop(name), faults, str(path))
     named = [str(options.pop(name)) for name in MODEL if name in options]
+    if engine == "vllm":
+        fields |= _swap(options)
     known = model or (shipped_model(named[0]) if named else None)
     if known is None:
         hint = "give --model NAME, or a path to its config.json"
@@ -134,6 +136,9 @@ def launch_line(deployment: Deployment, model: str) -> str:
             words += [f"--{_spelt(engine, name)}", *([] if option.is_flag else [str(value)])]
     if deployment.adapters and engine != "tensorrt-llm":
         words.append("--enable-lora")
+    if deployment.swap_bytes and engine == "vllm":
+        space = f"{deployment.swap_bytes / 2**30:g}"
+        words += ["--preemption-mode", "swap", "--swap-space", space]
     words += _copies(engine, groups, copies, shares=groups > 1 or deployment.ep > 1)
     if engine == "tensorrt-llm" and groups > 1:
         nested["enable_attention_dp"] = True
@@ -173,6 +178,18 @@ def _field(
         faults.append(Fault(name, "is not modelled", value, hint, origin))
         return {}
     return {option.field: option.values[value]}
+
+
+def _swap(options: dict[str, Any]) -> dict[str, Any]:
+    """Host memory that preempted requests move to; unused unless the mode says so.
+
+    Source: vLLM 0.6.0, ``engine/arg_utils.py``: 4 GiB for each GPU by default.
+    """
+    space = options.pop("swap_space", 4)
+    if options.get("preemption_mode") not in ("swap", "recompute"):
+        return {}
+    is_used = options.pop("preemption_mode") == "swap"
+    return {"swap": f"{space} GiB", "scheduler": "vllm-v0"} if is_used else {}
 
 
 def _written(option: Option, value: Any) -> Any:

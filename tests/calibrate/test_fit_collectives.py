@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -70,6 +71,28 @@ def test_fabric_parameters_are_found_again(network: Network) -> None:
     fit = fit_fabric(cases_on(network, nodes=4), network)
     assert fit.median_error < 0.02
     assert fit.values["latency_s"] == pytest.approx(network.fabric.latency_s, rel=0.2)
+
+
+def test_a_source_far_from_what_is_believed_moves_no_latency_by_many_spreads(
+    network: Network,
+) -> None:
+    """Thirty rows with 100 us of something else say little of how long a launch takes."""
+    of_others = cases_on(network, nodes=1)[::2]
+    slow = [Case(replace(c.row, seconds=c.row.seconds + 1e-4, source="slow"), "x", network)
+            for c in of_others]  # fmt: skip
+    believed = priors_of("scale_up", network)["launch_s"]
+    spreads = math.log(fit_scale_up(slow, network).values["launch_s"] / believed.value)
+    assert 0 < spreads / believed.spread < 5
+
+
+def test_a_fabric_without_rows_is_its_parent(network: Network) -> None:
+    roce = Fit("fabric", {"latency_s": 9e-6}, rows=10, median_error=0.05)
+    fits = NetworkFits(networks={}, scale_up={}, fabric={"roce": roce})
+    fabric = network.fabric.model_copy(update={"kind": "slingshot"})
+    unseen = network_without_others(
+        fits, "h100-sxm-80gb", network.model_copy(update={"fabric": fabric})
+    )
+    assert unseen.fabric.latency_s == 9e-6
 
 
 def test_writing_a_fit_changes_only_the_lines_of_its_block() -> None:

@@ -92,6 +92,13 @@ PARENTS: Mapping[str, str] = MappingProxyType(
 """Systems with few rows or none: what is believed of their links before is what the rows of the
 same kind of link say, in the generation before or beside it."""
 
+FABRIC_PARENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "efa-1": "efa", "tcpx": "tcpxo", "slingshot": "roce", "mi300x": "roce", "mi355x": "roce",
+    }
+)  # fmt: skip
+"""The same of fabrics: another generation of one protocol, or other NICs on Ethernet."""
+
 OWN_FABRIC = frozenset({"mi300x", "mi355x"})
 """Systems whose fabric differs from its kind's because the library is another (RCCL)."""
 
@@ -124,9 +131,12 @@ def fit_scale_up(cases: Sequence[Case], network: Network, parent: Fit | None = N
     return fit_links(cases, "scale_up", priors, hidden_by_launches(cases))
 
 
-def fit_fabric(cases: Sequence[Case], network: Network) -> Fit:
-    """Parameters of a fabric from rows that cross it."""
-    return fit_links(cases, "fabric", priors_of("fabric", network))
+def fit_fabric(cases: Sequence[Case], network: Network, parent: Fit | None = None) -> Fit:
+    """Parameters of a fabric from rows that cross it, and its parent's."""
+    priors = priors_of("fabric", network)
+    if parent is not None:
+        priors |= centred(priors, parent.values)
+    return fit_links(cases, "fabric", priors)
 
 
 def network_without_others(fits: NetworkFits, profile: str, network: Network) -> Network:
@@ -143,8 +153,8 @@ def network_without_others(fits: NetworkFits, profile: str, network: Network) ->
     if profile not in fits.scale_up:
         values = {name: prior.value for name, prior in priors_of("scale_up", network).items()}
         network = with_values(network, "scale_up", values)
-    fabric = fits.fabric.get(_fabric_name(profile, network))
-    return with_values(network, "fabric", fabric.values if fabric else _believed_of_fabrics())
+    values = _fabric_values(_fabric_name(profile, network), fits.fabric)
+    return with_values(network, "fabric", values)
 
 
 Made = dict[tuple[object, ...], Fit]
@@ -199,23 +209,30 @@ def _fit_fabrics(
     for case in _cases(rows, networks):
         if case.crosses and case.states_nics:
             crossing.setdefault(_fabric_name(case.profile, case.network), []).append(case)
-    fits = {}
-    for name, cases in sorted(crossing.items()):
+    fits: dict[str, Fit] = {}
+    for name, cases in sorted(crossing.items(), key=lambda each: each[0] in FABRIC_PARENTS):
+        parent = fits.get(FABRIC_PARENTS.get(name, ""))
         inside = {case.profile: case.network.scale_up for case in cases}
-        key = (name, *sorted(map(repr, inside.items())), *(case.row.id for case in cases))
+        known = tuple(parent.values.items()) if parent else None
+        key = (name, known, *sorted(map(repr, inside.items())), *(case.row.id for case in cases))
         if len(cases) >= FEW_ROWS:
             if key not in made:
-                made[key] = fit_fabric(cases, cases[0].network)
+                made[key] = fit_fabric(cases, cases[0].network, parent)
             fits[name] = made[key]
     for name, network in networks.items():
-        fit = fits.get(_fabric_name(name, network))
-        values = fit.values if fit else _believed_of_fabrics()
+        values = _fabric_values(_fabric_name(name, network), fits)
         networks[name] = with_values(network, "fabric", values)
     return fits
 
 
-def _believed_of_fabrics() -> dict[str, float]:
-    """Parameters of a fabric of which no row is known: what is shipped may rest on others."""
+def _fabric_values(name: str, fits: Mapping[str, Fit]) -> Mapping[str, float]:
+    """Parameters of a fabric; of one without rows, its parent's, or else what NCCL says.
+
+    What is shipped of it may rest on the rows that are left out.
+    """
+    fit = fits.get(name) or fits.get(FABRIC_PARENTS.get(name, ""))
+    if fit is not None:
+        return fit.values
     values = {name: prior.value for name, prior in FABRIC_PRIORS.items()}
     return values | {"bulk_latency_s": values["latency_s"] + values["bulk_latency_s"]}
 

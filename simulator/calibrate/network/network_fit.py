@@ -1,8 +1,9 @@
 """Which parameters of a link make the collective model agree with measured rows?
 
 Every parameter starts from a prior, and is weakly held to it, so that what the rows do not tell
-stays physical. Errors are log ratios under a robust loss: one strange row moves nothing. How far a
-parameter may be off follows from how the rows respond to it.
+stays physical. Errors are log ratios under a robust loss: one strange row moves nothing. Priors are
+normal, so that no strange source moves a parameter by many spreads. How far a parameter may be off
+follows from how the rows respond to it.
 """
 
 from __future__ import annotations
@@ -305,15 +306,18 @@ class _Search:
         shift = np.array([_START_SHIFT.get(name, 0.0) for name in self.names])
 
         weights = np.append(_weights(self.cases), np.ones(len(self.names)))
+        is_row = np.arange(len(weights)) < len(self.cases)
 
         def residuals(point: Sequence[float]) -> object:
             pulls = _ROBUST_SCALE * (np.asarray(point) - centre) / spread
             return np.concatenate([self.log_errors(point), pulls])
 
         def loss(squares: Any) -> object:
-            """Soft L1 and its two derivatives, weighted."""
+            """Soft L1 of rows, the squares of priors, and their two derivatives, weighted."""
             near = 1 + squares
-            return weights * np.array([2 * (near**0.5 - 1), near**-0.5, -0.5 * near**-1.5])
+            of_rows = np.array([2 * (near**0.5 - 1), near**-0.5, -0.5 * near**-1.5])
+            of_priors = np.array([squares, np.ones_like(squares), np.zeros_like(squares)])
+            return weights * np.where(is_row, of_rows, of_priors)
 
         solutions = [
             least_squares(

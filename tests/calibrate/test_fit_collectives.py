@@ -73,16 +73,15 @@ def test_fabric_parameters_are_found_again(network: Network) -> None:
     assert fit.values["latency_s"] == pytest.approx(network.fabric.latency_s, rel=0.2)
 
 
-def test_a_source_far_from_what_is_believed_moves_no_latency_by_many_spreads(
-    network: Network,
-) -> None:
-    """Thirty rows with 100 us of something else say little of how long a launch takes."""
-    of_others = cases_on(network, nodes=1)[::2]
-    slow = [Case(replace(c.row, seconds=c.row.seconds + 1e-4, source="slow"), "x", network)
-            for c in of_others]  # fmt: skip
+def test_a_source_of_slow_launches_does_not_make_the_launch_of_a_system(network: Network) -> None:
+    """30 us more than the links take are far outside what is believed of a launch."""
+    slow = [
+        replace(case, row=replace(case.row, seconds=case.row.seconds + 30e-6, source="slow"))
+        for case in cases_on(network, nodes=1)
+    ]
     believed = priors_of("scale_up", network)["launch_s"]
     spreads = math.log(fit_scale_up(slow, network).values["launch_s"] / believed.value)
-    assert 0 < spreads / believed.spread < 5
+    assert 0 < spreads / believed.spread < 4
 
 
 def test_a_fabric_without_rows_is_its_parent(network: Network) -> None:

@@ -153,8 +153,8 @@ def network_without_others(fits: NetworkFits, profile: str, network: Network) ->
     if profile not in fits.scale_up:
         values = {name: prior.value for name, prior in priors_of("scale_up", network).items()}
         network = with_values(network, "scale_up", values)
-    values = _fabric_values(_fabric_name(profile, network), fits.fabric)
-    return with_values(network, "fabric", values)
+    of_fabric = _fabric_values(_fabric_name(profile, network), fits.fabric)
+    return with_values(network, "fabric", of_fabric)
 
 
 Made = dict[tuple[object, ...], Fit]

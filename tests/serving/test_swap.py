@@ -80,6 +80,17 @@ def test_the_last_admitted_moves_out_comes_back_and_nobody_is_admitted_meanwhile
     ]
 
 
+@pytest.mark.parametrize(("blocks", "back"), [(6, 2), (5, 1)])
+def test_nobody_comes_back_without_the_block_more_that_each_needs(blocks, back):
+    # Two wait with two full blocks each, and need a third one at once.
+    scheduler = scheduler_of(blocks, 10)
+    requests = [Request(n, 0.0, 7, 5, computed=8, generated=2) for n in range(2)]
+    scheduler.cache.on_host.update(dict.fromkeys(requests, 2))
+    (batch,) = run_all(scheduler, [], most_steps=1)
+    assert (batch.decodes, batch.swapped_blocks, batch.preempted) == (back, 2 * back, [])
+    assert scheduler.cache.free_blocks == blocks - 3 * back
+
+
 def test_a_host_without_room_ends_the_run_as_it_ends_vllm():
     with pytest.raises(DoesNotFitError, match="host memory"):
         run_all(scheduler_of(5, 1), [Request(n, 0.0, 7, 6) for n in range(2)])

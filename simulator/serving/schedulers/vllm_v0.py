@@ -27,7 +27,6 @@ class VllmV0(Scheduler):
         self._grow_decodes(batch)
         if self.cache.on_host and not batch.preempted:
             self._swap_in(batch)
-            self._grow_decodes(batch)
         self._step_decodes(batch)
 
     def _grow_decodes(self, batch: Batch) -> None:
@@ -50,6 +49,7 @@ class VllmV0(Scheduler):
             batch.swapped_blocks += cache.swap_in(request)
             self._enter(request)
             self.decodes.join(request)
+            self._grow_decodes(batch)
 
     def _preempt(self, batch: Batch, request: Request) -> None:
         """Move a request to the host, or have it computed anew."""

@@ -1,7 +1,7 @@
 # docker build -t clustersim .                          the command alone
 # docker build -t clustersim --build-arg EXTRAS=mcp .   with extras, several with commas
 # docker run --rm -v "$PWD:/work" clustersim run job.yaml
-FROM python:3.12-slim AS build
+FROM python:3.13-slim AS build
 ARG EXTRAS=""
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
@@ -11,7 +11,7 @@ COPY workloads workloads
 RUN python -m venv /opt/clustersim \
     && /opt/clustersim/bin/pip install --no-cache-dir ".${EXTRAS:+[$EXTRAS]}"
 
-FROM python:3.12-slim
+FROM python:3.13-slim
 COPY --from=build /opt/clustersim /opt/clustersim
 RUN useradd --create-home --uid 1000 clustersim
 ENV PATH=/opt/clustersim/bin:$PATH MPLCONFIGDIR=/tmp/matplotlib

@@ -89,7 +89,7 @@ memory-report: $(VENV)/.core  ## reports/memory.md: predicted against published 
 	  reports/data/runs_open.csv reports/data/runs_opened.csv --picture reports/memory.png > build-memory.md
 	mv build-memory.md reports/memory.md
 
-looks: $(VENV)/.dev  ## reports/look/: how the pages of --html look, by an installed Chromium; 3 minutes
+looks: docs-site $(VENV)/.dev  ## reports/look/: how pages of --html, studio and site look, by an installed Chromium; 3 minutes
 	$(BIN)/python -m reports.make.galleries.page_pictures reports/look
 
 strategies: $(VENV)/.core  ## reports/strategies/: ways of data parallelism, compared and drawn

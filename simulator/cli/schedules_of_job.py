@@ -144,6 +144,9 @@ def _job_under(
         is_file = name.endswith(".csv")
         schedule = str(Path(name).resolve()) if is_file else name
         vpp = job.plan.vpp if is_file else nearest_chunks(schedule_info(name), job.plan.vpp)
+        if vpp > 1 and job.plan.pp == 1:
+            rule = f"{name} needs a pipeline: its ranks have {vpp} chunks"
+            raise InputError.single("plan.pp", rule, 1, "use --set plan.pp=2, or more")
         job = job.replace({"plan.schedule": schedule, "plan.vpp": vpp})
     return job, job.choices.schedule
 

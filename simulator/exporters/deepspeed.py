@@ -141,10 +141,12 @@ def _refuse_sharding(plan: Plan, refusals: Refusals) -> None:
         "zero_group",
         "DeepSpeed shards over some of the ranks with plan.zero: 3 only",
     )
+    prefetches = "true" if plan.zero == 3 else "false"
     refusals.unless_plan(
         plan.overlap_param_gather == (plan.zero == 3),
         "overlap_param_gather",
-        "DeepSpeed prefetches with plan.zero: 3 only",
+        "DeepSpeed prefetches with plan.zero: 3 only; export with "
+        f"--set plan.overlap_param_gather={prefetches}",
     )
     refusals.unless_plan(
         bool(plan.reshard_after_forward) == (plan.zero == 3), "reshard_after_forward"

@@ -283,6 +283,7 @@ def test_schedules_of_which_none_fits_end_with_1(clustersim, job_file):
         (("show", "--job", "JOB", "--forward", 1), "--forward: cannot be combined with --job"),
         (("show", "naiv", "--job", "JOB"), "naiv"),
         (("show", "zb-h1", "--job", "JOB", "--set", "plan.pp=64"), "plan.pp"),
+        (("show", "zb-v", "--job", "JOB", "--set", "plan.pp=1"), "plan.pp = 1: zb-v needs a pip"),
     ],
 )
 def test_what_does_not_go_with_a_job_is_refused_by_name(clustersim, job_file, words, said):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -104,6 +105,12 @@ def test_the_answers_are_the_least_of_what_they_are_named_for():
     assert names == {FEWEST: "small", CHEAPEST: "cheap", SAFEST: "dear"}
     assert choice.best.offer == "cheap"
     assert any("too late with 2 GPUs misses" in sentence for sentence in choice.sentences)
+
+
+def test_a_rental_that_is_longer_than_the_run_is_said_to_be():
+    month = replace(row("month", 10, 7200.0, 0.0), wall_s=14 * DAY)
+    (choice,) = choose([month, row("days", 10, 3000.0, 0.0)])
+    assert "the shortest rental is 30.0 days for a run of 14.0 days" in " ".join(choice.sentences)
 
 
 def test_where_no_offer_is_in_time_the_nearest_is_named():

@@ -14,16 +14,11 @@ import yaml
 from simulator.api import simulate
 from simulator.described.load import load_job
 from simulator.errors import InputError
-from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
+from tests.exporters.chromium import NEEDS_CHROMIUM, chromium
+from tests.studio.moved_page import Studio
 from tests.studio.serving_page import running_studio
 
 pytestmark = NEEDS_CHROMIUM
-
-SMALL = (
-    "model=llama3.2-1b&cluster.profile=h100-sxm-80gb&cluster.gpus=8"
-    "&batch.global=32&batch.seq_len=2048"
-)
-"""A job that is simulated at once."""
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -40,58 +35,6 @@ def address() -> Iterator[str]:
         yield found
 
 
-class Studio:
-    """A page of the studio, with what went wrong on it."""
-
-    def __init__(self, browser: Any, address: str, query: str = SMALL, **options: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
-        self.page.set_default_timeout(PATIENCE_MS)
-        self.errors: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._note)
-        self.page.on("dialog", lambda dialog: self.errors.append("a dialog"))
-        self.page.on("request", self._check)
-        self.origin = address.partition("?")[0]
-        self.page.goto(f"{self.origin}?{query}")
-        self.answered()
-
-    def _note(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.errors.append(message.text)
-
-    def _check(self, request: Any) -> None:
-        if not request.url.startswith(self.origin):
-            self.errors.append(f"asks {request.url}")
-
-    def ask(self, expression: str) -> Any:
-        return self.page.evaluate(expression)
-
-    def until(self, condition: str) -> None:
-        for _ in range(PATIENCE_MS // 10):
-            if self.ask(condition):
-                return
-            self.page.wait_for_timeout(10)
-        pytest.fail(f"never: {condition}")
-
-    def answered(self) -> None:
-        self.until(
-            "window.studio !== undefined && studio.asked > 0 && studio.shown === studio.asked"
-        )
-
-    def write(self, path: str, value: object) -> None:
-        """Write a number or a text into the control of a field."""
-        box = self.page.locator(f"#c-{path.replace('.', '-')}")
-        box.fill(str(value))
-        box.press("Tab")
-        self.answered()
-
-    def change(self, path: str, kind: str, key: str) -> None:
-        """Press a key on the control of a field, as one who uses no mouse does."""
-        control = self.page.locator(f'[data-path="{path}"]')
-        control.locator(kind).press(key)
-        self.answered()
-
-
 @pytest.fixture
 def studio(browser, address) -> Iterator[Studio]:
     opened = Studio(browser, address)
@@ -100,20 +43,11 @@ def studio(browser, address) -> Iterator[Studio]:
     opened.page.close()
 
 
-MOVES = [
-    *[(path, 'input[type="range"]') for path in (
-        "plan.tp", "plan.pp", "plan.cp", "plan.vpp", "plan.ep", "batch.micro", "batch.seq_len",
-        "batch.global", "cluster.gpus",
-    )],
-    *[(path, "input:checked") for path in ("plan.zero", "plan.recompute")],
-]  # fmt: skip
-
-
 def test_after_each_of_fifty_moves_the_page_says_what_simulate_says(studio):
     chance = random.Random(7)
     refused = 0
     for _ in range(50):
-        studio.change(*chance.choice(MOVES), chance.choice(["ArrowRight", "ArrowLeft"]))
+        studio.move(chance)
         state = studio.ask("studio.state.values")
         job = {}
         for path, value in state.items():

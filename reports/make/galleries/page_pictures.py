@@ -1,7 +1,8 @@
-"""Makes ``reports/look/``: how the pages look that commands write with ``--html``.
+"""Makes ``reports/look/``: how the pages of ``--html``, the studio and the site of the docs look.
 
 Each command runs on a small job, and an installed Chromium takes the picture. Run as ``python -m
-reports.make.galleries.page_pictures FOLDER [NAME...]``; by default all pages are made.
+reports.make.galleries.page_pictures FOLDER [NAME...]``; by default all pages are made. Those of the
+site are of ``build/site``.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import yaml
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from reports.make.galleries.small_bitmap import save_with_few_colors
 
@@ -51,34 +54,99 @@ COMMANDS: Mapping[str, Sequence[str]] = MappingProxyType(
 )  # fmt: skip
 """What makes each page, but for ``--html``."""
 
+STUDIO: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "studio-wide": {"viewport": {"width": 1440, "height": 900}},
+        "studio-narrow": {"viewport": {"width": 390, "height": 844}},
+        "studio-dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+    }
+)
+"""Browsers in which the studio is opened."""
+SITE: Mapping[str, str] = MappingProxyType(
+    {"docs-home": "index.html", "docs-glossary": "docs/glossary.html"}
+)
+"""Pages of the site."""
+_SITE_FOLDER = Path("build") / "site"
+
 _WIDTH, _HEIGHT = 1280, 900
-_COLORS = 200
+_COLORS = 256
 """Enough for text, bars and their edges; a page then takes a hundred kilobytes."""
+_ANSWERED = "window.studio !== undefined && studio.asked > 0 && studio.shown === studio.asked"
 
 
 def write_pictures(folder: Path, names: Sequence[str]) -> None:
-    """Run the commands of some pages and take a picture of each."""
+    """Make some pages and take a picture of each."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
-        job = Path(scratch) / "job.yaml"
-        job.write_text(yaml.safe_dump(_JOB, sort_keys=False), encoding="utf-8")
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
+        _write_answers(page, folder, [name for name in names if name in COMMANDS])
+        _write_studio(browser, folder, [name for name in names if name in STUDIO])
+        for name in (name for name in names if name in SITE):
+            page.goto((_SITE_FOLDER / SITE[name]).resolve().as_uri())
+            _shoot(page, folder / f"{name}.png", is_whole=False)
+        browser.close()
+
+
+def _write_answers(page: Page, folder: Path, names: Sequence[str]) -> None:
+    """Run commands and take a picture of the page that each writes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        job = Path(scratch) / "job.yaml"
+        job.write_text(yaml.safe_dump(_JOB, sort_keys=False), encoding="utf-8")
         for name in names:
             html = Path(scratch) / f"{name}.html"
             words = [word.format(job=job) for word in COMMANDS[name]]
             command = [sys.executable, "-m", "simulator", *words, "--html", str(html)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            _shoot(page, html, folder / f"{name}.png")
-        browser.close()
+            page.goto(html.as_uri())
+            _shoot(page, folder / f"{name}.png")
 
 
-def _shoot(page: Page, html: Path, picture: Path) -> None:
-    page.goto(html.as_uri())
-    page.screenshot(path=picture, full_page=True)
+def _write_studio(browser: Browser, folder: Path, names: Sequence[str]) -> None:
+    """Take pictures of the studio as it opens, with one variant pinned beside a change of it."""
+    if not names:
+        return
+    with _studio() as address:
+        for name in names:
+            page = browser.new_page(**STUDIO[name])
+            page.goto(address)
+            _wait_for(page, _ANSWERED)
+            page.click("#pin")
+            page.locator("#c-plan-vpp").fill("10")
+            page.locator("#c-plan-vpp").press("Tab")
+            _wait_for(page, _ANSWERED)
+            _wait_for(page, "document.getElementById('copied').textContent.includes('vpp: 10')")
+            page.mouse.move(0, 0)
+            height = page.evaluate("document.activeElement.blur(), document.body.scrollHeight")
+            # What stays in the window while the page scrolls is then where it is without scrolling.
+            page.set_viewport_size({**STUDIO[name]["viewport"], "height": height})
+            page.wait_for_timeout(500)
+            _shoot(page, folder / f"{name}.png")
+
+
+def _wait_for(page: Page, condition: str) -> None:
+    """Wait; the page forbids what Playwright's own wait_for_function does inside it."""
+    while not page.evaluate(condition):
+        page.wait_for_timeout(100)
+
+
+@contextmanager
+def _studio() -> Iterator[str]:
+    """The address of a studio that runs meanwhile."""
+    command = [sys.executable, "-m", "simulator", "studio", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+def _shoot(page: Page, picture: Path, *, is_whole: bool = True) -> None:
+    page.screenshot(path=picture, full_page=is_whole)
     save_with_few_colors(picture, picture, _COLORS)
 
 
 if __name__ == "__main__":
     target, *chosen = sys.argv[1:]
-    write_pictures(Path(target), chosen or list(COMMANDS))
+    write_pictures(Path(target), chosen or [*COMMANDS, *STUDIO, *SITE])

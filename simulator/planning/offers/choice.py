@@ -182,7 +182,13 @@ def _other_offer(rows: Sequence[OfferResult], best: OfferResult, late_risk: floa
 def _price_text(row: OfferResult, best: OfferResult) -> str:
     if not row.gpu_usd_per_h or not best.gpu_usd_per_h:
         return ""
-    return f"a GPU-hour costs {_more_or_less(row.gpu_usd_per_h / best.gpu_usd_per_h - 1)}, and "
+    text = f"a GPU-hour costs {_more_or_less(row.gpu_usd_per_h / best.gpu_usd_per_h - 1)}, "
+    paid_s = row.paid_s or 0.0
+    if paid_s > row.wall_s * (1 + _ALIKE):
+        text += (
+            f"the shortest rental is {_days_text(paid_s)} for a run of {_days_text(row.wall_s)}, "
+        )
+    return text + "and "
 
 
 def _speed_text(row: OfferResult, best: OfferResult) -> str:

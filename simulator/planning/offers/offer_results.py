@@ -76,6 +76,13 @@ class OfferResult:
         """Whether it can run there."""
         return not self.reason
 
+    @property
+    def paid_s(self) -> float | None:
+        """How long every GPU is paid for; None where the price is open [s]."""
+        if self.usd is None or not self.gpu_usd_per_h:
+            return None
+        return self.usd / self.gpu_usd_per_h / self.gpus * HOUR_S
+
 
 def evaluate(
     asked: Offers,

@@ -20,7 +20,7 @@ from simulator.exporters.html.answer_tables import (
     columns,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import DAY_S, HOUR_S, J_PER_KWH, format_seconds
+from simulator.units import DAY_S, HOUR_S, J_PER_KWH, format_count, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +73,7 @@ class CapacityAnswer(Answer):
     def _sentences(self) -> Iterator[str]:
         time = self.found.time
         taken = f"{format_seconds(time.wall_s)} and {time.gpu_s / HOUR_S:,.0f} GPU-hours"
-        yield f"{time.tokens:,} tokens take {taken} on {time.gpus:,} GPUs."
+        yield f"{format_count(time.tokens)} tokens take {taken} on {time.gpus:,} GPUs."
         low, high = map(format_seconds, time.ends.interval_s)
         causes = "the error of the step" + (" and failures" if time.goodput is not None else "")
         yield f"The 80 % prediction interval is {low} to {high}, for {causes}."
@@ -213,7 +213,9 @@ class ClustersAnswer(Answer):
     def said_of(self) -> str:
         """The model and the number of tokens."""
         tokens = self.job.campaign.tokens
-        return f"{self.job.model.name}, {f'{tokens:,} tokens' if tokens else 'one step'}"
+        return (
+            f"{self.job.model.name}, {f'{format_count(tokens)} tokens' if tokens else 'one step'}"
+        )
 
     def page(self) -> AnswerPage:
         """Clusters side by side, with days and their band as bars."""

@@ -213,8 +213,8 @@ class PlanAnswer(Answer):
         """How many plans were searched, and why the others are not listed."""
         found, pruned = self.search, self.search.pruned
         lines = [
-            f"{found.plans} valid plans, {found.replayed} replayed without contention, "
-            f"{found.simulated} simulated."
+            f"{found.plans:,} valid plans, {found.replayed:,} replayed without contention, "
+            f"{found.simulated:,} simulated."
         ]
         over = "above the accepted risk of running out of memory"
         reasons = {
@@ -224,10 +224,10 @@ class PlanAnswer(Answer):
             "slower, replayed": pruned.slower_replay,
             "slower, simulated": pruned.slower_simulation,
         }
-        lines += [f"  {reason}: {count}" for reason, count in reasons.items() if count]
+        lines += [f"  {reason}: {count:,}" for reason, count in reasons.items() if count]
         if found.gap_share:
             lines.append(self._gap_text())
-        refused = ", ".join(f"{field} {count}" for field, count in pruned.refused.items())
+        refused = ", ".join(f"{field} {count:,}" for field, count in pruned.refused.items())
         if refused:
             lines.append(f"Combinations that break a rule, by field: {refused}.")
         return "\n".join(lines)

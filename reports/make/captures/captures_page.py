@@ -25,8 +25,8 @@ job's.
   activations with all that is made of them.
 - **tracker**: peak over the captured step against torch's `MemTracker` on the same run; it follows
   no pipeline.
-- **step**: on {profiles}; **device**: the same where launches take no time, so that nothing waits
-  for the host.
+- **step**: on {profiles};
+  **device**: the same where launches take no time, so that nothing waits for the host.
 
 """
 

@@ -28,6 +28,7 @@ class Protocol:
         is_per_group: Whether a grouped product is a call for each of its groups.
         weights: Products with weights of their own that take turns.
         clears_cache: Whether the last cache is overwritten before each call.
+        is_eager: Whether norms and softmaxes are torch's own kernels.
         inner: Column of a product's inner dimension, ``k`` or ``n``; the other is its columns.
     """
 
@@ -37,6 +38,7 @@ class Protocol:
     is_per_group: bool = False
     weights: int = 1
     clears_cache: bool = False
+    is_eager: bool = False
     inner: str = "k"
 
     @property
@@ -64,6 +66,7 @@ def protocol_of(row: KernelRow) -> Protocol:
                 known.get("per_group", False),
                 known.get("weights", 1),
                 known.get("clears_cache", False),
+                known.get("eager", False),
                 known.get("inner", "k"),
             )
     return Protocol()

@@ -46,6 +46,22 @@ _EAGER_SWIGLU: Mapping[str, float] = MappingProxyType({"fwd": 5 / 3, "bwd": 13 /
 """Traffic of a gate in several kernels over that of one. Forward: activation (2 passes over a
 half), product (3). Backward: two products (6), the activation's gradient (3), joining both (4)."""
 
+_EAGER_READS: Mapping[str, int] = MappingProxyType({"layer_norm": 2, "softmax": 3})
+"""How often torch's kernels read a row: for its moments and the result; for its maximum, its sum
+and the result. Source: pytorch aten/src/ATen/native/cuda/layer_norm_kernel.cu, SoftMax.cu."""
+
+_THREADS_PER_ROW: Mapping[str, int] = MappingProxyType({"layer_norm": 128, "softmax": 1024})
+"""Threads of one block, which has one row. Source: the same."""
+
+_LONGEST_ROW_IN_REGISTERS = 1024
+"""Elements of a row up to which a softmax reads it once. Source: SoftMax.cu."""
+
+_THREADS_PER_SM: Mapping[str, int] = MappingProxyType(
+    {"turing": 1024, "ampere-sm86": 1536, "ada": 1536, "blackwell-sm120": 1536}
+)
+"""Resident threads of a multiprocessor, where it is not 2048. Source: CUDA C++ Programming Guide,
+technical specifications per compute capability."""
+
 _ADAM_BYTES_PER_PARAMETER = 14.0
 """16-bit weight, gradient and two moments read, all but the gradient written."""
 
@@ -255,14 +271,17 @@ def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
         raise SkippedRowError("an eager implementation: several kernels with unknown traffic")
     num_bytes = _stated_bytes(row)
     of_rows, backward = re.search("norm|softmax", op) is not None, row.direction == "bwd"
+    reads_again = op in _EAGER_READS and protocol_of(row).is_eager and not backward
     passes = 3.0 if op.startswith("cross_entropy") else 1.0
+    if reads_again:
+        passes = (1.0 + _eager_reads(row, profile, num_bytes)) / 2.0
     is_eager = "swiglu" in op and re.search("(torch|megatron) implementation", notes) is not None
     if is_eager:
         passes = _EAGER_SWIGLU[row.direction]
     kernel_s = memory_bound_s(
         profile,
         passes * num_bytes,
-        over_rows=of_rows and not backward,
+        over_rows=of_rows and not (backward or reads_again),
         reduces_rows="norm" in op and backward,
         operands_cached=not protocol_of(row).clears_cache,
     )
@@ -270,6 +289,21 @@ def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
         kernel_s += _liger_forward_s(row, profile, is_eager=is_eager)
     predicted_s = kernel_s + _launch_s(row, profile)
     return Comparison(_measured_s(row, num_bytes=num_bytes), predicted_s)
+
+
+def _eager_reads(row: KernelRow, profile: HardwareProfile, num_bytes: float) -> float:
+    """How often torch's kernel reads a row from memory: again unless the last cache holds it.
+
+    Rows that are under way are read and written there; all are there while they fill half of it.
+    """
+    if row.op == "softmax" and row.count("n") <= _LONGEST_ROW_IN_REGISTERS:
+        return 1.0
+    device = profile.device
+    threads = _THREADS_PER_SM.get(device.architecture or "", 2048)
+    rows_under_way = device.sm_count * threads / _THREADS_PER_ROW[row.op]
+    filled = rows_under_way * num_bytes / row.count("m") / device.l2_cache_bytes
+    missed = min(1.0, max(0.0, 2.0 * filled - 1.0))
+    return 1.0 + (_EAGER_READS[row.op] - 1) * missed
 
 
 def _liger_forward_s(row: KernelRow, profile: HardwareProfile, *, is_eager: bool) -> float:

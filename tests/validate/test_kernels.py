@@ -114,6 +114,28 @@ def test_a_backward_pass_of_megatrons_gate_was_measured_with_its_forward(impleme
     assert predicted_s == pytest.approx(kernels_s + profile.kernels.launch_s)
 
 
+@pytest.mark.parametrize(
+    ("op", "row_elements", "cache_bytes", "passes"),
+    [
+        ("softmax", 1024, 1.0, 2), ("softmax", 2048, 1.0, 4), ("layer_norm", 2048, 1.0, 3),
+        ("softmax", 2048, 1e12, 2), ("layer_norm", 2048, 1e12, 2),
+    ],
+)  # fmt: skip
+def test_torchs_own_kernels_read_rows_again_that_no_cache_holds(
+    op, row_elements, cache_bytes, passes
+):
+    """One pass writes the result. A tensor of more than the cache passes it."""
+    row = KernelRow(
+        {"op": op, "dtype": "fp32", "m": str(2**28), "n": str(row_elements), "direction": "fwd",
+         "time_us": "1", "source": "sitar-lab/NeuSight:softmax.csv"}
+    )  # fmt: skip
+    tiny = tiny_profile()
+    device = tiny.device.model_copy(update={"l2_cache_bytes": cache_bytes})
+    profile = tiny.model_copy(update={"device": device})
+    num_bytes = passes * 4.0 * 2**28 * row_elements
+    assert compared(row, profile).predicted_s == pytest.approx(memory_bound_s(profile, num_bytes))
+
+
 def test_the_best_shape_of_a_search_loses_no_part_of_a_wave(report_of):
     shape = {**GEMM, "m": 5 * 64, "n": 64, "k": 2**20, "time_us": 1}
     typical, best = report_of(shape, {**shape, "notes": "best shape found"}).rows

@@ -87,10 +87,10 @@ _OF_LEVEL: Mapping[str, float] = MappingProxyType({"all": 2.0, "architecture": 1
 _SHARED_ENERGY = 0.2
 """What all architectures share of an energy, over that: physics knows it better."""
 
-_WEIGHT_OF_PRIOR = 0.07
-_WEIGHT_OF_OTHER_PRIORS = 0.02
-"""Weights of the additions: those of products foretell other teams' rows and other GPUs best, of
-0.02 to 0.1; of the other kernels there are few teams, and little to choose by."""
+_WEIGHT_OF_PRIOR: Mapping[tuple[str, ...], float] = MappingProxyType({("gemm",): 0.07, (): 0.15})
+_WEIGHT_OF_ATTENTIONS_PRIOR = 0.02
+"""Weights of the additions: those of products and of kernels bound by memory foretell other teams'
+rows best, of 0.02 to 0.3; of attention there are few teams, and little to choose by."""
 
 _ROBUST_SCALE = 0.1
 _STEP = 0.05
@@ -244,7 +244,7 @@ def _fit_block(
     names, size = list(block.prior), (len(block.prior), len(levels))
     kinds = Counter(one.kind for one in rows)
     weights = np.array([kinds[one.kind] ** -0.5 for one in rows])
-    weight = _WEIGHT_OF_PRIOR if block.path[:1] == ("gemm",) else _WEIGHT_OF_OTHER_PRIORS
+    weight = _WEIGHT_OF_PRIOR.get(block.path[:1], _WEIGHT_OF_ATTENTIONS_PRIOR)
     costs = np.array([[weight / _spread(n, each) for each in levels] for n in names]) ** 2
 
     def errors(additions: Vector, moved: int | None = None) -> Vector:

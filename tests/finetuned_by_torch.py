@@ -23,7 +23,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tests.saved_by_torch import LlamaLayer, RmsNorm, Sizes, eager_loss
+from tests.saved_by_torch import Attention, LlamaLayer, RmsNorm, Sizes, eager_loss
 
 TARGETS = {
     "attention.wq": "query",
@@ -54,6 +54,7 @@ class Case:
         layers, vocab, sizes, micro_batch, seq_len: Sizes of model and batch.
         rank, targets, dropout: Of adapters; rank 0 is none, or ``ia3``.
         is_ia3: Whether adapters are factors of outputs, or of the inputs of ``down``.
+        prefix: Learned keys and values in front of every sequence.
         base_bytes: Bytes per element of frozen matrices of layers; None is 16-bit.
         frozen: Patterns of names of parameters that are not trained.
         recomputes: Whether every layer is computed again.
@@ -69,6 +70,7 @@ class Case:
     seq_len: int = 256
     rank: int = 0
     is_ia3: bool = False
+    prefix: int = 0
     targets: tuple[str, ...] = tuple(TARGETS.values())
     dropout: float = 0.0
     base_bytes: float | None = None
@@ -132,6 +134,24 @@ class Adapted(nn.Module):
         return result + self.adapter(kept) * 2.0
 
 
+class Prefixed(nn.Module):
+    """The attention of a layer, with learned keys and values in front of its own."""
+
+    def __init__(self, attention: Attention, case: Case) -> None:
+        super().__init__()
+        self.attention = attention
+        shape = (2, 1, case.sizes.kv_heads, case.prefix, attention.head_dim)
+        self.prefix = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        of, before = self.attention, self.prefix.expand(-1, len(x), -1, -1, -1)
+        query, key, value = (of.heads_of(w(x)) for w in (of.wq, of.wk, of.wv))
+        key, value = (torch.cat(each, 2) for each in zip(before, (key, value), strict=True))
+        grouped = query.shape[1] != key.shape[1]
+        context = functional.scaled_dot_product_attention(query, key, value, enable_gqa=grouped)
+        return of.wo(context.transpose(1, 2).reshape(*x.shape[:2], -1))
+
+
 class Net(nn.Module):
     """A small Llama; with adapters the input of its layers has a gradient, that of one number."""
 
@@ -153,8 +173,12 @@ class Net(nn.Module):
                     linear = layer.get_submodule(path)
                     adapted = Adapted(linear, case, name=name)
                     setattr(parent, path.rpartition(".")[2], adapted)
+        for layer in self.layers if case.prefix else ():
+            layer.attention = Prefixed(layer.attention, case)
         for name, _ in list(self.named_parameters()):
-            is_added = name == "anchor" or ".adapter." in name or name.endswith(".factors")
+            is_added = (
+                name == "anchor" or ".adapter." in name or name.endswith((".factors", ".prefix"))
+            )
             if not is_added and any(fnmatchcase(name, each) for each in case.frozen):
                 _freeze(self.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
 
@@ -227,6 +251,7 @@ def case_of(row: dict[str, str]) -> Case:
         **whole,
         sizes=Sizes(*sizes),
         is_ia3=row["kind"] == "ia3",
+        prefix=int(row["prefix"]),
         targets=tuple(row["targets"].split()) or tuple(TARGETS.values()),
         dropout=float(row["dropout"]),
         base_bytes=BASE_BYTES.get(row["base"]),

@@ -86,7 +86,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(sizes.heads * d, h, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (self._heads(w(x)) for w in (self.wq, self.wk, self.wv))
+        query, key, value = (self.heads_of(w(x)) for w in (self.wq, self.wk, self.wv))
         groups = query.shape[1] // key.shape[1]
         if groups > 1 and self.repeats_kv_heads:
             key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
@@ -95,7 +95,7 @@ class Attention(nn.Module):
         )
         return self.wo(context.transpose(1, 2).reshape(*x.shape[:2], -1))
 
-    def _heads(self, projected: Tensor) -> Tensor:
+    def heads_of(self, projected: Tensor) -> Tensor:
         return projected.view(*projected.shape[:2], -1, self.head_dim).transpose(1, 2)
 
 

@@ -53,8 +53,8 @@ def changed_facts(stack: Stack, base: str) -> dict[str, Any]:
 
 ONLY_PRETRAINING: Mapping[str, object] = {
     "data_parallel": "ddp", "parameter_servers": 0, "no_sync": True,
-    "lora": None, "frozen": None, "master_weights": None, "cross_entropy": None,
-    "cuda_graphs": "none", "deterministic": False,
+    "lora": None, "prefix_tokens": None, "frozen": None, "master_weights": None,
+    "cross_entropy": None, "cuda_graphs": "none", "deterministic": False,
     "optimizer_kernels": None, "optimizer_in_backward": False,
 }  # fmt: skip
 """Fields of a plan in which all frameworks that are exported to are the same: ranks reduce by

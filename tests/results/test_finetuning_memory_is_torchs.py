@@ -36,6 +36,7 @@ def finetuning_job(row: Mapping[str, str]) -> Job:
         "recompute": row["recompute"],
         "optimizer": row["optimizer"],
         "frozen": _frozen(row) or None,
+        "prefix_tokens": int(row["prefix"]) or None,
         "stack": {"base": "torch", "fused_rmsnorm": row["fused_norms"] == "true"},
     }
     if int(row["rank"]) or row["kind"]:

@@ -212,10 +212,14 @@ class Plan(Spec):
     does. False is pure 16-bit training: weights, gradients and states."""
     lora: Lora | None = None
     """Adapters that are trained beside frozen weights, for example ``{rank: 16}``."""
+    prefix_tokens: Count | None = None
+    """Keys and values that are learned in front of those of every sequence, in every layer, beside
+    frozen weights (prefix tuning, arXiv 2101.00190). Counted in memory; the time in which attention
+    reads them is not."""
     frozen: tuple[str, ...] | None = None
     """Parameters that are not trained, by name, where * stands for any text:
     ``embedding.tokens``, ``layers.0.attention.query``, ``layers.*.mlp.*``, ``head.*``. By default
-    none, and with ``lora`` all that are no adapters."""
+    none, and with ``lora`` or ``prefix_tokens`` all that these do not add."""
     attention: AttentionKernel | None = None
     """How core attention is computed; by default as the stack does it."""
     cross_entropy: CrossEntropy | None = None
@@ -327,7 +331,7 @@ class Plan(Spec):
         """Names of parameters that are not trained; empty where all are."""
         if self.frozen is not None:
             return self.frozen
-        return ("*",) if self.lora else ()
+        return ("*",) if self.lora or self.prefix_tokens else ()
 
     @property
     def takes_gradient_norm(self) -> bool:

@@ -282,6 +282,9 @@ def _references_run_as_the_model_does(job: Job) -> Iterator[Fault]:
 def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
     plan = job.plan
     path = "plan.lora" if plan.lora else "plan.frozen"
+    if plan.prefix_tokens and (job.model.latent_attention or plan.cp > 1):
+        rule = "is modelled neither with latent attention nor with context parallelism"
+        yield Fault("plan.prefix_tokens", rule, plan.prefix_tokens, "leave it out")
     for field, usual in (("data_parallel", "ddp"), ("tp_method", "1d")):
         given = getattr(plan, field)
         if given != usual:

@@ -9,9 +9,12 @@ product down; the narrow rest every rank holds whole. Every routed expert has ad
 IA3 learns a factor for every output of a matrix; where it leads out of a feed-forward network, for
 every input.
 
-Source: peft, ``tuners/lora/layer.py`` and ``tuners/ia3/layer.py``; Megatron-Bridge,
-``peft/lora.py`` and ``ParallelLinearAdapter`` of ``peft/utils.py``, whose down product ranks
-divide, too, where its matrix is cut by columns (ignored: it is narrow).
+A prefix is a parameter of every layer: peft keeps those of all in one embedding.
+
+Source: peft, ``tuners/prefix_tuning/model.py``, ``tuners/lora/layer.py`` and
+``tuners/ia3/layer.py``; Megatron-Bridge, ``peft/lora.py`` and
+``ParallelLinearAdapter`` of ``peft/utils.py``, whose down product ranks divide, too, where its
+matrix is cut by columns (ignored: it is narrow).
 Ignores: copies of modules that peft trains in full (``modules_to_save``).
 """
 
@@ -224,7 +227,16 @@ def held_tensors(model: Model, plan: Plan, layer_index: int) -> tuple[ParameterT
     if not plan.frozen_patterns:
         return tensors
     added = (each for adapter in adapters(model, plan, layer_index) for each in adapter.tensors())
-    return (*frozen(tensors, plan, f"layers.{layer_index}."), *added)
+    held = (*frozen(tensors, plan, f"layers.{layer_index}."), *added)
+    return (*held, _prefix(model, plan.prefix_tokens)) if plan.prefix_tokens else held
+
+
+def _prefix(model: Model, tokens: int) -> ParameterTensor:
+    """Keys and values of one layer that stand before every sequence."""
+    shape = (2 * model.kv_heads * model.head_dim, tokens)
+    return ParameterTensor(
+        "attention.prefix", shape, split=TensorSplit.TENSOR, role=TensorRole.BIAS
+    )
 
 
 def frozen(

@@ -114,9 +114,10 @@ def _add_attention(block: Block, window: int) -> None:
     if block.stack.arranges_attention:
         _arrange(block, tokens * query * size, tokens * key_value * size)
     repeats = model.heads // model.kv_heads if block.stack.repeats_kv_heads else 1
+    kept = tokens + shape.sequences * (block.plan.prefix_tokens or 0)
     block.save("query", tokens * query * size, Region.TENSOR, role=Role.QUERY)
     for role in (Role.KEY, Role.VALUE):
-        num_bytes = repeats * tokens * key_value // 2 * size
+        num_bytes = repeats * kept * key_value // 2 * size
         block.save(str(role), num_bytes, Region.TENSOR, role=role)
     heads = Heads(model.heads, repeats * model.kv_heads, model.head_dim, model.head_dim)
     add_core_attention(block, heads, window)

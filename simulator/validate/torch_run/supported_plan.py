@@ -68,7 +68,7 @@ Rule = Callable[[Job, World], Iterator[Fault]]
 _PLAIN_FIELDS = (
     "data_parallel", "tp_method", "ep_dispatch", "recompute_layers", "recompute_modules",
     "partition_activations", "contiguous_checkpoints", "post_validation", "lora", "frozen",
-    "cross_entropy", "optimizer_kernels", "optimizer_in_backward",
+    "prefix_tokens", "cross_entropy", "optimizer_kernels", "optimizer_in_backward",
 )  # fmt: skip
 """Fields of a plan that the run has one way of."""
 

@@ -97,7 +97,7 @@ _PARTS_OF_A_JOB = {
     "What is slower than it should be": ("Perturbation",),
     "What differs from step to step": ("Variation", "Jitter", "SlowGpus", "ExpertVariation"),
     "The whole training run": (
-        "Campaign", "System", "Reserved", "Owned", "Power", "Site", "Failures", "Failure",
+        "Campaign", "System", "Reserved", "Owned", "Power", "Site", "Failures", "Failure", "Pause",
         "Preemption", "Checkpoint",
     ),
     "The hardware profile": (

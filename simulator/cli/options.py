@@ -85,6 +85,8 @@ AskedRisk = Annotated[
     ),
 ]
 _YES = "CLUSTERSIM_YES"
+_MOST_SHOWN = 80
+"""Characters of an assignment that an error repeats."""
 Yes = Annotated[
     bool,
     option(
@@ -190,7 +192,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
             raise InputError.single("--set", "must be FIELD=VALUE", assignment, hint)
         if field in values:
             raise InputError.single("--set", f"sets {field} twice", assignment)
-        values[field] = parse_yaml(text, f"--set {assignment}")
+        values[field] = parse_yaml(text, f"--set {assignment:.{_MOST_SHOWN}}")
     return values
 
 

@@ -62,6 +62,15 @@ class _StrictLoader(SafeLoader):
     1.1 alone takes for a number stays text: to it ``1:8`` is 68 and ``010`` is 8.
     """
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except _REFUSED_BY_PYTHON as error:
+            kind = node.tag.rpartition(":")[2]
+            text = repr(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
+            said = f": {error}" if type(error) is ValueError else f" is no {kind}"
+            raise _malformed(f"{text:.60}{said}", node) from error
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:

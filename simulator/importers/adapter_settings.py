@@ -59,8 +59,7 @@ def torchtune_adapters(settings: Settings, builder: str) -> dict[str, Any]:
     """Fields of a plan whose model torchtune builds with adapters; faults go to ``settings``."""
     if not builder.startswith(("lora_", "qlora_")):
         return {}
-    given = settings.get("model.lora_attn_modules") or []
-    names = list(given) if isinstance(given, list) else [given]
+    names = [*(settings.words("model.lora_attn_modules") or ())]
     names += ["w1", "w2", "w3"] if settings.switch("model.apply_lora_to_mlp") else []
     key = "model.apply_lora_to_output"
     if settings.switch(key):

@@ -105,6 +105,17 @@ class Settings(ForeignConfig):
         self.fault(key, "must be true or false", value)
         return default
 
+    def words(self, key: str) -> tuple[str, ...] | None:
+        """The words of a setting that is one or a list of them; None where it is left out."""
+        value = self.get(key)
+        if value is None:
+            return None
+        listed = value if isinstance(value, list) else [value]
+        if all(isinstance(each, str) for each in listed):
+            return tuple(listed)
+        self.fault(key, "must be a word or a list of words", value)
+        return None
+
     def choice(self, *keys: str, meanings: Mapping[Any, _T], default: _T) -> _T:
         """What a word means to us; words without a meaning are faults.
 

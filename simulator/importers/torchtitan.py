@@ -146,10 +146,13 @@ def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
         values["loss"] = {"is_chunked": True}
     converters = values.pop("model_converters", None)
     if isinstance(converters, dict):
-        listed = [each for each in converters.get("converters", ()) if isinstance(each, dict)]
-        names = {str(each.get(TARGET)): each for each in listed}
-        values["model"] = {"converters": [_converter(name) for name in names]}
-        values |= {_converter(name): each for name, each in names.items()}
+        listed = converters.get("converters") or []
+        named = {
+            _converter(str(each.get(TARGET))): each
+            for each in (listed if isinstance(listed, list) else ())
+            if isinstance(each, dict)
+        }
+        values |= {"model": {"converters": [*named] or listed}, **named}
     return values
 
 
@@ -199,6 +202,9 @@ def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[s
         "parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree",
         "training.data_parallel_degree", default=-1,
     )  # fmt: skip
+    if shard == 0 or shard < -1:
+        rule, hint = "must be -1, for all ranks that are left, or at least 1", "write -1"
+        settings.fault("parallelism.data_parallel_shard_degree", rule, shard, hint)
     policies = {"default": None, "always": True, "never": False}
     reshards = settings.choice(
         "parallelism.fsdp_reshard_after_forward", meanings=policies, default=None
@@ -270,12 +276,11 @@ def _unnamed_recomputation(settings: Settings) -> str:
 
 
 def _precision(settings: Settings) -> str:
-    converters = settings.get("model.converters") or []
-    names = [converters] if isinstance(converters, str) else list(converters)
+    names = settings.words("model.converters") or ()
     converters = option_table("torchtitan", "converters")
-    formats = {converters.get(str(name)) for name in names if "grouped_mm" not in str(name)}
+    formats = {converters.get(name) for name in names if "grouped_mm" not in name}
     if None in formats or len(formats) > 1:
-        settings.fault("model.converters", "is not modelled", converters, "use one of float8, mx")
+        settings.fault("model.converters", "is not modelled", [*names], "use one of float8, mx")
     if settings.switch("training.enable_float8_linear", "float8.enable_float8_linear"):
         formats.add("fp8")
     wide = settings.choice(
@@ -296,7 +301,7 @@ def _optimizer(settings: Settings) -> str:
 
 
 def _is_compiled(settings: Settings, part: str) -> bool:
-    parts = settings.get("compile.components")
+    parts = settings.words("compile.components")
     is_on = settings.switch("compile.enable", "training.compile")
     return is_on and (parts is None or part in parts)
 

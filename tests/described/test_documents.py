@@ -46,7 +46,7 @@ MERGE_BOMB = "\n".join(
         ("[a]: b", "is not text"),
         ("a: *nothing", "undefined alias"),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
-        ("a: 2026-13-45", "not valid YAML: month must be"),
+        ("a: 2026-13-45", "not valid YAML: '2026-13-45': month must be"),
         ("a: 1\n---\nb: 2", "found another document"),
         ("a: \x00", "characters are not allowed"),
         ("a: &a [*a]", "nested too deeply"),

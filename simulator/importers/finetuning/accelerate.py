@@ -126,7 +126,7 @@ def _sharding(settings: Settings, kind: str, width: int) -> dict[str, Any]:
     replicas = settings.whole(
         "parallelism_config.parallelism_config_dp_replicate_size", default=1, least=1
     )
-    settings.whole("parallelism_config.parallelism_config_dp_shard_size")
+    settings.whole("parallelism_config.parallelism_config_dp_shard_size", least=1)
     return fsdp_sharding(settings, width, replicas) if kind == "fsdp" else {"zero": 0}
 
 

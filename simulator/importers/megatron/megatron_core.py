@@ -96,9 +96,9 @@ def megatron_draft(
 
 
 def _virtual_stages(settings: Settings, pp: int, layers: int | None) -> dict[str, Any]:
-    given = settings.whole("num_virtual_stages_per_pipeline_rank",
-                           "virtual_pipeline_model_parallel_size", default=None)  # fmt: skip
-    per_chunk = settings.whole("num_layers_per_virtual_pipeline_stage", default=None)
+    keys = "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"
+    given = settings.whole(*keys, default=None, least=1)
+    per_chunk = settings.whole("num_layers_per_virtual_pipeline_stage", default=None, least=1)
     found: dict[str, Any] = {"vpp": given or 1}
     if (group := settings.whole(*_CHUNK_GROUPS, default=pp)) != pp:
         key, _ = settings.first(*_CHUNK_GROUPS)

@@ -151,7 +151,7 @@ def _ties_embeddings(settings: Settings) -> bool:
 
 
 def _vocabulary(settings: Settings, tp: int) -> int | None:
-    divisor = settings.whole("make_vocab_size_divisible_by", default=128)
+    divisor = settings.whole("make_vocab_size_divisible_by", default=128, least=1)
     vocab: int | None = count_of(settings, "model.vocab", None)
     tokenizer = settings.get("tokenizer_type") or settings.get("patch_tokenizer_type")
     tokenizer = tokenizer or settings.get("type")
@@ -159,7 +159,7 @@ def _vocabulary(settings: Settings, tp: int) -> int | None:
         return int(padded_to)
     tokenizer = None if tokenizer is None else str(tokenizer)
     library = settings.get("library")
-    tokenizer = tokenizer or (library if library != "megatron" else None)
+    tokenizer = tokenizer or (None if library in (None, "megatron") else str(library))
     if vocab is None and (tokenizer is None or tokenizer in _VOCABULARIES):
         vocab = _VOCABULARIES[str(tokenizer or "GPT2BPETokenizer")]
         settings.assumed.append(f"the vocabulary has the {vocab} entries of {tokenizer or 'GPT-2'}")

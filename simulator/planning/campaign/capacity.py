@@ -23,6 +23,7 @@ from simulator.planning.campaign.training_run import (
     campaign_time,
     energy,
     money,
+    tokens_of,
 )
 from simulator.planning.search.best_plans import Replanned, replanned
 from simulator.planning.search.space import searchable_job
@@ -112,8 +113,9 @@ def compare_clusters(
         on_cluster: Called after each cluster.
 
     Raises:
-        InputError: There is no such system.
+        InputError: There is no such system, or the campaign has no tokens.
     """
+    tokens_of(job)
     for system in systems:
         if system != job.cluster.profile.name:
             load_profile(system)

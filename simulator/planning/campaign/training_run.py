@@ -82,6 +82,18 @@ class CampaignTime:
         return math.fsum(self.goodput.spent_s.get(spent, 0.0) for spent in _TRAINING)
 
 
+def tokens_of(job: Job) -> int:
+    """Tokens of a job's campaign.
+
+    Raises:
+        InputError: They are missing.
+    """
+    if job.campaign.tokens is None:
+        hint = "add it, or give --tokens 15T"
+        raise InputError.single("campaign.tokens", "is missing", hint=hint)
+    return job.campaign.tokens
+
+
 def campaign_time(
     job: Job,
     step: StepResult,
@@ -95,11 +107,8 @@ def campaign_time(
     Raises:
         InputError: The tokens are missing, or goodput cannot be simulated.
     """
-    campaign = job.campaign
-    if campaign.tokens is None:
-        hint = "add it, or give --tokens 15T"
-        raise InputError.single("campaign.tokens", "is missing", hint=hint)
-    steps = -(-campaign.tokens // job.batch.tokens)
+    campaign, tokens = job.campaign, tokens_of(job)
+    steps = -(-tokens // job.batch.tokens)
     work_s, ensemble = steps * step.step_time_s, None
     pauses_s = {
         name: steps // pause.every_steps * pause.duration_s
@@ -114,7 +123,7 @@ def campaign_time(
     wall_s = work_s + all_pauses_s if share is None else work_s / share
     busy_s = math.fsum(step.breakdown_s.get(category, 0.0) for category in _BUSY)
     return CampaignTime(
-        tokens=campaign.tokens,
+        tokens=tokens,
         tokens_per_step=job.batch.tokens,
         steps=steps,
         step_time_s=step.step_time_s,

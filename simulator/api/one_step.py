@@ -89,18 +89,22 @@ class Result(StepResult):
         step, mfu = format_seconds(self.step_time_s), f"{self.mfu:.1%}"
         return f"Result({self.title}: step {step}, MFU {mfu}, {room})"
 
-    def explain_misfit(self) -> str:
+    def explain_misfit(self, *, search: bool = True) -> str:
         """What uses the memory and which change would fit; empty if the job fits.
 
-        Candidates are simulated, which may take some seconds.
+        Candidates are simulated, which may take some seconds, or minutes where a step does; with
+        ``search=False`` none is.
         """
-        return self._misfit
+        return self._misfit if search else self._explained(search=False)
 
     @cached_property
     def _misfit(self) -> str:
+        return self._explained()
+
+    def _explained(self, *, search: bool = True) -> str:
         from simulator.planning.changes.advice import explain_misfit
 
-        return explain_misfit(self.job, self)
+        return explain_misfit(self.job, self, search=search)
 
     @cached_property
     def perturbation_cost(self) -> PerturbationCost | None:

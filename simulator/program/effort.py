@@ -40,6 +40,10 @@ class Effort(NamedTuple):
         """Whether somebody should be asked first."""
         return self.seconds > _MOST_SECONDS or self.num_bytes > _MOST_BYTES
 
+    def times(self, count: int) -> Effort:
+        """So many simulations, one after another."""
+        return Effort(count * self.seconds, self.num_bytes)
+
     def refusal(self, way_on: str) -> InputError:
         """That it is too much for here, and how to have it done all the same."""
         hint = f"{way_on}, or make it smaller: fewer microbatches, layers, or ranks that differ"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.api.one_step import Result
 from simulator.program.effort import Effort
 
 
@@ -33,3 +34,19 @@ def test_other_commands_take_the_yes_of_the_environment(clustersim, monkeypatch)
 @pytest.mark.usefixtures("long_step")
 def test_who_needs_no_simulation_is_not_asked(clustersim):
     assert clustersim("placement", "gpt2-1xa100").code == 0
+
+
+@pytest.mark.parametrize("command", ["run", "memory"])
+def test_what_would_fit_is_not_searched_for_minutes_until_somebody_says_yes(
+    clustersim, monkeypatch, command
+):
+    searched = []
+    one = Effort(50.0, 2**30)
+    monkeypatch.setattr("simulator.program.effort.step_effort", lambda *_, **__: one)
+    monkeypatch.setattr(Result, "_misfit", property(lambda _: searched.append(1) or "use ZeRO"))
+    words = (command, "gpt2-1xa100", "--set", "cluster.device.memory=1 GiB")
+    unasked, asked = clustersim(*words), clustersim(*words, "--yes")
+    assert (unasked.code, asked.code, searched) == (1, 1, [1])
+    assert "Does not fit: a GPU needs" in unasked.err
+    assert "a change that fits takes about 74 min and 1 GiB at most; add --yes" in unasked.err
+    assert "use ZeRO" in asked.err

@@ -29,7 +29,9 @@ def table(text: str, title: str) -> list[list[str]]:
 @pytest.fixture(autouse=True)
 def explained(monkeypatch):
     """A misfit is explained elsewhere; here it only has to reach the user."""
-    monkeypatch.setattr(Result, "explain_misfit", lambda _: "too little memory", raising=False)
+    monkeypatch.setattr(
+        Result, "explain_misfit", lambda *_, **__: "too little memory", raising=False
+    )
 
 
 def test_json_is_one_object_with_the_promised_fields(clustersim, job_file):

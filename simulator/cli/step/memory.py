@@ -38,6 +38,7 @@ from simulator.files import PICTURES, whole_file
 from simulator.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from simulator.api import Result
     from simulator.capture.result import CaptureResult
     from simulator.planning.changes.trials import Trial
     from simulator.results.step import ClassMemory, HostMemory, StepResult
@@ -97,7 +98,7 @@ def memory(
         _write_over_time(result, over_time)
         note(f"wrote {over_time}")
     if not result.fits:
-        note(result.explain_misfit() or "the job does not fit")
+        note_misfit(result, yes=yes)
         raise typer.Exit(1)
 
 
@@ -170,6 +171,18 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
 def fit_text(result: StepResult) -> str:
     """The verdict and how sure it is: ``tight (62 % likely to fit)``."""
     return f"{result.fit} ({percent(result.fits_probability, 0)} likely to fit)"
+
+
+def note_misfit(result: Result, *, yes: bool) -> None:
+    """Say why a job does not fit, and what would, unless that takes long and nobody says yes."""
+    from simulator.planning.changes.fitting import MOST_TRIED
+    from simulator.program.effort import step_effort
+
+    effort = step_effort(result.job).times(MOST_TRIED)
+    searches = yes or not effort.is_large()
+    note(result.explain_misfit(search=searches) or "the job does not fit")
+    if not searches:
+        note(f"To search for a change that fits takes {effort} at most; add --yes for that.")
 
 
 def end_if_riskier(result: StepResult, risk: float | None) -> None:

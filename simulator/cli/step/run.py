@@ -40,7 +40,7 @@ from simulator.cli.step.capturing import (
     print_captured,
     read_captured,
 )
-from simulator.cli.step.memory import end_if_riskier, fit_text, print_peaks
+from simulator.cli.step.memory import end_if_riskier, fit_text, note_misfit, print_peaks
 from simulator.errors import InputError
 from simulator.program.ir import Owner
 from simulator.units import format_bytes, format_seconds
@@ -138,7 +138,7 @@ def run(
         result.write_trace(trace, ranks=ranks, max_events=trace_events, kernels=trace_kernels)
         note(f"wrote {trace}")
     if not result.fits:
-        note(result.explain_misfit() or "the job does not fit")
+        note_misfit(result, yes=yes)
         raise typer.Exit(1)
     end_if_riskier(result, risk)
 

@@ -48,10 +48,10 @@ def _says_something(what_if: WhatIf, result: StepResult) -> bool:
     return abs(what_if.gain) >= LEAST_SHARE or (not result.fits and saves_memory)
 
 
-def explain_misfit(job: Job, result: StepResult) -> str:
+def explain_misfit(job: Job, result: StepResult, *, search: bool = True) -> str:
     """Some lines on who takes the memory and what would fit; empty where the job fits.
 
-    The way out is the one that :func:`nearest_fit` found by simulation.
+    The way out is the one that :func:`nearest_fit` found by simulation; none without ``search``.
     """
     if result.fits:
         return ""
@@ -62,7 +62,7 @@ def explain_misfit(job: Job, result: StepResult) -> str:
         lines = [_need(fullest, result, name or job.cluster.profile.name), _owners(fullest)]
     if result.host is not None:
         lines += _host_needs(result.host)
-    if job.cluster.pools:  # what would fit is searched for on one kind of GPU
+    if job.cluster.pools or not search:  # what would fit is searched for on one kind of GPU
         return "\n".join(lines)
     return "\n".join([*lines, *way_out(nearest_fit(job))])
 

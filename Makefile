@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 MUTANTS_FLAGS ?= --count 200 --seed 1
-PYTHONS ?= $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name)))
+PYTHONS ?= $(foreach minor,11 12 13 14,$(shell python3.$(minor) -c 'print("python3.$(minor)")' 2> /dev/null))
 LOCKED := studio mcp dask parquet chakra
 N ?= 1000000
 SEED ?= 1
@@ -47,10 +47,10 @@ lock: $(VENV)/.python  ## requirements.lock: what users install, each library wi
 
 audit: $(VENV)/.python  ## known holes of the libraries in requirements.lock; asks pypi.org
 	$(BIN)/python -m pip install --quiet pip-audit
-	$(BIN)/pip-audit --disable-pip --require-hashes -r requirements.lock
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 versions:  ## reports/versions.md: the golden jobs on every Python that is here
-	for name in $(PYTHONS); do $$name -m venv build/$$name && build/$$name/bin/pip install --quiet .; done
+	for name in $(PYTHONS); do $$name -m venv build/$$name && build/$$name/bin/pip install --quiet . || exit 1; done
 	build/$(firstword $(PYTHONS))/bin/python -m tests.golden.versions \
 	  $(PYTHONS:%=build/%/bin/python) > build/versions.md
 	mv build/versions.md reports/versions.md

@@ -120,5 +120,7 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 PositiveFraction = Annotated[float, Field(strict=True, gt=0, le=1)]
 """A share above 0, of something that is divided by it."""
 
-Ratio = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+MOST_RATIO = 1e6
+
+Ratio = Annotated[float, Field(strict=True, gt=0, le=MOST_RATIO, allow_inf_nan=False)]
 """A positive plain number."""

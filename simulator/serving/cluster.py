@@ -26,6 +26,8 @@ from simulator.units import format_bytes
 _SWAPPED_SHARE = 0.7
 """Of a host's memory at most (vLLM 0.6.0, ``CacheConfig.verify_with_parallel_config``)."""
 _WITH_ADAPTERS = ("vllm-v1", "sglang")
+_MOST_BLOCKS = 2**25
+"""Of all replicas; so many take a gigabyte here."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ def serve(
         step_time: Seconds of a batch; by default from the deployment's kernels.
 
     Raises:
-        InputError: A request is longer than the cache.
+        InputError: A request is longer than the cache, or there are too many blocks to simulate.
         DoesNotFitError: The model leaves no room for a cache.
     """
     if workload.adapters.share and not deployment.adapters:
@@ -103,6 +105,10 @@ def _pool(
         rule = f"a request of {longest} tokens does not fit in the cache"
         tokens = memory.blocks * memory.block_tokens
         raise InputError.single("workload", rule, hint=f"it holds {tokens} tokens")
+    if (blocks := deployment.replicas * memory.blocks) > _MOST_BLOCKS:
+        rule = f"has caches of {blocks:,} blocks in all, of at most {_MOST_BLOCKS:,}"
+        hint = "each is simulated; use fewer GPUs, or blocks of more tokens"
+        raise InputError.single("deployment", rule, hint=hint)
     said = deployment.prefix_caching
     keeps = engine_defaults(deployment).prefix_caching if said is None else said
     step_time = step_time or StepTime(deployment)

@@ -16,7 +16,7 @@ CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once", "trace"]
 _Share = Annotated[float, Field(gt=0, le=1)]
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_MOST_REQUESTS = 1_000_000
 
 
 class Speculation(Spec):
@@ -65,7 +65,7 @@ class PrefillPool(Spec):
     """GPUs of all its replicas together."""
     tp: Count = 1
     """Ranks that share every head and product."""
-    pp: Count = 1
+    pp: Count = Field(default=1, validate_default=True)
     """Pipeline stages."""
     max_tokens: CountOrZero = 0
     """Tokens of a step; 0 is the engine's own."""
@@ -101,7 +101,7 @@ class Deployment(Spec):
     """Ranks that share every head and product."""
     pp: Count = 1
     """Pipeline stages."""
-    attention_dp: Count = 1
+    attention_dp: Count = Field(default=1, validate_default=True)
     """Groups of ``tp`` ranks that attend to requests of their own and share the experts."""
     ep: Count = 1
     """Ranks over which whole experts lie; 1 cuts every expert over all ranks of a replica."""
@@ -150,7 +150,7 @@ class Deployment(Spec):
     """Drafts; by default every token is made alone."""
     adapters: Adapters | None = None
     """Adapters; by default there are none."""
-    usd_per_gpu_hour: _Positive | None = None
+    usd_per_gpu_hour: Ratio | None = None
     """Price, for money per token."""
 
     @property
@@ -205,11 +205,11 @@ class Arrivals(Spec):
 
     kind: ArrivalKind = "poisson"
     """``closed-loop``: so many users, each asks again as soon as it is answered."""
-    rate: _Positive | None = None
+    rate: Ratio | None = None
     """Mean requests per second of ``poisson`` and ``gamma``."""
-    burstiness: _Positive = 1.0
+    burstiness: Ratio = 1.0
     """Squared coefficient of variation of the gaps of ``gamma``; 1 is Poisson."""
-    users: CountOrZero = 0
+    users: CountOrZero = Field(default=0, validate_default=True)
     """Users of ``closed-loop``."""
 
     @field_validator("users")
@@ -230,7 +230,7 @@ class Lengths(Spec):
     """Mean tokens; with ``least_share``, the longest."""
     least_share: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Below 1, lengths are uniform from this share of ``mean`` to all of it."""
-    variation: Annotated[float, Field(ge=0)] = 0.0
+    variation: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Above 0, lengths are log-normal with this standard deviation over mean."""
     longest: CountOrZero = 0
     """Lengths drawn beyond are cut; 0 cuts none."""
@@ -270,7 +270,7 @@ class Objective(Spec):
 class Workload(Spec):
     """The traffic of a run."""
 
-    requests: Count = 1000
+    requests: Annotated[int, Field(strict=True, ge=1, le=_MOST_REQUESTS)] = 1000
     """How many come."""
     arrivals: Arrivals = Arrivals(kind="all-at-once")
     """When."""

@@ -7,7 +7,9 @@ otherwise under ``common``.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from simulator.described.base import Bytes, Fraction, PositiveFraction, Ratio, Spec
 from simulator.described.documents import data_folder, read_yaml, validated
@@ -22,7 +24,7 @@ class Common(Spec):
     """Power that attention draws over what products draw."""
     flash_1_power_share: Ratio
     """The same of FlashAttention 1."""
-    overlap_exponent: Ratio
+    overlap_exponent: Annotated[Ratio, Field(ge=1)]
     """Exponent of the norm that joins computing and memory time of a product: the larger it is,
     the better each hides behind the other; at 1 they add."""
     unaligned_share: PositiveFraction

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.described.base import PositiveFraction, Ratio, Seconds, Spec
+from simulator.described.base import MOST_RATIO, PositiveFraction, Ratio, Seconds, Spec
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 
@@ -21,7 +21,7 @@ AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
 FlashKernel = Literal["best", "flash-2", "flash-1"]
 """The best fused attention that frameworks ship for a device, or an older one."""
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, le=MOST_RATIO, allow_inf_nan=False)]
 """A plain number, zero or more."""
 
 

@@ -38,7 +38,7 @@ PICTURE_METADATA: Mapping[str, Mapping[str, None]] = {
 }
 """What matplotlib leaves out of pictures of each suffix, so that equal ones have equal bytes."""
 
-_LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
+LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
 
 PICTURES = tuple(PICTURE_METADATA)
 """How the name of a picture may end."""
@@ -76,7 +76,7 @@ def read_text(
         raise _refusal(path, field, why_unreadable(error), wanted) from error
     if not text or text.isspace():
         raise _refusal(path, field, "is empty", wanted)
-    if _LONG_NUMBER.search(text):
+    if LONG_NUMBER.search(text):
         raise _refusal(path, field, f"has a number of more than {MOST_DIGITS} digits", wanted)
     return text
 

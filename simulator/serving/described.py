@@ -16,7 +16,7 @@ CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once", "trace"]
 _Share = Annotated[float, Field(gt=0, le=1)]
-_MOST_REQUESTS = 1_000_000
+_MOST_REQUESTS = 10_000_000
 
 
 class Speculation(Spec):

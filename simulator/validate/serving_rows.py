@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError, InputError
-from simulator.files import Unpacked
+from simulator.files import LONG_NUMBER, MOST_DIGITS, Unpacked
 from simulator.serving.described import (
     Arrivals,
     Deployment,
@@ -143,6 +143,9 @@ def read_serving_rows(path: Path) -> list[ServingRow]:
         raise InputError.single("", "cannot be read", hint=str(error), file=str(path)) from error
     if len(content) > _MOST_BYTES:
         raise InputError.single("", f"has more than {_MOST_BYTES:,} bytes", file=str(path))
+    if LONG_NUMBER.search(text):
+        rule = f"has a number of more than {MOST_DIGITS} digits"
+        raise InputError.single("", rule, file=str(path))
     rows = rows_of(text, _COLUMNS, str(path))
     facts = ServingFacts(facts_file_of(path))
     return [_row(cells, facts) for cells in rows]
@@ -280,8 +283,15 @@ def workload_of(row: ServingRow, deployment: Deployment) -> Workload:
     """The traffic of a row.
 
     Raises:
-        SkippedRowError: Its lengths or its load are not stated.
+        SkippedRowError: Its lengths or its load are not stated, or nobody has such.
     """
+    try:
+        return _workload(row, deployment)
+    except ValueError as error:
+        raise SkippedRowError(f"no such workload: {' '.join(str(error).split())}") from error
+
+
+def _workload(row: ServingRow, deployment: Deployment) -> Workload:
     isl, osl = row.number("isl"), row.number("osl")
     if osl is None or isl is None:
         raise SkippedRowError("the row states no lengths")

@@ -28,7 +28,7 @@ from simulator.cli.options import note_doubts_on, parse_assignments
 from simulator.described.documents import SafeLoader, parse_yaml
 from simulator.described.job import Job
 from simulator.described.load import load_model, load_profile, read_schedule_file
-from simulator.errors import InputError
+from simulator.errors import DoesNotFitError, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import FORMATS
 from tests.importers.samples import files_of_formats
@@ -39,6 +39,8 @@ MOST_PASSES = 256
 """Of a job that is also simulated, so that ten seconds are a fault of ours."""
 _MOST_SAMPLE_BYTES = 20_000
 _TABLE_ROWS = 3
+_FEW_REQUESTS, _MOST_TOKENS = 6, 20_000
+"""Of a workload that is also served, so that ten seconds are a fault of ours."""
 
 
 class BugError(Exception):
@@ -179,9 +181,14 @@ _SMALL: Mapping[str, Any] = MappingProxyType(
 )
 
 
+def loaded_small(changes: Mapping[str, Any]) -> Job:
+    """A small job with changes."""
+    return sim.load_job(_SMALL, changes)
+
+
 def _read_changes(path: Path) -> Job:
     """A job with one ``--set`` per line."""
-    return sim.load_job(_SMALL, parse_assignments(_text(path).splitlines()))
+    return loaded_small(parse_assignments(_text(path).splitlines()))
 
 
 def _plan_with(field: str) -> Callable[[Path], object]:
@@ -286,9 +293,37 @@ def _read_line(path: Path) -> object:
 
 
 def _serving(path: Path) -> object:
+    """What few requests of a deployment get; that they do not fit is an answer."""
+    from simulator.serving.answers import answers_of
+    from simulator.serving.arrivals import requests_of
+    from simulator.serving.cluster import serve
     from simulator.serving.serving_file import load_serving
 
-    return load_serving(path)
+    load_serving(path)
+    job = load_serving(path, {"workload.requests": _FEW_REQUESTS})
+    requests = requests_of(job.workload)
+    if sum(request.output_tokens for request in requests) > _MOST_TOKENS:
+        return None
+    with contextlib.suppress(DoesNotFitError):
+        served = serve(job.deployment, job.workload, requests=requests)
+        return answers_of(served, job.deployment, job.workload).to_dict()
+    return None
+
+
+def _launch_files() -> Iterator[Sample]:
+    from tests.serving import test_launch_lines as made
+
+    for name, text in (("vllm.sh", made.VLLM), ("sglang.sh", made.SGLANG),
+                       ("tensorrt-llm.yaml", made.TRTLLM)):  # fmt: skip
+        yield Sample(name, text.encode())
+
+
+def _launch_file(path: Path) -> object:
+    """The deployment of a file whose name says the engine, as a command reads it."""
+    from simulator.serving.launch.launch_lines import deployment_document
+    from simulator.serving.serving_file import load_serving
+
+    return load_serving(deployment_document(path.stem, path, profile="h100-sxm-80gb"))
 
 
 def _requests(path: Path) -> object:
@@ -499,6 +534,13 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "campaign": Reader(_files("reports/data/campaigns/*.yaml"), _campaign, 3),
         "offers": Reader(_files("workloads/offers/*.yaml"), _offers, 1),
         "serving": Reader(_files("workloads/serving/*.yaml"), _serving, 3),
+        "launch-file": Reader(_launch_files, _launch_file, 3),
+        "serving-runs": Reader(
+            _texts(".csv", "id,source,engine,engine_version,model,weight_dtype,gpu,gpus,tp,pp,ep,"
+                           "dp,scenario,isl,osl,concurrency_or_batch,output_tokens_per_s\n"
+                           "a,a paper,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"
+                           "closed loop (fixed concurrency),128,8,4,200\n"),
+            _command("validate", "serving", "FILE", "--json", "--workers", "1"), 0.1),
         "requests": Reader(
             lambda: [
                 Sample("t.csv", b"arrival_s,input_tokens,output_tokens\n0,10,5\n0.5,20,5\n"),

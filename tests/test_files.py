@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gzip
 import os
+import resource
 import stat
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from simulator.chakra.trace_files import read_traces
 from simulator.described.load import load_job, load_model, load_profile
 from simulator.errors import InputError
-from simulator.files import Unpacked, is_there, read_text, whole_file, write_whole
+from simulator.files import PICTURES, Unpacked, is_there, read_text, whole_file, write_whole
 from simulator.planning.offers.offers_file import load_offers
 from simulator.planning.sweep import Journal
+from simulator.plots.style import save
 from simulator.serving.serving_file import load_serving
+from simulator.tables.collective_table import cut_half_line
 from simulator.validate.measured_trace.measured_step import read_step
 
 
@@ -140,3 +144,32 @@ def test_a_large_bomb_is_refused_before_the_whole_of_it_could_unpack(tmp_path, m
         with pytest.raises(OSError, match="more than 40 times its size"):
             sizes.extend(len(chunk) for chunk in chunks)
     assert sum(sizes) < 40 * path.stat().st_size / 1.5
+
+
+def test_drafts_of_one_file_are_two_that_nobody_can_foresee(tmp_path):
+    path = tmp_path / "page.html"
+    with whole_file(path) as first, whole_file(path) as second:
+        assert len({path, first, second}) == 3
+        assert stat.S_IMODE(first.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("suffix", PICTURES)
+def test_a_picture_that_a_full_disk_ends_is_not_there(tmp_path, suffix):
+    figure = Figure()
+    figure.subplots().plot(range(1000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save(figure, tmp_path / f"picture{suffix}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_half_a_line_is_cut_off_a_table_without_writing_the_rest_anew(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"id,bytes\r\na,1\r\nb,")
+    before = path.stat().st_ino
+    cut_half_line(path)
+    assert (path.read_bytes(), path.stat().st_ino) == (b"id,bytes\r\na,1\r\n", before)

@@ -14,10 +14,12 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from simulator.cli.completion import prepare_completion
 from simulator.cli.console import close_stdout, note
@@ -93,6 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if sys.stdout is None:  # closed by whoever started it: answers would be lost without a word
         note("stdout is closed; leave it open, or send it to a file or to /dev/null")
         sys.exit(INPUT_WRONG)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, TextIOWrapper
+        ):  # a letter that a terminal lacks is shown by its number
+            stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     try:
         build_app(*(prepare_completion(os.environ) or words[:1]))(
@@ -101,9 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ClustersimError as error:
         note(str(error))
         sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)
-    except BrokenPipeError:
-        close_stdout()
-        sys.exit(0)
     except OSError as error:
         if error.errno in _DISK_IS_FULL:
             note(f"cannot write: {error.strerror}")
@@ -134,6 +138,7 @@ def build_app(first_word: str = "") -> typer.Typer:
     """
     app = typer.Typer(
         name="clustersim",
+        cls=_Commands,
         callback=_options,
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -147,6 +152,17 @@ def build_app(first_word: str = "") -> typer.Typer:
         else:
             app.add_typer(getattr(_module(_GROUPS[name]), f"build_{name}_group")())
     return app
+
+
+class _Commands(TyperGroup):
+    """All commands; a reader that left is no reason to end with 1, as typer has it."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            close_stdout()
+            raise typer.Exit from None
 
 
 def _module(name: str) -> ModuleType:

@@ -32,7 +32,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from simulator.errors import InputError
-from simulator.files import PICTURE_METADATA, PICTURES
+from simulator.files import PICTURE_METADATA, PICTURES, whole_file
 from simulator.program.ir import Category, Kind, Owner
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -406,7 +406,8 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 def save(figure: Figure, path: str | Path) -> None:
     """Write a picture in the format its suffix names (:data:`simulator.files.PICTURES`).
 
-    The folder is made if need be. The same figure gives the same bytes.
+    It is there whole or not at all, in a folder that is made if need be. The same figure gives the
+    same bytes.
 
     Raises:
         InputError: No picture is written in such a format.
@@ -415,6 +416,6 @@ def save(figure: Figure, path: str | Path) -> None:
     if suffix not in PICTURE_METADATA:
         rule = f"a picture is written as {', '.join(PICTURES[:-1])} or {PICTURES[-1]}"
         raise InputError.single("path", rule, str(path), "change the suffix")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context({"svg.hashsalt": "clustersim"}):
-        figure.savefig(path, dpi=PNG_DPI, metadata=dict(PICTURE_METADATA[suffix]))
+    with mpl.rc_context({"svg.hashsalt": "clustersim"}), whole_file(Path(path)) as draft:
+        metadata = dict(PICTURE_METADATA[suffix])
+        figure.savefig(draft, format=suffix[1:], dpi=PNG_DPI, metadata=metadata)

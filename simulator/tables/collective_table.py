@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,14 @@ def whole_lines(path: Path) -> csv.DictReader[str]:
 
 
 def cut_half_line(path: Path) -> None:
-    """Take out what a killed run wrote of its last row, so that rows can follow."""
-    text = path.read_text(encoding="utf-8")
-    if _whole(text) != text:
-        path.write_text(_whole(text), encoding="utf-8")
+    """Take out what a killed run wrote of its last row, so that rows can follow.
+
+    The file is cut, not written anew: whoever is killed here loses no row.
+    """
+    content = path.read_bytes()
+    whole_bytes = content.rfind(b"\n") + 1
+    if whole_bytes < len(content):
+        os.truncate(path, whole_bytes)
 
 
 def _whole(text: str) -> str:

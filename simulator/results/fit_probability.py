@@ -61,7 +61,11 @@ class MemorySpread(NamedTuple):
         """Probability that a run of that predicted peak holds no more than there is, 0 to 1."""
         if peak_bytes <= 0:
             return 1.0
-        return students_t_share(math.log(capacity_bytes / peak_bytes) / self.scale, self.freedom)
+        return self.share_below(math.log(capacity_bytes / peak_bytes))
+
+    def share_below(self, log_ratio: float) -> float:
+        """Share of runs whose logarithm of held over predicted memory is no more, 0 to 1."""
+        return students_t_share(log_ratio / self.scale, self.freedom)
 
     def allowed_bytes(self, capacity_bytes: float, probability: float) -> float:
         """The largest predicted peak that fits with a probability [B]."""
@@ -113,5 +117,4 @@ def memory_spread(stack: str, profiles: Iterable[str]) -> MemorySpread:
     """What is known of predictions for a framework on systems of these names."""
     errors = shipped_facts("memory_errors")
     is_known = stack in errors["stacks"] and all(name in errors["profiles"] for name in profiles)
-    scale = errors["scale"]["known" if is_known else "unknown"]
-    return MemorySpread(scale, errors["degrees_of_freedom"])
+    return MemorySpread(**errors["spreads"]["known" if is_known else "unknown"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 
 import pytest
 
@@ -13,12 +14,12 @@ from reports.make.accuracy.memory_left_out import (
     rows_to_predict_again,
 )
 from reports.make.accuracy.memory_page import Placed, Run, page, placed, share_within
-from reports.make.fit.memory_errors import MemoryResidual, fitted_spreads
+from reports.make.fit.memory_errors import MemoryResidual, fitted_spread
 from reports.make.fit.residual_facts import Bare
 from simulator.validate.published.published_runs import PublishedResult
 
 
-def residuals(scale: float, sources: int = 12, runs: int = 30) -> list[MemoryResidual]:
+def residuals(scale: float, sources: int = 12, runs: int = 10) -> list[MemoryResidual]:
     """Logarithms of a normal distribution, which is Student's t of many degrees of freedom."""
     draw = random.Random(7)
     return [
@@ -28,22 +29,23 @@ def residuals(scale: float, sources: int = 12, runs: int = 30) -> list[MemoryRes
     ]
 
 
-def test_the_scale_that_errors_were_drawn_with_is_found():
-    spreads = fitted_spreads(residuals(0.05), residuals(0.15))
-    assert spreads["known"].scale == pytest.approx(0.05, rel=0.1)
-    assert spreads["unknown"].scale == pytest.approx(0.15, rel=0.1)
-    assert spreads["known"].freedom == 8
+def test_the_next_source_is_expected_to_spread_more_than_those_that_told_of_it():
+    """By less the more of them there are."""
+    few, many = (
+        -math.log(fitted_spread(residuals(0.05, sources)).allowed_bytes(1.0, 0.95))
+        for sources in (2, 100)
+    )
+    assert few > 1.1 * many
+    assert many == pytest.approx(statistics.NormalDist(0.0, 0.05).inv_cdf(0.95), rel=0.1)
 
 
 def test_a_source_counts_as_one_however_many_runs_it_has():
     wide = [MemoryResidual(f"wide-{n:03d}", "jax", "h100", 0.3 * (-1) ** n) for n in range(2000)]
-    many = fitted_spreads([*residuals(0.05), *wide], residuals(0.05))
-    few = fitted_spreads([*residuals(0.05), *wide[:2]], residuals(0.05))
-    assert many == few
+    assert fitted_spread([*residuals(0.05), *wide]) == fitted_spread([*residuals(0.05), *wide[:2]])
 
 
 def test_of_runs_like_all_others_as_many_hold_no_more_as_were_asked_to():
-    found = placed(residuals(0.05), residuals(0.05))
+    found = placed(residuals(0.05, runs=30), [])
     for level in (0.5, 0.8, 0.95):
         assert share_within(found, level) == pytest.approx(level, abs=0.05)
 

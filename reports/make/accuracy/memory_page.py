@@ -31,14 +31,13 @@ from reports.make.accuracy.memory_left_out import (
 from reports.make.fit.memory_errors import (
     MemoryResidual,
     first_residuals,
-    fitted_spreads,
+    fitted_spread,
     residual_of,
 )
 from reports.make.fit.residual_facts import bare_rows
 from simulator.plots import style
 from simulator.processor import core_count
-from simulator.results.fit_probability import EVEN, MemorySpread
-from simulator.results.students_t import students_t_share
+from simulator.results.fit_probability import EVEN
 from simulator.tables.cells import Row
 from simulator.validate.accuracy import Accuracy
 from simulator.validate.published.published_rows import memory_kind
@@ -147,17 +146,17 @@ def placed(known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]) -> 
     found = []
     for source in sorted({each.source for each in known}):
         others = [each for each in known if each.source != source]
-        spread = fitted_spreads(others, [each for each in first if each.source != source])
         stacks, profiles = ({getattr(each, n) for each in others} for n in ("stack", "profile"))
-        for each in known:
-            if each.source == source:
-                is_known = each.stack in stacks and each.profile in profiles
-                found.append(_place(each, spread["known" if is_known else "unknown"]))
+        own = [each for each in known if each.source == source]
+        for is_known, told in ((True, others), (False, first)):
+            held = [
+                each for each in own
+                if (each.stack in stacks and each.profile in profiles) is is_known
+            ]  # fmt: skip
+            if held:
+                spread = fitted_spread([each for each in told if each.source != source])
+                found += [Placed(source, spread.share_below(each.log_ratio)) for each in held]
     return found
-
-
-def _place(each: MemoryResidual, spread: MemorySpread) -> Placed:
-    return Placed(each.source, students_t_share(each.log_ratio / spread.scale, spread.freedom))
 
 
 def share_within(found: Sequence[Placed], level: float) -> float:

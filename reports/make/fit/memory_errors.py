@@ -1,11 +1,12 @@
 """How far does the memory that published runs held spread about the predicted one?
 
 The logarithm of held over predicted memory is taken as Student's t about zero: no prediction is
-shifted by it. There are two scales. Where the framework and the device were held against measured
-memory, it is that of today's predictions. Where neither was, it is that of predictions made before
-anybody had seen the runs (*first sight*), which is what a user's own framework meets. Sources count
-the same, however many runs they publish; the degrees of freedom are shared. Runs of the lower
-grades are left out: what they were missed by is what their source leaves unsaid.
+shifted by it. There are two such spreads. Where the framework and the device were
+held against measured memory, it is that of today's predictions. Where neither was, it is that of
+predictions made before anybody had seen the runs (*first sight*), which is what a user's own
+framework meets. Sources count the same, however many runs they publish: a user adds one more
+source, so the spread is that of the next one, wider than a dozen are themselves.
+Runs of the lower grades are left out: what they were missed by is what their source leaves unsaid.
 
 Run as ``python -m reports.make.fit.memory_errors FIRST_SIGHT.csv RUNS.csv ... [--write]``.
 """
@@ -16,17 +17,20 @@ import argparse
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from simulator import facts
 from simulator.processor import core_count
 from simulator.results.fit_probability import MemorySpread
+from simulator.results.students_t import students_t_quantile, students_t_share
 from simulator.tables.cells import Row
 from simulator.validate.published.framework_stacks import stack_of
 from simulator.validate.published.published_runs import predicted, read_rows, row_source
@@ -34,7 +38,11 @@ from simulator.validate.published.published_runs import predicted, read_rows, ro
 FILE = facts.FOLDER / "memory_errors.yaml"
 _FREEDOMS = range(2, 9)
 """Degrees of freedom that are tried; fewer have no variance, more are hardly told apart."""
-_SCALES = [0.01 * 1.05**power for power in range(80)]
+_SCALES = 0.01 * 1.1 ** np.arange(44)
+_RATIOS = np.linspace(-2, 2, 801)
+"""Logarithms of held over predicted memory for which shares of runs are found."""
+_LEVELS = np.array([0.8, 0.9, 0.95, 0.99])
+"""Probabilities at which the spread of the next source is met by one Student's t."""
 _GRADES = ("A", "A-")
 
 
@@ -84,16 +92,25 @@ def residual_of(row: Row, error_pct: float) -> MemoryResidual:
     return MemoryResidual(row["id"], stack, row["profile"], -math.log1p(error_pct / 100))
 
 
-def fitted_spreads(
-    known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]
-) -> Mapping[str, MemorySpread]:
-    """Maximum-likelihood spreads of what is known, and of what is seen for the first time."""
-    groups = {"known": _by_source(known), "unknown": _by_source(first)}
-    freedom = max(
-        _FREEDOMS, key=lambda nu: math.fsum(_best(logs, nu)[0] for logs in groups.values() if logs)
-    )
-    scales = {name: _best(logs, freedom)[1] for name, logs in groups.items()}
-    return {name: MemorySpread(round(scale, 3), freedom) for name, scale in scales.items()}
+def fitted_spread(residuals: Iterable[MemoryResidual]) -> MemorySpread:
+    """Student's t that is closest to what sources tell of the next one.
+
+    A few sources leave scale and degrees of freedom open, so all that are likely count, each by its
+    likelihood; scales are alike by their logarithm beforehand. Each source counts as one run.
+    """
+    logs = _by_source(residuals)
+    weights = _likelihoods(logs)
+    shares = np.zeros_like(_RATIOS)
+    for weight, freedom in zip(weights, _FREEDOMS, strict=True):
+        shares += _shares_below(freedom)(_RATIOS[:, None] / _SCALES) @ weight
+    reached = np.interp(_LEVELS, shares, _RATIOS)
+    fits = []
+    for freedom in _FREEDOMS:
+        quantiles = np.array([students_t_quantile(p, freedom) for p in _LEVELS.tolist()])
+        scale = float(np.mean(reached / quantiles))
+        fits.append((float(np.sum((reached / (scale * quantiles) - 1) ** 2)), freedom, scale))
+    _, freedom, scale = min(fits)
+    return MemorySpread(round(scale, 3), freedom)
 
 
 def _by_source(residuals: Iterable[MemoryResidual]) -> list[list[float]]:
@@ -103,34 +120,42 @@ def _by_source(residuals: Iterable[MemoryResidual]) -> list[list[float]]:
     return list(logs.values())
 
 
-def _best(logs: Sequence[Sequence[float]], freedom: int) -> tuple[float, float]:
-    """The largest logarithm of the likelihood and its scale; each source counts as one run."""
+def _likelihoods(logs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Of shape (freedoms, scales), with sum 1."""
+    ratios = np.concatenate([np.asarray(one, dtype=np.float64) for one in logs])
+    alike = np.concatenate([np.full(len(one), 1 / len(one)) for one in logs])
+    errors = ratios / _SCALES[:, None]
+    found = np.array([_log_density(errors, freedom) @ alike for freedom in _FREEDOMS])
+    found -= len(logs) * np.log(_SCALES)
+    weights = np.exp(found - found.max())
+    normed: NDArray[np.float64] = weights / weights.sum()
+    return normed
 
-    def likelihood(scale: float) -> float:
-        means = (
-            math.fsum(_log_density(x / scale, freedom) for x in one) / len(one) for one in logs
-        )
-        return math.fsum(means) - len(logs) * math.log(scale)
 
-    return max((likelihood(scale), scale) for scale in _SCALES)
-
-
-def _log_density(value: float, freedom: int) -> float:
+def _log_density(values: NDArray[np.float64], freedom: int) -> NDArray[np.float64]:
     """Logarithm of the density of Student's t."""
     norm = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-    tail = (freedom + 1) / 2 * math.log1p(value**2 / freedom)
-    return norm - math.log(freedom * math.pi) / 2 - tail
+    tail = (freedom + 1) / 2 * np.log1p(values**2 / freedom)
+    density: NDArray[np.float64] = norm - math.log(freedom * math.pi) / 2 - tail
+    return density
+
+
+@cache
+def _shares_below(freedom: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Student's distribution function, from a table."""
+    values = np.sinh(np.linspace(-7, 7, 701))
+    shares = [students_t_share(value, freedom) for value in values.tolist()]
+    return lambda wanted: np.interp(wanted, values, shares)
 
 
 def document(
     known: Sequence[MemoryResidual], first: Sequence[MemoryResidual], tables: Sequence[Path]
 ) -> str:
     """The file of facts, with where its numbers come from."""
-    spreads = fitted_spreads(known, first)
+    spreads = {"known": fitted_spread(known), "unknown": fitted_spread(first)}
     names = " and ".join(path.name for path in tables)
     content = {
-        "degrees_of_freedom": spreads["known"].freedom,
-        "scale": {name: spread.scale for name, spread in spreads.items()},
+        "spreads": {name: spread._asdict() for name, spread in spreads.items()},
         "stacks": sorted({each.stack for each in known}),
         "profiles": sorted({each.profile for each in known}),
         "source": "residuals",

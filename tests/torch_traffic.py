@@ -64,9 +64,9 @@ def fake_world(ranks: int) -> Iterator[TrafficLog]:
 
 
 @contextlib.contextmanager
-def fake_ranks(ranks: int) -> Iterator[None]:
-    """Be rank 0 of so many."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+def fake_ranks(ranks: int, rank: int = 0) -> Iterator[None]:
+    """Be one of so many ranks."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     torch.manual_seed(0)
     try:
         yield

@@ -3,7 +3,8 @@
 Llama-like models under fake tensors and a fake process group, whose second step torch's
 ``MemTracker``, or ``FSDPMemTracker``, watches: eager layers, one fused kernel for attention and for
 each norm, repeated key and value heads, cross-entropy of fp32 logits. Sequence parallelism beside
-tensor parallelism; every rank gathers all logits.
+tensor parallelism; every rank gathers all logits. Stages of pipelines run in
+``torch.distributed.pipelining``, which hands no outputs on to the caller.
 
 ``python -m tests.tracked_by_torch`` measures all of ``torch_memory_trackers.csv`` again: large
 cases, which have names, and a grid of small ones.
@@ -30,6 +31,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import InferenceMode, get_schedule_class
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -67,6 +70,7 @@ class Case:
         recompute: ``full`` or ``none``.
         optimizer: ``adam``, ``sgd`` or ``sgd-momentum``.
         fused: Whether its update is one kernel.
+        pp, stage, schedule: Stages of a pipeline, which of them it is, and their order.
     """
 
     case: str = ""
@@ -87,20 +91,25 @@ class Case:
     recompute: str = "none"
     optimizer: str = "adam"
     fused: bool = True
+    pp: int = 1
+    stage: int = 0
+    schedule: str = ""
 
 
 class Net(nn.Module):
-    """Embedding, layers, norm and head, which may be the embedding."""
+    """Embedding, layers, norm and head, which may be the embedding; or what a stage has of them."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
         sizes = Sizes(case.hidden, case.heads, case.kv_heads, case.ffn_hidden)
-        self.embedding = nn.Embedding(case.vocab, case.hidden)
+        is_first, is_last = case.stage == 0, case.stage == case.pp - 1
+        self.embedding = nn.Embedding(case.vocab, case.hidden) if is_first else nn.Identity()
         self.layers = nn.ModuleList(
-            LlamaLayer(sizes, repeats_kv_heads=True) for _ in range(case.layers)
+            LlamaLayer(sizes, repeats_kv_heads=True) for _ in range(case.layers // case.pp)
         )
-        self.norm = RmsNorm(case.hidden, fused=True)
-        self.head = nn.Linear(case.hidden, case.vocab, bias=False)
+        self.norm = RmsNorm(case.hidden, fused=True) if is_last else nn.Identity()
+        head = nn.Linear(case.hidden, case.vocab, bias=False) if is_last else nn.Identity()
+        self.head = head
         if case.tied:
             self.head.weight = self.embedding.weight
 
@@ -175,10 +184,42 @@ def _optimizer(case: Case, net: Net) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum, **kernels)
 
 
+def _pipelined(case: Case, net: Net, tokens: Tensor, targets: Tensor) -> Callable[..., None]:
+    """Passes of all microbatches through a stage, which may be told what to forget before each."""
+    is_first, is_last = case.stage == 0, case.stage == case.pp - 1
+    row = torch.empty(case.micro_batch, case.seq_len, case.hidden, dtype=torch.bfloat16)
+    logits = torch.empty(case.micro_batch, case.seq_len, case.vocab, dtype=torch.bfloat16)
+    gradient = (torch.empty_like(row),)
+    row.requires_grad_()
+    stage = PipelineStage(
+        net, case.stage, case.pp, torch.device("cpu"),
+        input_args=tokens[: case.micro_batch] if is_first else row,
+        output_args=logits.requires_grad_() if is_last else row,
+        input_grads=None if is_first else gradient, output_grads=None if is_last else gradient,
+    )  # fmt: skip
+    order = get_schedule_class(case.schedule)(stage, case.microbatches, loss_fn=eager_loss)
+    # Ranks vote on whether all know their shapes by a number that fake ranks do not send.
+    stage._inference_mode = InferenceMode.STATIC
+    order._warmup_p2p = lambda *_: None
+    forward = stage.forward_one_chunk
+
+    def passes(forget: Callable[[], None]) -> None:
+        def forgotten(*arguments: Any, **named: Any) -> Any:
+            forget()
+            return forward(*arguments, **named)
+
+        stage.forward_one_chunk = forgotten
+        inputs = (tokens,) if is_first else ()
+        of_loss = {"target": targets, "losses": []} if is_last else {}
+        order.step(*inputs, **of_loss, return_outputs=False)
+
+    return passes
+
+
 def tracked_bytes(case: Case) -> dict[str, int]:
     """The most that torch holds in the second step, inputs left out, and for whom [B]."""
-    ranks = max(2, max(1, case.fsdp) * case.tp)
-    with fake_ranks(ranks), FakeTensorMode(allow_non_fake_inputs=True):
+    ranks = max(2, max(1, case.fsdp) * case.tp, case.pp)
+    with fake_ranks(ranks, case.stage), FakeTensorMode(allow_non_fake_inputs=True):
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32 if case.fsdp else torch.bfloat16)
         try:
@@ -187,11 +228,15 @@ def tracked_bytes(case: Case) -> dict[str, int]:
             torch.set_default_dtype(before)
         _parallel(case, net)
         optimizer = _optimizer(case, net)
-        shape = (case.micro_batch, case.seq_len)
+        at_once = case.microbatches if case.pp > 1 else 1
+        shape = (case.micro_batch * at_once, case.seq_len)
         inputs = tokens, targets = [torch.randint(0, case.vocab, shape) for _ in range(2)]
+        pipelined = _pipelined(case, net, tokens, targets) if case.pp > 1 else None
 
         def step(forget: Callable[[], None] = lambda: None) -> None:
-            for _ in range(case.microbatches):
+            if pipelined:
+                pipelined(forget)
+            for _ in range(0 if pipelined else case.microbatches):
                 forget()
                 logits = net(tokens)
                 loss = eager_loss(logits, targets)
@@ -249,6 +294,9 @@ def grid() -> Iterator[Case]:
             yield _named(optimizer="sgd-momentum", **sharded, **{**kind, "fused": False})
         yield _named(tied=True, fsdp=8, **kind)
         yield _named(fsdp=8, **{**kind, "micro_batch": 4})
+        for schedule, stage in (("1F1B", 0), ("1F1B", 1), ("1F1B", 3), ("GPipe", 1), ("GPipe", 3)):
+            pipeline = {"pp": 4, "stage": stage, "schedule": schedule, "microbatches": 8}
+            yield _named(**{**kind, "layers": 4, "micro_batch": 1, **pipeline})
 
 
 def _named(**fields: Any) -> Case:

@@ -38,7 +38,7 @@ _KEPT = {
 
 def tracked_job(row: Mapping[str, str]) -> Job:
     """The job of a row."""
-    fsdp, tp, micro = (int(row[key]) for key in ("fsdp", "tp", "micro_batch"))
+    fsdp, tp, micro, pp = (int(row[key]) for key in ("fsdp", "tp", "micro_batch", "pp"))
     ranks, replicas = max(1, fsdp), int(row["replicas"])
     stack: dict[str, Any] = {"base": "torchtitan", "sharding_units": "root", **_EAGER}
     zero = 3
@@ -54,7 +54,7 @@ def tracked_job(row: Mapping[str, str]) -> Job:
                 **{name: int(row[name]) for name in sizes},
                 "tied_embeddings": row["tied"] == "true",
             },
-            "cluster": {"profile": "h100-sxm-80gb", "gpus": ranks * tp},
+            "cluster": {"profile": "h100-sxm-80gb", "gpus": ranks * tp * pp},
             "batch": {
                 "global": micro * ranks * int(row["microbatches"]),
                 "micro": micro,
@@ -62,6 +62,7 @@ def tracked_job(row: Mapping[str, str]) -> Job:
             },
             "plan": {
                 "tp": tp,
+                **({"pp": pp, "schedule": row["schedule"].lower()} if pp > 1 else {}),
                 "zero": zero,
                 "reshard_after_forward": row["reshards"] == "true" if asks else None,
                 "zero_group": ranks // replicas if replicas > 1 else 0,
@@ -72,6 +73,20 @@ def tracked_job(row: Mapping[str, str]) -> Job:
             },
         }
     )
+
+
+def unlike_torch_bytes(row: Mapping[str, str]) -> float:
+    """What torch's pipelines may hold more or less [B].
+
+    Hidden states of one microbatch that are sent or received; and at the last stage its logits,
+    which ``stage_backward`` keeps until it is over, where layers that run again are the fullest
+    moment.
+    """
+    if row["pp"] == "1":
+        return 0.0
+    tokens = 2 * int(row["micro_batch"]) * int(row["seq_len"])
+    keeps_logits = int(row["stage"]) == int(row["pp"]) - 1 and row["recompute"] == "full"
+    return float(tokens * (int(row["hidden"]) + int(row["vocab"]) * keeps_logits))
 
 
 def kept_bytes(memory: ClassMemory) -> dict[str, float]:
@@ -87,11 +102,14 @@ def test_the_peak_is_what_torchs_tracker_counts_and_so_is_what_each_owner_holds(
     That is what FSDP2 gathers ahead and reduces, and a tied embedding's gradient that waits.
     """
     result = run_step(tracked_job(row), "replay")
-    memory, peak = result.memory[0], float(row["peak_bytes"])
-    moment = peak_moment(result.timeline, 0, memory.peak_time_s)
-    assert memory.peak_allocated_bytes == pytest.approx(peak, rel=0.005)
+    stage = int(row["stage"])
+    memory, peak = result.memory[stage], float(row["peak_bytes"])
+    moment = peak_moment(result.timeline, stage, memory.peak_time_s)
+    most_unlike = max(0.005 * peak, 1.01 * unlike_torch_bytes(row))
+    assert memory.peak_allocated_bytes == pytest.approx(peak, abs=most_unlike)
     in_layers = moment.startswith("backward") and not moment.endswith("head or loss")
     has_other_names = in_layers and (int(row["fsdp"]) or row["tied"] == "true")
+    has_other_names = has_other_names or int(row["pp"]) > 1
     if not row["parameters_bytes"] or has_other_names:
         return
     for name, num_bytes in kept_bytes(memory).items():

@@ -26,7 +26,7 @@ GLOSSARY = ROOT / "docs" / "glossary.md"
 GENERATED = {API_PAGE, COMMANDS_PAGE, FIELDS_PAGE, MODELS_PAGE, STACKS_PAGE}
 """Tables of evidence and docstrings, whose words are checked where they are written."""
 WRITTEN = [page for page in PAGES if page not in GENERATED]
-EVERYDAY = {"AI", "API", "CPU", "GPU", "README", "MIT", "SI", "GB", "MB", "GiB"}
+EVERYDAY = {"AI", "API", "CPU", "GPU", "README", "MIT", "SI", "GB", "MB", "MiB", "GiB"}
 """Words and units that every reader of these pages knows."""
 FORMATS = {"CSV", "JSON", "JSONL", "YAML", "TOML", "HTML"}
 NAMES = {

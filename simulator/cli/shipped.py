@@ -122,7 +122,9 @@ def show_profile(
     from simulator.described.load import load_profile, profile_file
 
     if as_yaml and as_json:
-        raise InputError.single("--yaml", "is another form than --json", hint="give one of them")
+        raise InputError.single(
+            "--yaml", "cannot be combined with --json", hint="remove one of them"
+        )
     loaded = load_profile(profile)
     if plot is not None:
         from simulator.plots.machines.system import build_system_figure

@@ -188,5 +188,5 @@ def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
         for point in shown
     ]
     style.name_rows(axes, names, 72 * _PLOT_IN / max(len(shown), 8))
-    axes.set_xlabel("of its roofline [%]", fontsize=style.TEXT_PT, color=style.INK)
+    axes.set_xlabel("share of the roofline [%]", fontsize=style.TEXT_PT, color=style.INK)
     style.add_heading(axes, "achieved, and share of the time")

@@ -234,4 +234,4 @@ def test_a_count_says_which_network_it_is_of_where_the_file_names_another(cluste
 def test_a_profile_is_shown_in_one_form(clustersim):
     refused = clustersim("profile", "show", "l40s", "--yaml", "--json")
     assert refused.code == 2
-    assert "give one of them" in refused.err
+    assert "cannot be combined with --json" in refused.err

@@ -96,6 +96,6 @@ def _print(found: StepDistribution) -> None:
     print_table("stragglers", columns, scales)
     control = found.control
     note(
-        f"control: {control.steps} of them simulated in full take {control.mean_ratio:.4f} times "
-        f"as long on average; the worst is {percent(control.largest_difference, 2)} off"
+        f"check: {control.steps} of the steps are simulated in full: {control.mean_ratio:.4f} "
+        f"times as long on average, at most {percent(control.largest_difference, 2)} off"
     )

@@ -152,7 +152,7 @@ def power_faults(profile: HardwareProfile, path: str) -> Iterator[Fault]:
     """A limit is below what the device draws without one."""
     device = profile.device
     if device.allowed_power_w > device.power_w:
-        hint = "leave it out, or give at most device.power"
+        hint = "remove it, or give at most device.power"
         yield Fault(f"{path}.power_limit", "is above device.power", device.power_limit_w, hint)
 
 

@@ -182,7 +182,7 @@ def _kind_faults(lora: Lora) -> Iterator[Fault]:
         return
     for name, given in (("rank", lora.rank), ("dropout", lora.dropout)):
         if given:
-            yield Fault(f"plan.lora.{name}", "is not part of ia3", given, "leave it out")
+            yield Fault(f"plan.lora.{name}", "is not part of ia3", given, "remove it")
 
 
 def _any_layer(name: str) -> str:

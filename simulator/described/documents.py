@@ -68,7 +68,7 @@ class _StrictLoader(SafeLoader):
         except _REFUSED_BY_PYTHON as error:
             kind = node.tag.rpartition(":")[2]
             text = repr(node.value) if isinstance(node, yaml.ScalarNode) else "a list or mapping"
-            said = f": {error}" if type(error) is ValueError else f" is no {kind}"
+            said = f": {error}" if type(error) is ValueError else f" is not valid as {kind}"
             raise _malformed(f"{text:.60}{said}", node) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -284,7 +284,7 @@ def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
     path = "plan.lora" if plan.lora else "plan.frozen"
     if plan.prefix_tokens and (job.model.latent_attention or plan.cp > 1):
         rule = "is modelled neither with latent attention nor with context parallelism"
-        yield Fault("plan.prefix_tokens", rule, plan.prefix_tokens, "leave it out")
+        yield Fault("plan.prefix_tokens", rule, plan.prefix_tokens, "remove it")
     for field, usual in (("data_parallel", "ddp"), ("tp_method", "1d")):
         given = getattr(plan, field)
         if given != usual:

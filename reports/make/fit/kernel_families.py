@@ -87,10 +87,8 @@ _OF_LEVEL: Mapping[str, float] = MappingProxyType({"all": 2.0, "architecture": 1
 _SHARED_ENERGY = 0.2
 """What all architectures share of an energy, over that: physics knows it better."""
 
-_WEIGHT_OF_PRIOR: Mapping[tuple[str, ...], float] = MappingProxyType({("gemm",): 0.07, (): 0.15})
-_WEIGHT_OF_ATTENTIONS_PRIOR = 0.02
-"""Weights of the additions: those of products and of kernels bound by memory foretell other teams'
-rows best, of 0.02 to 0.3; of attention there are few teams, and little to choose by."""
+_WEIGHT_OF_PRIOR = 0.6
+"""Weight of the additions. Of 0.02 to 2.0, this foretells other teams' rows and other GPUs best."""
 
 _ROBUST_SCALE = 0.1
 _STEP = 0.05
@@ -244,8 +242,7 @@ def _fit_block(
     names, size = list(block.prior), (len(block.prior), len(levels))
     kinds = Counter(one.kind for one in rows)
     weights = np.array([kinds[one.kind] ** -0.5 for one in rows])
-    weight = _WEIGHT_OF_PRIOR.get(block.path[:1], _WEIGHT_OF_ATTENTIONS_PRIOR)
-    costs = np.array([[weight / _spread(n, each) for each in levels] for n in names]) ** 2
+    costs = np.array([[_WEIGHT_OF_PRIOR / _spread(n, each) for each in levels] for n in names]) ** 2
 
     def errors(additions: Vector, moved: int | None = None) -> Vector:
         step = np.array([_STEP if place == moved else 0.0 for place in range(len(names))])

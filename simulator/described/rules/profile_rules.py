@@ -153,7 +153,8 @@ def power_faults(profile: HardwareProfile, path: str) -> Iterator[Fault]:
     device = profile.device
     if device.allowed_power_w > device.power_w:
         hint = "remove it, or give at most device.power"
-        yield Fault(f"{path}.power_limit", "is above device.power", device.power_limit_w, hint)
+        given = format_quantity(device.allowed_power_w, "w")
+        yield Fault(f"{path}.power_limit", "is above device.power", given, hint)
 
 
 def link_faults(network: Network, path: str, gpus: int | None = None) -> Iterator[Fault]:

@@ -42,7 +42,7 @@ from simulator.described.model import Model
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
-from simulator.files import read_text
+from simulator.files import is_there, read_text
 
 Document = dict[str, Any]
 
@@ -84,16 +84,25 @@ def load_job(
     Args:
         source: The job file, a shipped name, or the content of a file as a dictionary. Relative
             paths inside a file are relative to its folder.
-        changes: New values by dotted path, for example ``{"plan.tp": 4}``.
+        changes: New values by dotted path, for example ``{"plan.tp": 4}``. A file that one names is
+            looked for in the current folder before that of the job.
 
     Raises:
         InputError: The job is wrong; the error lists every fault.
     """
+    changes = {field: _from_here(value) for field, value in (changes or {}).items()}
     if isinstance(source, Mapping):
-        return job_from_document(with_changes(source, changes or {}))
+        return job_from_document(with_changes(source, changes))
     path = job_file(Path(source))
-    document = read_naming_yaml(path, _A_JOB, changes or {})
-    return job_from_document(with_changes(document, changes or {}), source=str(path))
+    document = read_naming_yaml(path, _A_JOB, changes)
+    return job_from_document(with_changes(document, changes), source=str(path))
+
+
+def _from_here(value: object) -> object:
+    """The whole path of a file in the current folder that a value names; else the value."""
+    if not isinstance(value, str) or not value.endswith((".yaml", ".yml", ".json")):
+        return value
+    return str(Path(value).absolute()) if is_there(Path(value)) else value
 
 
 def job_file(path: Path) -> Path:

@@ -427,3 +427,13 @@ def test_the_job_schema_allows_names_bases_and_overrides():
         document["cluster"]["device"] = {"memory": memory}
         job_from_document(document)
         jsonschema.validate(document, SCHEMAS["job"])
+
+
+def test_a_file_that_a_change_names_lies_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = (data_folder("hardware_profiles") / "l40s.yaml").read_text()
+    (tmp_path / "ours.yaml").write_text(shipped.replace("name: l40s", "name: ours", 1))
+    job = load_job("llama3-8b-8xh100", {"cluster.profile": "ours.yaml"})
+    assert job.cluster.profile.name == "ours"
+    with pytest.raises(InputError, match=r"theirs\.yaml: cannot be read"):
+        load_job("llama3-8b-8xh100", {"cluster.profile": "theirs.yaml"})

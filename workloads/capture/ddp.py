@@ -1,4 +1,8 @@
-"""Data parallelism with DistributedDataParallel, autocast and accumulated gradients."""
+"""Data parallelism with DistributedDataParallel, autocast and accumulated gradients.
+
+clustersim capture workloads/capture/ddp.py --world 8 --out ddp.capture -- --microbatches 4
+clustersim run ddp.capture --profile h100-sxm-80gb
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Mixture of experts over all ranks: tokens travel to their experts and back.
 
 Routing is even: how many tokens go where must not depend on data that a capture does not have.
+
+clustersim capture workloads/capture/experts.py --world 8 --out experts.capture
+clustersim run experts.capture --profile h100-sxm-80gb
 """
 
 from __future__ import annotations

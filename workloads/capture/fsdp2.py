@@ -1,6 +1,14 @@
-"""Fully sharded data parallelism (FSDP2): also hybrid, and with tensor parallelism."""
+"""Fully sharded data parallelism (FSDP2): also hybrid, and with tensor parallelism.
+
+clustersim capture workloads/capture/fsdp2.py --world 8 --out fsdp2.capture -- \
+    --tp 2 --recompute selective
+clustersim run fsdp2.capture --profile h100-sxm-80gb
+"""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +23,18 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+ops = torch.ops.aten
+KEPT = [ops.mm.default, ops._scaled_dot_product_flash_attention.default]
+KEEP_SOME = partial(create_selective_checkpoint_contexts, KEPT)
+RECOMPUTE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "full": {"use_reentrant": False},
+    "reentrant": {"use_reentrant": True},
+    "selective": {"use_reentrant": False, "context_fn": KEEP_SOME},
+}
+"""How a layer is computed again in backward."""
 
 
 def cut(model: Llama, mesh: DeviceMesh) -> None:
@@ -41,7 +60,7 @@ def cut(model: Llama, mesh: DeviceMesh) -> None:
 
 def main() -> None:
     """Train for some steps."""
-    args = settings(replicas=1, tp=1, recompute=0, keep=0)
+    args = settings(replicas=1, tp=1, keep=0, compile=0, recompute=tuple(RECOMPUTE))
     dist.init_process_group("nccl")
     device = this_gpu()
     names = ("dp_replicate", "dp_shard", "tp")
@@ -55,10 +74,11 @@ def main() -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for part in (*model.layers, model):
         fully_shard(part, mesh=data, mp_policy=policy, reshard_after_forward=not args.keep)
-    if args.recompute:
-        for layer in model.layers:
-            forward = layer.forward
-            layer.forward = lambda x, run=forward: checkpoint(run, x, use_reentrant=False)
+    for layer in model.layers:
+        if args.recompute != "none":
+            layer.forward = partial(checkpoint, layer.forward, **RECOMPUTE[args.recompute])
+        if args.compile:
+            layer.compile()
     model.to_empty(device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for _ in range(args.steps):

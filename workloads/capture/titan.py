@@ -1,0 +1,45 @@
+"""The trainer of torchtitan 0.2, on random tokens: it needs no tokenizer and no data.
+
+clustersim capture workloads/capture/titan.py --world 8 --out titan.capture -- \
+    --model.name llama3 --model.flavor debugmodel --training.steps 5 --debug.seed 1
+clustersim run titan.capture --profile h100-sxm-80gb
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.protocols.train_spec import get_train_spec, register_train_spec
+from torchtitan.train import Trainer, main
+
+
+class RandomTokens(BaseDataLoader):
+    """Batches that need no download."""
+
+    def __init__(self, job_config: Any, **_: Any) -> None:
+        training = job_config.training
+        self.shape = training.local_batch_size, training.seq_len
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+        while True:
+            yield {"input": torch.randint(0, 1000, self.shape)}, torch.randint(0, 1000, self.shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing to resume from."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Start at the beginning."""
+
+
+if __name__ == "__main__":
+    for name in ("llama3", "deepseek_v3"):
+        spec = get_train_spec(name)
+        without_text = {"build_dataloader_fn": RandomTokens, "build_tokenizer_fn": None}
+        register_train_spec(name, dataclasses.replace(spec, **without_text))
+    main(Trainer)

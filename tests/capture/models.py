@@ -9,7 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
 from torch.nn.parallel import DistributedDataParallel
@@ -53,7 +59,7 @@ class Model(nn.Module):
 
 
 def parallel_model(way: str, *, recompute: bool = False, on_host: bool = False) -> nn.Module:
-    """The model on this rank; ``way`` is alone, ddp, fsdp, fsdp-keep or hsdp.
+    """The model on this rank; ``way`` is alone, ddp, fsdp1, fsdp, fsdp-keep or hsdp.
 
     Who shards it moves it to the device if it is made on the host.
     """
@@ -64,6 +70,13 @@ def parallel_model(way: str, *, recompute: bool = False, on_host: bool = False) 
         model = model.cuda()
     if way == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=0.05)
+    if way == "fsdp1":
+        half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        each_layer = ModuleWrapPolicy({Block})
+        gpu = torch.cuda.current_device()
+        return FullyShardedDataParallel(
+            model, auto_wrap_policy=each_layer, mixed_precision=half, device_id=gpu
+        )
     if way != "alone":
         half = dist.get_world_size() // 2
         names = ("dp_replicate", "dp_shard")

@@ -274,10 +274,20 @@ def test_what_a_healthy_run_passes_is_passed(tmp_path, line):
     assert bool(found.notes) == ("compile" in line)
 
 
-def test_fsdp2_moves_a_model_from_the_host():
+@pytest.mark.parametrize("way", ["fsdp", "fsdp1"])
+def test_fsdp_moves_a_model_from_the_host(way):
     """As accelerate leaves it to: the parameters are made on the host."""
-    on_host = captured(training("fsdp", on_host=True), 0, 8, ANSWERS, NOWHERE)
-    assert exchanges(on_host) == exchanges(capture_of("fsdp"))
+    on_host = captured(training(way, on_host=True), 0, 8, ANSWERS, NOWHERE)
+    assert exchanges(on_host) == exchanges(capture_of(way))
+    held, expected = (held_at_peak(each.table) for each in (on_host, capture_of(way)))
+    assert held == expected
+
+
+def test_fsdp1_gathers_and_reduces_as_many_bytes_as_fsdp2():
+    older, newer = (Counter(e[:2] for e in exchanges(capture_of(w))) for w in ("fsdp1", "fsdp"))
+    of_the_whole = "all_gather", ENDS_BYTES
+    assert (older.pop(of_the_whole), newer.pop(of_the_whole)) == (1, 2), "FSDP1 keeps its root"
+    assert older == newer
 
 
 def test_process_groups_reduce_as_before_after_a_capture():

@@ -1,4 +1,4 @@
-"""The Trainer of transformers, under DDP or FSDP, with random tokens and weights.
+"""The Trainer of transformers under DDP or FSDP, on one random sequence.
 
 clustersim capture workloads/capture/hf_trainer.py --world 8 --out trainer.capture -- --fsdp 1
 clustersim run trainer.capture --profile h100-sxm-80gb
@@ -6,27 +6,13 @@ clustersim run trainer.capture --profile h100-sxm-80gb
 
 from __future__ import annotations
 
+import random
+
 import torch
 from llama import SIZES, settings
-from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
 MODELS = ("llama", "qwen3", "gpt2", "mixtral", "qwen3_moe", "mamba")
-
-
-class RandomTokens(Dataset):
-    """Sequences that need no download."""
-
-    def __init__(self, seq_len: int, vocab: int) -> None:
-        self.seq_len, self.vocab = seq_len, vocab
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def __getitem__(self, _: int) -> dict[str, Tensor]:
-        tokens = torch.randint(0, self.vocab, (self.seq_len,))
-        return {"input_ids": tokens, "labels": tokens}
 
 
 def main() -> None:
@@ -53,8 +39,12 @@ def main() -> None:
         save_strategy="no",
         fsdp="full_shard auto_wrap" if args.fsdp else "",
     )
-    data = RandomTokens(args.seq_len, size["vocab"])
-    Trainer(AutoModelForCausalLM.from_config(config), training, train_dataset=data).train()
+    tokens = random.choices(range(size["vocab"]), k=args.seq_len)
+    data = [{"input_ids": tokens, "labels": tokens}] * (1 << 16)
+    # Experts are one grouped product, which torch checks without a GPU in bf16 alone.
+    dtype = torch.bfloat16 if hasattr(config, "num_experts_per_tok") else torch.float32
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    Trainer(model, training, train_dataset=data).train()
 
 
 if __name__ == "__main__":

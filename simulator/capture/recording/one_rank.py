@@ -31,7 +31,6 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.distributed import device_mesh
-from torch.distributed.fsdp._fully_shard import _fsdp_init
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from simulator.capture.recording import groups as exchanges
@@ -266,17 +265,16 @@ def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]
 def _movable() -> Iterator[None]:
     """Inside, fake tensors and modules of them move to a device without contents.
 
-    Weak references do not hinder that a module swaps its tensors. Tensors that FSDP2 moves are told
-    where they are, which a fake tensor does not learn from new contents.
+    Weak references do not hinder that a module swaps its tensors. A fake tensor that gets the
+    contents of another is told where they are, which it does not learn from them.
     """
 
-    def moved(params: list[Any], buffers: list[Any], device: torch.device) -> None:
-        move(params, buffers, device)
-        for tensor in (*params, *buffers):
-            if isinstance(tensor, FakeTensor) and tensor.fake_device.type != "meta":
-                tensor.fake_device = device
+    def hold(tensor: Any, other: Any) -> None:
+        contents.__set__(tensor, other)
+        if isinstance(other, FakeTensor):
+            tensor.fake_device = other.fake_device
 
-    move = _fsdp_init._move_states_to_device
+    contents: Any = torch.Tensor.data
     nobody = SimpleNamespace(getweakrefs=lambda _: [])
     # Where a device is absent, tensors are made on the host and moved.
     is_absent = property(lambda _: True)
@@ -284,7 +282,7 @@ def _movable() -> Iterator[None]:
         {
             (torch.utils, "weakref"): nobody,
             (FakeTensorMode, "avoid_device_init"): is_absent,
-            **everywhere(move, moved),
+            (FakeTensor, "data"): property(contents.__get__, hold),
         }
     ):
         yield

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     MixedPrecision,
     MixedPrecisionPolicy,
+    ShardingStrategy,
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -59,7 +60,7 @@ class Model(nn.Module):
 
 
 def parallel_model(way: str, *, recompute: bool = False, on_host: bool = False) -> nn.Module:
-    """The model on this rank; ``way`` is alone, ddp, fsdp1, fsdp, fsdp-keep or hsdp.
+    """The model on this rank; ``way`` is alone, ddp, fsdp1, fsdp1-keep, fsdp, fsdp-keep or hsdp.
 
     Who shards it moves it to the device if it is made on the host.
     """
@@ -70,12 +71,17 @@ def parallel_model(way: str, *, recompute: bool = False, on_host: bool = False) 
         model = model.cuda()
     if way == "ddp":
         return DistributedDataParallel(model, bucket_cap_mb=0.05)
-    if way == "fsdp1":
+    if way.startswith("fsdp1"):
         half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         each_layer = ModuleWrapPolicy({Block})
         gpu = torch.cuda.current_device()
         return FullyShardedDataParallel(
-            model, auto_wrap_policy=each_layer, mixed_precision=half, device_id=gpu
+            model,
+            sharding_strategy=ShardingStrategy["SHARD_GRAD_OP" if "keep" in way else "FULL_SHARD"],
+            auto_wrap_policy=each_layer,
+            mixed_precision=half,
+            device_id=gpu,
+            use_orig_params=True,
         )
     if way != "alone":
         half = dist.get_world_size() // 2

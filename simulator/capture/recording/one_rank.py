@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.distributed import device_mesh
+from torch.distributed.utils import _data_ptr_allocated
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from simulator.capture.recording import groups as exchanges
@@ -266,7 +267,8 @@ def _movable() -> Iterator[None]:
     """Inside, fake tensors and modules of them move to a device without contents.
 
     Weak references do not hinder that a module swaps its tensors. A fake tensor that gets the
-    contents of another is told where they are, which it does not learn from them.
+    contents of another is told where they are, which it does not learn from them. FSDP1 asks
+    whether a tensor has an address: one without contents counts as allocated by its size.
     """
 
     def hold(tensor: Any, other: Any) -> None:
@@ -283,6 +285,7 @@ def _movable() -> Iterator[None]:
             (torch.utils, "weakref"): nobody,
             (FakeTensorMode, "avoid_device_init"): is_absent,
             (FakeTensor, "data"): property(contents.__get__, hold),
+            **everywhere(_data_ptr_allocated, lambda tensor: tensor.untyped_storage().size() > 0),
         }
     ):
         yield

@@ -293,6 +293,29 @@ def test_fsdp1_gathers_and_reduces_as_many_bytes_as_fsdp2(kept):
     assert older == newer
 
 
+def test_a_kernel_for_triton_reads_and_writes_what_it_is_given(tmp_path):
+    pytest.importorskip("triton")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch, triton\n"
+        "@triton.jit\n"
+        "def double(x, size: triton.language.constexpr): pass\n"
+        "layer = torch.nn.Linear(4, 4).cuda()\n"
+        "x = torch.randn(2, 4, device='cuda')\n"
+        "optimizer = torch.optim.SGD(layer.parameters())\n"
+        "for _ in range(5):\n"
+        "    y = layer(x)\n"
+        "    double[(1,)](y, size=8)\n"
+        "    y.sum().backward()\n"
+        "    optimizer.step()\n",
+        encoding="utf-8",
+    )
+    found = captured_script(str(script), [], 0, 1, ANSWERS, NOWHERE)
+    ((phase, call),) = calls_named(found, "double")
+    assert phase is Phase.FORWARD
+    assert (call.read_bytes, call.written_bytes) == (32, 32)
+
+
 def test_process_groups_reduce_as_before_after_a_capture():
     before = dict(vars(dist.ProcessGroup))
     capture_of("ddp")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
+from torch.utils._triton import has_triton_package
 
 from simulator.capture.recording.absent_streams import everywhere, replaced
 
@@ -37,6 +38,28 @@ def gpu_kernels(capability: tuple[int, int]) -> Iterator[None]:
     attention = torch.nn.functional.scaled_dot_product_attention
     kernels = _Kernels(capability, attention)
     with _whole_operators(), replaced(everywhere(attention, kernels.attention)):
+        yield
+
+
+@contextlib.contextmanager
+def launched_by_triton(launch: Callable[[str, Any], None]) -> Iterator[None]:
+    """Inside, kernels that the user wrote for Triton are not compiled.
+
+    Args:
+        launch: Told the name of a kernel and its arguments instead.
+    """
+    if not has_triton_package():
+        yield
+        return
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        del grid, warmup
+        name = getattr(kernel, "base_fn", kernel).__name__
+        launch(f"triton.{name}.default", (args, kwargs))
+
+    with replaced({(JITFunction, "run"): run, (Autotuner, "run"): run}):
         yield
 
 

@@ -43,7 +43,7 @@ from simulator.capture.recording.absent_streams import (
     everywhere,
     replaced,
 )
-from simulator.capture.recording.gpu_kernels import gpu_kernels
+from simulator.capture.recording.gpu_kernels import gpu_kernels, launched_by_triton
 from simulator.capture.recording.modules import Modules
 from simulator.capture.recording.owners import Owners, settled_owner
 from simulator.capture.recording.pipelines import agreeing_stages
@@ -235,6 +235,7 @@ def _absent(
             torch.autograd.set_multithreading_enabled(False),
             fake,
             gpu_kernels(device.capability),
+            launched_by_triton(recorder.launch),
             recorder,
         ):
             stack.enter_context(context)

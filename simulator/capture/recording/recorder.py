@@ -240,6 +240,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.streams.last[stream] = number
         return number
 
+    def launch(self, name: str, arguments: Any) -> None:
+        """Record a kernel that is no operator of torch: it reads and writes all it is given."""
+        tensors = [t for t in map(local_part, _leaves(arguments)) if _on_device(t)]
+        if self.paused or not tensors:
+            return
+        self.fused.end()
+        num_bytes, sharded = (
+            sum(map(_touched, each))
+            for each in (tensors, [t for t in tensors if self._shards(t) > 1])
+        )
+        shapes = tuple(map(_described, tensors))
+        call = Call(name, shapes, (), (), num_bytes, num_bytes, 2 * sharded)
+        self._add(self.record.calls.setdefault(call, len(self.record.calls)), self.streams.current)
+
     def add_exchange(self, name: str, number: int, stream: int) -> int:
         """Record an exchange on a stream; returns the number of its operation."""
         self.fused.end()

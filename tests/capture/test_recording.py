@@ -248,6 +248,7 @@ def test_what_cannot_be_captured_is_refused_with_the_line(tmp_path, line, rule):
         "if torch.isnan(loss) or not loss.isfinite().all(): raise ValueError",
         "if not math.isfinite(loss.item()) or torch.isinf(loss).any(): raise ValueError",
         "torch._check_tensor_all(x < 9)",
+        "with torch.cuda.nvtx.range('scaled'): loss = loss * 2",
         "torch.nn.init.trunc_normal_(layer.weight)",
         "next(iter(torch.utils.data.DataLoader(range(4), num_workers=2, persistent_workers=True)))",
         "assert torch.compile(layer)(x).shape == x.shape",

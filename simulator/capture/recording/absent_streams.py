@@ -259,7 +259,10 @@ def answered(answers: Mapping[str, Any]) -> Iterator[None]:
     known = {
         (place, name): answers[name] for place in places for name in answers if hasattr(place, name)
     }
-    with replaced({**known, (torch, "Generator"): HostGenerator}):
+    ranges = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
+    unnamed = SimpleNamespace(**dict.fromkeys(ranges, lambda *_: 0))  # of a profiler
+    other = {(torch, "Generator"): HostGenerator, (torch.cuda.nvtx, "_nvtx"): unnamed}
+    with replaced({**known, **other}):
         yield
 
 

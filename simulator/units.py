@@ -186,6 +186,11 @@ def format_rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s:.0f} B/s"
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """A share as people read it ("42.3 %")."""
+    return f"{100 * share:.{digits}f} %"
+
+
 def format_count(count: float) -> str:
     """Large counts for people ("70.6 B", "1.23 M"); exact below ten thousand."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):

@@ -64,8 +64,3 @@ def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def job_yaml(job: Job) -> str:
     """The job as a file holds it."""
     return yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True)
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share as people read it ("42.3 %")."""
-    return f"{100 * share:.{digits}f} %"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job, plan_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
@@ -20,7 +20,7 @@ from simulator.exporters.html.answer_tables import (
     columns,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import DAY_S, HOUR_S, J_PER_KWH, format_count, format_seconds
+from simulator.units import DAY_S, HOUR_S, J_PER_KWH, format_count, format_seconds, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,7 +208,7 @@ class ClustersAnswer(Answer):
         if self.deadline_s is None:
             return _where(found)
         late = found.time.ends.late_probability(self.deadline_s)
-        return f"{_where(found)}, ends later with a probability of {late:.0%}"
+        return f"{_where(found)}, ends later with a probability of {percent(late)}"
 
     def said_of(self) -> str:
         """The model and the number of tokens."""

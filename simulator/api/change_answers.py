@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.one_step import simulate
 from simulator.described.job import Job, changed_fields
 from simulator.errors import InputError
@@ -23,7 +23,7 @@ from simulator.exporters.html.answer_tables import (
 )
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import Engine
-from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
+from simulator.units import format_bytes, format_seconds, percent, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

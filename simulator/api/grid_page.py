@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import job_yaml, percent
+from simulator.api.answer import job_yaml
 from simulator.described.job import Job
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
@@ -16,7 +16,7 @@ from simulator.exporters.html.answer_tables import (
     Table,
     columns,
 )
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.one_step import Result, simulate
 from simulator.described.job import Job
 from simulator.exporters.html.answer_tables import (
@@ -20,7 +20,7 @@ from simulator.exporters.html.answer_tables import (
     legend_of,
     stacked_bytes,
 )
-from simulator.units import format_bytes
+from simulator.units import format_bytes, percent
 
 if TYPE_CHECKING:
     import pandas as pd

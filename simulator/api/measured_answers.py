@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
-from simulator.units import format_bytes, format_seconds, signed_percent
+from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

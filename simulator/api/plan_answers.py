@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job, options_text
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import (
@@ -22,7 +22,7 @@ from simulator.exporters.html.answer_tables import (
 )
 from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml, percent
+from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.plan_answers import times_table
 from simulator.described.job import Job, options_text
 from simulator.exporters.html.answer_tables import (
@@ -21,7 +21,7 @@ from simulator.exporters.html.answer_tables import (
     stacked_seconds,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     import pandas as pd

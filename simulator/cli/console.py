@@ -286,8 +286,3 @@ def _write(text: str) -> None:
 def close_stdout() -> None:
     """Let nothing more be written to a pipe that nobody reads, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share as people read it ("42.3 %")."""
-    return f"{100 * share:.{digits}f} %"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from simulator.cli.console import note, percent, working
+from simulator.cli.console import note, working
 from simulator.cli.options import complete_model, complete_profile, option
 from simulator.described.documents import with_changes
 from simulator.errors import InputError
 from simulator.files import write_whole
-from simulator.units import format_bytes, format_count, format_seconds
+from simulator.units import format_bytes, format_count, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.described.job import Job

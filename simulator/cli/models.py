@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.console import (
-    note,
-    number_columns,
-    percent,
-    print_json,
-    print_table,
-    text_columns,
-)
+from simulator.cli.console import note, number_columns, print_json, print_table, text_columns
 from simulator.cli.options import AsJson, command_group, complete_model, option
 from simulator.errors import InputError
 from simulator.files import is_there
-from simulator.units import format_count
+from simulator.units import format_count, percent
 
 if TYPE_CHECKING:
     from simulator.described.huggingface.parameter_counts import ParameterCount

@@ -11,7 +11,6 @@ import typer
 from simulator.cli.console import (
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     text_columns,
@@ -21,6 +20,7 @@ from simulator.cli.options import AsJson, Changes, Picture, command_group, compl
 from simulator.cli.schedules_of_job import compare_steps, print_lines, refuse_sizes, show_step
 from simulator.errors import InputError
 from simulator.files import write_whole
+from simulator.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

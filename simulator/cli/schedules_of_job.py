@@ -15,7 +15,6 @@ from simulator.cli.console import (
     need_one_that_fits,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     text_columns,
@@ -24,7 +23,7 @@ from simulator.cli.console import (
 from simulator.cli.options import read_job
 from simulator.errors import InputError
 from simulator.files import write_whole
-from simulator.units import format_bytes, format_seconds, signed_percent
+from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

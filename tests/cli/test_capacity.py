@@ -95,7 +95,7 @@ def test_a_deadline_that_no_cluster_meets_ends_with_1(clustersim, job_file):
     met = clustersim(*words, "--deadline", "30d")
     assert met.code == 0
     assert "fewest GPUs that finish in 30.0 d: 8 x" in met.out
-    assert "ends later with a probability of 0%" in met.out
+    assert "ends later with a probability of 0.0 %" in met.out
     answer = clustersim(*words, "--deadline", "1 s", "--json")
     assert (answer.code, json.loads(answer.out)["clusters"][0]["late_probability"]) == (1, 1.0)
 

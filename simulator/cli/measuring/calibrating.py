@@ -12,7 +12,6 @@ import typer
 from simulator.cli.console import (
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     progress,
@@ -26,7 +25,7 @@ from simulator.cli.options import AsJson, Picture, command_group, complete_profi
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
-from simulator.units import format_bytes
+from simulator.units import format_bytes, percent
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from simulator.cli.console import (
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     progress,
@@ -33,6 +32,7 @@ from simulator.cli.options import (
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
+from simulator.units import percent
 
 if TYPE_CHECKING:
     from simulator.plots.measured_timeline import Rows

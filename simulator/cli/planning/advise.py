@@ -10,7 +10,6 @@ from simulator.cli.console import (
     need_one_that_fits,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     progress,
@@ -36,7 +35,7 @@ from simulator.cli.planning.plan import (
 from simulator.cli.planning.sweep import Workers, parse_grid
 from simulator.described.job import options_text
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

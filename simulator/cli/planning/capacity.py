@@ -13,7 +13,6 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     steps,
@@ -39,7 +38,7 @@ from simulator.cli.step.memory import end_if_riskier
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_seconds
+from simulator.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.api import ClustersAnswer

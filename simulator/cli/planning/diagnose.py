@@ -11,14 +11,13 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     text_columns,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, option, quantity, read_job
 from simulator.errors import InputError
-from simulator.units import format_bytes, format_seconds, signed_percent
+from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
     from simulator.planning.diagnosis.diagnosis import Diagnosis, Hypothesis

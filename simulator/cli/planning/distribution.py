@@ -10,7 +10,6 @@ import typer
 from simulator.cli.console import (
     note,
     number_columns,
-    percent,
     print_json,
     print_spreads,
     print_table,
@@ -20,7 +19,7 @@ from simulator.cli.console import (
 from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, option, read_job
 from simulator.files import PICTURES
 from simulator.results.fit_probability import EVEN
-from simulator.units import format_seconds
+from simulator.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.planning.distribution.sampled_steps import StepDistribution

@@ -12,7 +12,6 @@ import typer
 from simulator.cli.console import (
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     status_line,
@@ -37,7 +36,7 @@ from simulator.described.job import degrees_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.api import PlanAnswer

@@ -15,7 +15,6 @@ from simulator.cli.console import (
     need_one_that_fits,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     progress,
@@ -34,6 +33,7 @@ from simulator.cli.options import (
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import PICTURES, whole_file
+from simulator.units import percent
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

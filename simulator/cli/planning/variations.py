@@ -11,7 +11,6 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     status_line,
@@ -30,7 +29,7 @@ from simulator.cli.options import (
     write_answer_page,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_seconds
+from simulator.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.planning.changes.balance import Balance

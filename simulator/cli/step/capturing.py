@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simulator.cli.console import (
-    note,
-    number_columns,
-    percent,
-    print_table,
-    text_columns,
-    working,
-)
+from simulator.cli.console import note, number_columns, print_table, text_columns, working
 from simulator.cli.options import complete_profile, option, whole_numbers
 from simulator.errors import InputError
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.capture.result import CaptureResult

@@ -13,7 +13,6 @@ from simulator.cli.console import (
     need_one_that_fits,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     text_columns,
@@ -31,7 +30,7 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError
 from simulator.files import PICTURES
-from simulator.units import format_bytes, format_seconds, signed_percent, signed_seconds
+from simulator.units import format_bytes, format_seconds, percent, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
     from simulator.api import CompareAnswer

@@ -12,7 +12,6 @@ import typer
 
 from simulator.cli.console import (
     number_columns,
-    percent,
     print_json,
     print_table,
     text_columns,
@@ -31,7 +30,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.step.capturing import cluster_changes, read_captured
 from simulator.errors import InputError
-from simulator.units import format_bytes, format_rate
+from simulator.units import format_bytes, format_rate, percent
 
 if TYPE_CHECKING:
     from simulator.program.grid.placement import PlacedGroups, Placement

@@ -16,7 +16,6 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
-    percent,
     print_json,
     print_table,
     text_columns,
@@ -35,7 +34,7 @@ from simulator.cli.options import (
 from simulator.cli.step.capturing import cluster_changes, end_captured, read_captured
 from simulator.errors import InputError
 from simulator.files import PICTURES, whole_file
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.api import Result

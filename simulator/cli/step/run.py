@@ -13,7 +13,6 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
-    percent,
     print_json,
     print_spreads,
     print_table,
@@ -43,7 +42,7 @@ from simulator.cli.step.capturing import (
 from simulator.cli.step.memory import end_if_riskier, fit_text, note_misfit, print_peaks
 from simulator.errors import InputError
 from simulator.program.ir import Owner
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame, job_yaml
@@ -168,24 +168,15 @@ class ClustersAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Every cluster, and the answers."""
-        chosen = {
-            name: self._cluster_dict(best) if best else None for name, best in self.answers.items()
-        }
-        return {"clusters": [*map(self._cluster_dict, self.clusters)], "answers": chosen}
-
-    def _cluster_dict(self, found: Capacity | Refusal) -> dict[str, Any]:
-        from simulator.planning.campaign.capacity import Refusal
-
-        if self.deadline_s is None or isinstance(found, Refusal):
-            return _cluster_dict(found)
-        late = found.time.ends.late_probability(self.deadline_s)
-        return {**_cluster_dict(found), "late_probability": late}
+        row = partial(_cluster_dict, deadline_s=self.deadline_s)
+        chosen = {name: row(best) if best else None for name, best in self.answers.items()}
+        return {"clusters": [*map(row, self.clusters)], "answers": chosen}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cluster: system, gpus, plan, step_time_s, wall_days, gpu_hours, usd."""
         rows = []
         for each in self.clusters:
-            found = self._cluster_dict(each)
+            found = _cluster_dict(each, self.deadline_s)
             if "reason" not in found:
                 cheapest = each.money.cheapest  # type: ignore[union-attr]
                 found |= {
@@ -200,15 +191,9 @@ class ClustersAnswer(Answer):
     def answer_texts(self) -> list[str]:
         """The answers as lines."""
         return [
-            f"{name}: {'none of these' if best is None else self._where(best)}"
+            f"{name}: {'none of these' if best is None else _where(best, self.deadline_s)}"
             for name, best in self.answers.items()
         ]
-
-    def _where(self, found: Capacity) -> str:
-        if self.deadline_s is None:
-            return _where(found)
-        late = found.time.ends.late_probability(self.deadline_s)
-        return f"{_where(found)}, ends later with a probability of {percent(late)}"
 
     def said_of(self) -> str:
         """The model and the number of tokens."""
@@ -241,11 +226,11 @@ class ClustersAnswer(Answer):
             yield "The job runs on none of these clusters."
             return
         fastest = min(self.ran, key=lambda each: each.time.wall_s)
-        yield f"The fastest: {self._where(fastest)}"
+        yield f"The fastest: {_where(fastest, self.deadline_s)}"
         priced = [each for each in self.ran if each.money.cheapest is not None]
         if priced:
             cheapest = min(priced, key=lambda each: each.money.cheapest[1])  # type: ignore[index]
-            yield f"The cheapest: {self._where(cheapest)}"
+            yield f"The cheapest: {_where(cheapest, self.deadline_s)}"
         if len(priced) < len(self.ran):
             yield "Without a price, the cost is unknown."
 
@@ -277,22 +262,29 @@ class ClustersAnswer(Answer):
         return Table("Duration", f"Time in days{deadline}", heads, rows)
 
 
-def _where(found: Capacity) -> str:
+def _where(found: Capacity, deadline_s: float | None) -> str:
     time, cheapest = found.time, found.money.cheapest
     money = "" if cheapest is None else f", {cheapest[1]:,.0f} USD {cheapest[0]}"
+    late = ""
+    if deadline_s is not None:
+        probability = percent(time.ends.late_probability(deadline_s))
+        late = f", ends later with a probability of {probability}"
     return (
         f"{time.gpus} x {found.job.cluster.profile.name}, {format_seconds(time.wall_s)}, "
-        f"{time.gpu_s / HOUR_S:,.0f} GPU-hours{money}"
+        f"{time.gpu_s / HOUR_S:,.0f} GPU-hours{money}{late}"
     )
 
 
-def _cluster_dict(found: Capacity | Refusal) -> dict[str, Any]:
-    """One cluster as plain data."""
+def _cluster_dict(found: Capacity | Refusal, deadline_s: float | None) -> dict[str, Any]:
+    """One cluster as plain data; with a deadline also how likely it is missed."""
     from simulator.planning.campaign.capacity import Refusal
 
     if isinstance(found, Refusal):
         return asdict(found)
     time = found.time
+    late = {}
+    if deadline_s is not None:
+        late = {"late_probability": time.ends.late_probability(deadline_s)}
     return {
         "system": found.job.cluster.profile.name,
         "gpus": time.gpus,
@@ -309,6 +301,7 @@ def _cluster_dict(found: Capacity | Refusal) -> dict[str, Any]:
         "energy_kwh": None if found.energy.total_j is None else found.energy.total_j / J_PER_KWH,
         "co2_kg": found.energy.co2_kg,
         "breakdown_s": {kind.value: s for kind, s in found.step.breakdown_s.items()},
+        **late,
     }
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.make.accuracy.accuracy_table import COLUMNS, accuracy_table
@@ -50,6 +51,8 @@ from simulator.validate.published.published_runs import (
 
 _GRADES = ("A", "A-")
 _LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+_TOP_IN, _PANEL_IN, _BOTTOM_IN, _LEFT_IN, _RIGHT_IN = 0.5, 3.0, 0.7, 0.8, 0.2
+"""Around and between the panels of the picture."""
 
 _HEAD = """# Will it fit?
 
@@ -181,22 +184,32 @@ def build_calibration_figure(
     found: Sequence[Placed], ran: Sequence[float], misfits: Sequence[float]
 ) -> Figure:
     """Asked against observed probability; and the verdicts of both kinds of runs."""
-    figure = Figure(figsize=(9.0, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = style.new_figure(_TOP_IN + _PANEL_IN + _BOTTOM_IN)
+    width = (style.WIDTH_IN - 2 * _LEFT_IN - _RIGHT_IN) / 2
+    left, right = (
+        style.add_axes_in(figure, left=start, top=_TOP_IN, width=width, height=_PANEL_IN)
+        for start in (_LEFT_IN, 2 * _LEFT_IN + width)
+    )
     levels = [step / 100 for step in range(101)]
     left.plot([0, 1], [0, 1], color=style.INK, linewidth=0.8, linestyle=":")
     shares = [share_within(found, level) for level in levels]
     left.plot(levels, shares, color=style.BLUE)
-    left.set(xlabel="probability asked", ylabel="share of runs that hold no more")
+    _name(left, "calibration", "probability asked", "share of runs that hold no more")
     bins = [step / 20 for step in range(21)]
     for name, values, color in (
         ("ran", ran, style.BLUE), ("out of memory", misfits, style.VERMILLION),
     ):  # fmt: skip
         weights = [100 / max(1, len(values))] * len(values)
         right.hist(values, bins=bins, weights=weights, color=color, alpha=0.6, label=name)
-    right.set(xlabel="fits_probability", ylabel="runs (%)")
-    right.legend(frameon=False)
+    _name(right, "verdicts", "probability that the run fits", "runs [%]")
+    right.legend(frameon=False, fontsize=style.SMALL_PT, loc="upper center")
     return figure
+
+
+def _name(axes: Axes, heading: str, across: str, up: str) -> None:
+    style.add_heading(axes, heading)
+    axes.set_xlabel(across, fontsize=style.SMALL_PT, color=style.INK)
+    axes.set_ylabel(up, fontsize=style.SMALL_PT, color=style.INK)
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ measured over predicted step time, whose logarithm follows Student's t
 (:mod:`simulator.results.step_error`). Both are taken as independent, so the share of runs that end
 by a time is the mean, over simulated campaigns, of the share of factors that let each end by then.
 
-Ignores that a slower run meets more failures: a campaign's losses are taken in proportion. No run
+Ignores that a slower run meets more failures, and that pauses last as long whatever the step:
+a campaign's losses are taken in proportion. No run
 on pools of several kinds of GPU is published: their error is that of the kind with the largest one,
 an assumption.
 """

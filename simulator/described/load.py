@@ -356,11 +356,12 @@ def profile_from_document(document: Mapping[str, Any], file: str = "") -> Hardwa
 def _kernels_of_family(document: Mapping[str, Any]) -> Document:
     """What the device's architecture says of kernels, in the formats that the device multiplies."""
     device = document.get("device")
-    name = device.get("architecture") if isinstance(device, Mapping) else None
-    if not isinstance(name, str):
+    if not isinstance(device, Mapping) or not isinstance(device.get("architecture"), str):
         return {}
-    kernels: Document = architecture_document(name)["kernels"]
-    peaks = device.get("peak", {}) if isinstance(device, Mapping) else {}
+    kernels: Document = architecture_document(device["architecture"])["kernels"]
+    peaks = device.get("peak")
+    if not isinstance(peaks, Mapping):
+        return kernels
     formats = {p: model for p, model in kernels["gemm"].items() if peak_name(p) in peaks}
     return {**kernels, "gemm": formats}
 

@@ -20,6 +20,8 @@ from collections.abc import Hashable, Sequence
 from simulator.errors import DoesNotFitError
 from simulator.serving.request import Request
 
+_QUEUED_AT_ONCE = 1024
+
 
 class BlockCache:
     """The blocks of one replica.
@@ -42,7 +44,11 @@ class BlockCache:
         self.host_blocks = host_blocks
         self.on_host: dict[Request, int] = {}
         """Blocks of requests that moved to the host, in the order in which they did."""
-        self._queue = deque(range(blocks))
+        # Free blocks in the order in which they are taken: the queue, those that nobody has had
+        # yet, and those that were released to be taken last.
+        self._queue: deque[int] = deque()
+        self._untouched = range(blocks)
+        self._last: deque[int] = deque()
         # Entries of the queue that no longer hold, by block: it was found and taken.
         self._stale: dict[int, int] = {}
         self._name_of: dict[int, Hashable] = {}
@@ -87,13 +93,15 @@ class BlockCache:
         if new <= 0:
             return
         self.free_blocks -= new
+        while self._untouched and len(self._queue) < new:
+            self._queue_untouched()
         take = self._queue.popleft if not self._name_of else self._take
         request.blocks.extend([take() for _ in range(new)])
 
     def grow_by_block(self, request: Request) -> None:
         """Give a request one more block; it must be free."""
         self.free_blocks -= 1
-        request.blocks.append(self._take() if self._name_of else self._queue.popleft())
+        request.blocks.append(self._take() if self._name_of else self._next_free())
 
     def name_full(self, request: Request, tokens: int, named: int = 0) -> None:
         """Make the full blocks of a request's first tokens known, from the ``named``-th on."""
@@ -115,7 +123,7 @@ class BlockCache:
             self._drop_named(blocks, full)
             return
         self.free_blocks += len(blocks)
-        self._queue.extend(reversed(blocks[:full]))
+        self._last.extend(reversed(blocks[:full]))
         self._queue.extendleft(blocks[full:])
 
     def swap_out(self, request: Request) -> None:
@@ -153,16 +161,29 @@ class BlockCache:
             else:
                 (last if index < full else first).append(block)
         self.free_blocks += len(last) + len(first)
-        self._queue.extend(reversed(last))
+        self._last.extend(reversed(last))
         self._queue.extendleft(first)
 
+    def _next_free(self) -> int:
+        if not self._queue:
+            self._queue_untouched()
+        return self._queue.popleft()
+
+    def _queue_untouched(self) -> None:
+        """Queue the next blocks that nobody has had; a large cluster never touches most of them."""
+        self._queue.extend(self._untouched[:_QUEUED_AT_ONCE])
+        self._untouched = self._untouched[_QUEUED_AT_ONCE:]
+        if not self._untouched:
+            self._queue.extend(self._last)
+            self._last = self._queue
+
     def _take(self) -> int:
-        block = self._queue.popleft()
+        block = self._next_free()
         while self._stale.get(block):
             self._stale[block] -= 1
             if not self._stale[block]:
                 del self._stale[block]
-            block = self._queue.popleft()
+            block = self._next_free()
         name = self._name_of.pop(block, None)
         if name is not None:
             del self._users[block]

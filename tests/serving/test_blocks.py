@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.serving import block_cache
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.request import Request
 from tests.serving.workloads import scheduler_of
@@ -40,6 +42,38 @@ def test_no_block_has_two_owners_unless_they_share_its_name(moves):
     for request in list(holders.values()):
         cache.release(request)
     assert cache.free_blocks == cache.blocks
+
+
+@given(moves=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40), st.booleans()), max_size=60))
+def test_blocks_are_taken_in_the_same_order_however_many_untouched_ones_are_queued_at_once(moves):
+    tables = []
+    for queued_at_once in (1, 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(block_cache, "_QUEUED_AT_ONCE", queued_at_once)
+            tables.append(blocks_taken(BlockCache(20, 4, keeps_prefixes=True), moves))
+    assert tables[0] == tables[1]
+
+
+def blocks_taken(cache, moves):
+    taken, holders = [], {}
+    for number, tokens, drops in moves:
+        request = holders.get(number)
+        if request is not None and drops:
+            cache.release(holders.pop(number))
+            continue
+        if request is None:
+            request = shared(number, tokens, min(tokens, 16))
+            found = cache.found(request)
+            if cache.missing_blocks(request, tokens, found) <= cache.free_blocks:
+                holders[number] = request
+                cache.share(request, found)
+                cache.grow(request, tokens)
+                request.named_tokens = tokens
+                cache.name_full(request, min(tokens, 16))
+        elif cache.free_blocks:
+            cache.grow_by_block(request)
+        taken.append(list(request.blocks))
+    return taken
 
 
 def test_a_shared_beginning_is_found_but_for_the_last_token():

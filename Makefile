@@ -69,6 +69,7 @@ generated: $(VENV)/.core  ## everything written from code: JSON schemas, and fiv
 	$(BIN)/clustersim schema job > workloads/schema.json
 	$(BIN)/clustersim schema model > workloads/models/schema.json
 	$(BIN)/clustersim schema offers > workloads/offers/schema.json
+	$(BIN)/clustersim schema serving > workloads/serving/schema.json
 	$(BIN)/python -m tests.reference
 
 schedules: $(VENV)/.core  ## reports/schedules/: every pipeline schedule, drawn and explained

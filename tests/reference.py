@@ -1,9 +1,9 @@
 """What can a file or a script say? Pages of the guide, from descriptions and facts.
 
 ``python -m tests.reference`` (or ``make generated``) writes ``docs/python-api.md`` from docstrings,
-``docs/fields.md`` from the specifications, ``docs/stacks.md`` from the facts of each stack, and
-``docs/models-and-systems.md`` (``tests/models_and_systems.py``), and ``docs/commands.md``
-(``tests/command_reference.py``). A test compares.
+``docs/fields.md`` and ``docs/serving-fields.md`` from the specifications, ``docs/stacks.md`` from
+the facts of each stack, ``docs/models-and-systems.md`` (``tests/models_and_systems.py``), and
+``docs/commands.md`` (``tests/command_reference.py``). A test compares.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from simulator.planning.offers.offers_file import offers_schema
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.verdict import Advice, WhatIf
+from simulator.serving.serving_file import serving_schema
 from simulator.units import UNITS, format_quantity
 from tests.command_reference import COMMANDS_PAGE, commands_page
 from tests.models_and_systems import MODELS_PAGE, models_and_systems_page
@@ -35,6 +36,7 @@ from tests.models_and_systems import MODELS_PAGE, models_and_systems_page
 ROOT = Path(__file__).parent.parent
 API_PAGE = ROOT / "docs" / "python-api.md"
 FIELDS_PAGE = ROOT / "docs" / "fields.md"
+SERVING_FIELDS_PAGE = ROOT / "docs" / "serving-fields.md"
 STACKS_PAGE = ROOT / "docs" / "stacks.md"
 
 FUNCTIONS = {
@@ -126,6 +128,38 @@ def fields_page() -> str:
             lines.extend(_block(name, blocks))
             if name == "Stack":
                 lines.extend(_stacks())
+    return "\n".join(lines)
+
+
+_SERVING_FIELDS_TITLE = """\
+# Every field of a serving job
+
+Written by `make generated` from the specifications; do not edit it here. What a file of
+`clustersim serve` may say: which values a field takes, and its default. A field that is left out
+where the engine has a setting of its own is the engine's, at its version;
+[Serving](serving.md) says what is simulated.
+
+Quantities are texts with a unit: `80 GiB`, `50 ms`. Editors check files and complete fields with
+`workloads/serving/schema.json`.
+"""
+
+_PARTS_OF_SERVING = {
+    "The deployment": ("", "Deployment", "PrefillPool", "Speculation", "Adapters"),
+    "The workload": (
+        "Workload", "Arrivals", "Lengths", "SharedPrefix", "AdapterTraffic", "Objective",
+    ),
+}  # fmt: skip
+
+
+def serving_fields_page() -> str:
+    """Every field that a serving job may have."""
+    schema = serving_schema()
+    blocks = {"": schema, **schema["$defs"]}
+    lines = [_SERVING_FIELDS_TITLE]
+    for part, names in _PARTS_OF_SERVING.items():
+        lines.append(f"## {part}\n")
+        for name in names:
+            lines.extend(_block(name, blocks))
     return "\n".join(lines)
 
 
@@ -244,8 +278,8 @@ def _plain_values(value: Schema) -> str:
     match value:
         case {"type": "integer" | "number" as kind}:
             return _number(value, "whole number" if kind == "integer" else "number")
-        case {"type": "array", "items": items}:
-            return f"list of {_values(items)}"
+        case {"type": "array"}:
+            return _list_values(value)
         case {"type": "object"}:
             return _object_values(value)
         case {"type": "boolean"}:
@@ -253,6 +287,13 @@ def _plain_values(value: Schema) -> str:
         case {"examples": [example, *_]}:
             return f"such as `{example}`"
     return "a file.csv" if "csv" in value.get("pattern", "") else "text"
+
+
+def _list_values(value: Schema) -> str:
+    if "items" in value:
+        return f"list of {_values(value['items'])}"
+    items = value["prefixItems"]
+    return f"`[{', '.join('…' for _ in items)}]`, each {_values(items[0])}"
 
 
 def _object_values(value: Schema) -> str:
@@ -403,6 +444,7 @@ def write_pages() -> None:
     """All generated pages, as the code is now."""
     API_PAGE.write_text(api_page(), encoding="utf-8")
     FIELDS_PAGE.write_text(fields_page(), encoding="utf-8")
+    SERVING_FIELDS_PAGE.write_text(serving_fields_page(), encoding="utf-8")
     STACKS_PAGE.write_text(stacks_page(), encoding="utf-8")
     MODELS_PAGE.write_text(models_and_systems_page(), encoding="utf-8")
     COMMANDS_PAGE.write_text(commands_page(), encoding="utf-8")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 
 from simulator.described.json_schemas import job_schema
+from simulator.serving.serving_file import serving_schema
 from tests.command_reference import COMMANDS_PAGE, commands, commands_page
 from tests.models_and_systems import KINDS, MODELS_PAGE, models_and_systems_page
 from tests.reference import (
     API_PAGE,
     FIELDS_PAGE,
     ROOT,
+    SERVING_FIELDS_PAGE,
     STACKS_PAGE,
     api_page,
     fields_page,
+    serving_fields_page,
     stacks_page,
 )
 
@@ -24,6 +27,11 @@ def test_the_page_of_the_python_api_is_that_of_the_docstrings():
 
 def test_the_page_of_the_fields_is_that_of_the_specifications():
     assert FIELDS_PAGE.read_text(encoding="utf-8") == fields_page(), "run make generated"
+
+
+def test_the_page_of_serving_fields_is_that_of_the_specifications():
+    written = SERVING_FIELDS_PAGE.read_text(encoding="utf-8")
+    assert written == serving_fields_page(), "run make generated"
 
 
 def test_the_page_of_the_commands_is_that_of_the_commands():
@@ -59,10 +67,13 @@ def test_every_block_of_fields_is_on_the_page():
     aside = {"Provenance", "ModelChanges"}
     shown = set(re.findall(r"^### (\w+)$", fields_page(), flags=re.MULTILINE))
     assert set(job_schema()["$defs"]) - shown == aside
+    of_serving = set(re.findall(r"^### (\w+)$", serving_fields_page(), flags=re.MULTILINE))
+    assert of_serving == set(serving_schema()["$defs"])
 
 
 def test_every_field_says_what_it_means():
-    rows = re.findall(r"^\| `(\S+)` \|.*\| (.*) \|$", fields_page(), flags=re.MULTILINE)
+    pages = fields_page() + serving_fields_page()
+    rows = re.findall(r"^\| `(\S+)` \|.*\| (.*) \|$", pages, flags=re.MULTILINE)
     assert len(rows) > 200
     assert [field for field, meaning in rows if not meaning.strip()] == []
 

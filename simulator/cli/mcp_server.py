@@ -203,7 +203,10 @@ async def _answer(
             if process.returncode is None:
                 process.kill()  # whoever asked does not wait any more
     if process.returncode not in {_FITS, _DOES_NOT_FIT} or not out.strip():
-        raise ToolError(err.decode(errors="replace").strip() or f"{command} was stopped")
+        said = err.decode(errors="replace").strip()
+        if not isinstance(job, str):
+            said = said.replace(file, "the job")  # its author knows of no file
+        raise ToolError(said or f"{command} was stopped")
     answer: dict[str, Any] = json.loads(out)
     return answer
 

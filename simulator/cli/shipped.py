@@ -274,6 +274,7 @@ class SchemaName(StrEnum):
     PROFILE = "profile"
     MODEL = "model"
     OFFERS = "offers"
+    SERVING = "serving"
 
 
 def schema(name: Annotated[SchemaName, typer.Argument(help="The kind of file.")]) -> None:
@@ -288,11 +289,13 @@ def schema_text(name: SchemaName) -> str:
     """The JSON schema of a kind of file, as text that ends in a newline."""
     from simulator.described import json_schemas as schemas
     from simulator.planning.offers.offers_file import offers_schema
+    from simulator.serving.serving_file import serving_schema
 
     builders: dict[SchemaName, Callable[[], dict[str, Any]]] = {
         SchemaName.JOB: schemas.job_schema,
         SchemaName.PROFILE: schemas.profile_schema,
         SchemaName.MODEL: schemas.model_schema,
         SchemaName.OFFERS: offers_schema,
+        SchemaName.SERVING: serving_schema,
     }
     return json.dumps(builders[name](), indent=2) + "\n"

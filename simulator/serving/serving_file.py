@@ -1,7 +1,9 @@
-"""How does a file become a deployment and its workload?"""
+"""How does a file become a deployment and its workload, and which fields may it have?"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from simulator.described.documents import (
     validated,
     with_changes,
 )
+from simulator.described.json_schemas import DIALECT, schema_of
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
 from simulator.files import is_there
@@ -58,3 +61,28 @@ def _resolved(deployment: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         beside = folder / name
         resolved[field] = load(beside if is_there(beside) else name)
     return resolved
+
+
+_NAMED = {
+    "model": "A shipped model, or a path to a .yaml file or to a Hugging Face config.json.",
+    "profile": "A shipped hardware profile, or a path to a .yaml file.",
+}
+
+
+def serving_schema() -> dict[str, Any]:
+    """JSON schema of a serving job's file."""
+    schema = schema_of(ServingJob)
+    blocks = schema["$defs"]
+    for field, text in _NAMED.items():
+        blocks["Deployment"]["properties"][field] = {"type": "string", "description": text}
+    return {"$schema": DIALECT, **schema, "$defs": _reached(schema["properties"], blocks)}
+
+
+def _reached(node: Mapping[str, Any], blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """Blocks that a schema refers to, directly or through others."""
+    names = set(re.findall(r"#/\$defs/(\w+)", json.dumps(node)))
+    known: set[str] = set()
+    while names - known:
+        known |= names
+        names |= set(re.findall(r"#/\$defs/(\w+)", json.dumps([blocks[name] for name in names])))
+    return {name: block for name, block in blocks.items() if name in known}

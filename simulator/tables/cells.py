@@ -61,7 +61,7 @@ def measured(row: Row, key: str) -> float | None:
 
 
 def whole(row: Row, key: str) -> int:
-    """A whole number; ``12.0`` and ``1,024`` are some.
+    """A whole number of at least 0; ``12.0`` and ``1,024`` are some.
 
     Raises:
         InputError: The cell is empty or holds something else.
@@ -69,6 +69,8 @@ def whole(row: Row, key: str) -> int:
     value = _number(text(row, key))
     if not value.is_integer():
         raise InputError.single(key, f"must be a whole number, not {row.get(key) or ''!r}")
+    if value < 0:
+        raise InputError.single(key, f"must be at least 0, not {row[key]!r}")
     return int(value)
 
 
@@ -96,7 +98,7 @@ def size_bytes(row: Row, key: str) -> float:
 
 
 def whole_if_stated(row: Row, key: str) -> int | None:
-    """A whole number; None where the cell is empty.
+    """A whole number of at least 0; None where the cell is empty.
 
     Raises:
         InputError: The cell holds something else.

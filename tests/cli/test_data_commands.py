@@ -179,6 +179,7 @@ def test_a_schema_is_printed_as_json(clustersim, name):
         (SchemaName.JOB, "workloads/schema.json"),
         (SchemaName.MODEL, "workloads/models/schema.json"),
         (SchemaName.OFFERS, "workloads/offers/schema.json"),
+        (SchemaName.SERVING, "workloads/serving/schema.json"),
     ],
 )
 def test_the_shipped_schemas_are_those_of_the_specifications(name, path):

@@ -128,7 +128,7 @@ def test_a_job_that_does_not_fit_is_an_answer(talk):
 def test_a_wrong_job_is_an_error_that_says_what_is_wrong(talk):
     _, answers = talk
     assert answers["wrong"].is_error
-    assert "plan.tpp" in answers["wrong"].content[0].text
+    assert "the job: plan.tpp" in answers["wrong"].content[0].text
 
 
 def test_a_folder_of_the_packages_name_where_the_agent_works_is_not_run(tmp_path, monkeypatch):

@@ -39,6 +39,8 @@ MOST_PASSES = 256
 """Of a job that is also simulated, so that ten seconds are a fault of ours."""
 _MOST_SAMPLE_BYTES = 20_000
 _TABLE_ROWS = 3
+_MOST_SIMULATED_LINES = 100
+"""Of a table whose rows are simulated, so that ten seconds are a fault of ours."""
 _FEW_REQUESTS, _MOST_TOKENS = 6, 20_000
 """Of a workload that is also served, so that ten seconds are a fault of ours."""
 
@@ -235,6 +237,13 @@ def _read_nccl(path: Path) -> object:
 def _command(*words: str) -> Callable[[Path], int]:
     """A command on a file; FILE stands for its path."""
     return lambda path: run_command([word.replace("FILE", str(path)) for word in words])
+
+
+def _published_runs(path: Path) -> int:
+    """The command that simulates the rows of a table."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:_MOST_SIMULATED_LINES]))
+    return run_command(["validate", "published", str(path), "--json", "--workers", "1"])
 
 
 def run_command(words: list[str]) -> int:
@@ -555,8 +564,7 @@ READERS: Mapping[str, Reader] = MappingProxyType(
         "gpu-measurements": Reader(_texts(".jsonl", _RAW + "\n"), _read_raw, 6, "torch"),
         "published-runs": Reader(_files("reports/data/runs_open*.csv"), _published_rows, 0.3),
         "published-runs-simulated": Reader(
-            _files("reports/data/runs_open*.csv"),
-            _command("validate", "published", "FILE", "--json", "--workers", "1"), 0.02),
+            _files("reports/data/runs_open*.csv"), _published_runs, 0.02),
         "collectives": Reader(_files("reports/data/collectives_open*.csv"),
                               _command("validate", "collectives", "FILE", "--json"), 0.1),
         "kernels": Reader(

@@ -110,7 +110,7 @@ def test_rows_without_a_measurement_are_predicted_but_not_scored(table):
         ({"layers": "many"}, "layers: must be a whole number, not 'many'"),
         ({"layers": "4.5"}, "layers: must be a whole number"),
         ({"layers": "0"}, "model.layers"),
-        ({"layers": "-3"}, "model.layers"),
+        ({"layers": "-3"}, "layers: must be at least 0, not '-3'"),
         ({"micro_batch": "0"}, "batch.micro"),
         ({"gpus": "nan"}, "gpus: must be a whole number"),
         ({"gpus": "1e999"}, "gpus: must be a whole number"),

@@ -304,9 +304,10 @@ def _job(
 
 def _gpus_of(cluster: Mapping[str, Any]) -> int:
     """GPUs of a cluster block; 0 where its pools do not say, which loading refuses."""
+    pools = cluster.get("pools", [cluster])
     counts = [
-        pool.get("gpus", 0) if isinstance(pool, Mapping) else 0
-        for pool in cluster.get("pools") or [cluster]
+        pool.get("gpus") if isinstance(pool, Mapping) else None
+        for pool in (pools if isinstance(pools, list) else ())
     ]
     return sum(count for count in counts if type(count) is int)
 

@@ -29,8 +29,10 @@ def layer_counts(job: Job, stages: int) -> list[int]:
     units = layers + plan.account_for_embedding + last_units
     counts = [-(-units // stages)] * stages
     short = sum(counts) - units
-    for index in _shorter_first(stages, from_first=job.choices.short_stages_come_first)[:short]:
-        counts[index] -= 1
+    if short:
+        order = _shorter_first(stages, from_first=job.choices.short_stages_come_first)
+        for index in order[:short]:
+            counts[index] -= 1
     counts[0] -= plan.account_for_embedding
     counts[-1] -= last_units
     if counts[-1] < 0:

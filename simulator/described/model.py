@@ -247,7 +247,7 @@ class Model(Spec):
 
     def window(self, layer_index: int) -> int:
         """Tokens that this layer (counted from 0) attends to at most; 0 is all of them."""
-        if not self.has_attention(layer_index):
+        if not (self.sliding_window and self.has_attention(layer_index)):
             return 0
         every = self.sliding_window_every
         attends_to_all = every > 1 and (layer_index + 1) % every == 0

@@ -75,8 +75,6 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     outside = {"context": device.context_bytes, **timeline.program.outside}
     outside_bytes = math.fsum(outside.values())
     settings = timeline.program.allocator
-    # Blocks within an operation are not all known; they leave a share unused at least.
-    unused_share = 0.0 if settings.expandable_segments else _LEAST_UNUSED_SHARE
     started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
     operations = [timeline.program.operations[i] for i in booked]
     reserved = reserved_memory(
@@ -85,7 +83,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
         settings,
         resident_bytes=resident_bytes,
         allocated_bytes=allocated,
-        least_bytes=allocated * (1 + unused_share),
+        least_bytes=allocated * (1 + least_unused_share(settings)),
         room_bytes=device.memory_bytes - outside_bytes,
     )
     return ClassMemory(
@@ -102,6 +100,11 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
         role=rank_class.role,
         capacity_bytes=device.memory_bytes,
     )
+
+
+def least_unused_share(settings: AllocatorSettings) -> float:
+    """Reserved beyond allocated memory at least: blocks within an operation are not all known."""
+    return 0.0 if settings.expandable_segments else _LEAST_UNUSED_SHARE
 
 
 class Reserved(NamedTuple):

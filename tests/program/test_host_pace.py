@@ -155,7 +155,7 @@ def test_graphs_of_layers_leave_out_experts_without_a_capacity():
         model = small_model(layers=1, experts={**experts, **more.pop("experts", {})})
         costs = StageCosts(small_job(model, stack="megatron-core", **more))
         kind = costs.units.layers[0]
-        return costs.units.of(kind).launched.forward.kernels
+        return costs.units.of(kind).times.launched.forward.kernels
 
     assert launches(cuda_graphs="layer", experts={"capacity_factor": 1.0}) == 0
     assert 0 < launches(cuda_graphs="layer") < launches()

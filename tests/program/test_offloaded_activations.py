@@ -90,7 +90,7 @@ def test_partitioned_checkpoints_keep_their_part_and_are_gathered_once_per_layer
     )  # fmt: skip
     layers = plain.model.layers
     again = [
-        StageCosts(job).units.of(StageCosts(job).units.layers[0]).time.recompute
+        StageCosts(job).units.of(StageCosts(job).units.layers[0]).times.time.recompute
         for job in (plain, parts)
     ]
     assert again[1].kernels == again[0].kernels

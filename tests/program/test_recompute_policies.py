@@ -37,7 +37,7 @@ def test_all_but_projections_repeats_attention_and_the_first_product_of_the_mlp(
     attention = 4 * TOKENS * TOKENS * HIDDEN / 2
     up = 2 * TOKENS * 4 * HIDDEN * HIDDEN
     costs = StageCosts(job)
-    assert costs.units.of(costs.units.layers[0]).time.recompute.flop == pytest.approx(
+    assert costs.units.of(costs.units.layers[0]).times.time.recompute.flop == pytest.approx(
         attention + up
     )
     more = hardware_flop_per_token(job) - model_flop_per_token(job.model, TOKENS)

@@ -163,7 +163,7 @@ def _scores_stay_in_a_kernel(job: Job) -> Iterator[Fault]:
 
 
 def _layers_see_all_tokens(job: Job) -> Iterator[Fault]:
-    if job.plan.cp == 1:
+    if job.plan.cp == 1 or not job.model.sliding_window:
         return
     window = max(map(job.model.window, range(job.model.layers)))
     if 0 < window < job.batch.seq_len:

@@ -21,11 +21,13 @@ Where passes run one by one and as a whole (1F1B, interleaved or not, and all fo
 ZeRO 0 and 1, gradients in buffers that stay and transfers that block) that is what tensors take at
 the simulated peak. Otherwise what the
 data-parallel stream, transfers and pieces of passes hold is left out, so a simulated peak is
-never smaller.
+never smaller. Beside tensors a device holds what the allocator leaves unused at least, the driver's
+context and communicators.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +38,8 @@ from simulator.planning.search.plan_costs import (
     Floats,
     Ints,
     Pipeline,
-    PlanCosts,
+    PlanMemory,
+    PlanTimes,
 )
 from simulator.planning.search.space import PlanSpace
 from simulator.schedule.orders.one_f_one_b import round_length
@@ -52,38 +55,46 @@ _INTERLEAVED = frozenset({"interleaved-1f1b"})
 
 @dataclass(frozen=True)
 class PlanBounds:
-    """Lower bounds of every plan of a space.
+    """Lower bounds of every plan of a space; shape (plans,) each.
 
     Attributes:
-        step_time_s: Shape (plans,) [s].
-        peak_device_bytes: Of the fullest rank, shape (plans,) [B].
+        step_time_s: Of those whose memory is small enough; 0 of the others [s].
+        peak_allocated_bytes: In tensors of the fullest rank [B].
+        peak_device_bytes: All that it holds [B].
     """
 
     step_time_s: Floats
+    peak_allocated_bytes: Floats
     peak_device_bytes: Floats
 
 
-def plan_bounds(space: PlanSpace, tables: CostTables | None = None) -> PlanBounds:
+def plan_bounds(
+    space: PlanSpace, tables: CostTables | None = None, *, most_bytes: float = math.inf
+) -> PlanBounds:
     """Lower bounds of the step time and of the memory of every plan.
 
-    Costs that are missing in ``tables`` are added.
+    Costs that are missing in ``tables`` are added. Steps of plans that hold more than
+    ``most_bytes`` are left out.
     """
     tables = tables or CostTables(space)
-    step_s, allocated_bytes = np.zeros(len(space)), np.zeros(len(space))
+    step_s, allocated_bytes, device_bytes = np.zeros((3, len(space)))
     for plans in tables.groups:
         pipeline = tables.pipeline(int(plans[0]))
-        costs = tables.of(plans, pipeline)
-        microbatches = space.microbatches[plans]
-        if pipeline.adds_up:
-            exposure = tables.exposure(plans, pipeline)
-            step_s[plans] = _step_s(pipeline, costs, exposure, microbatches)
-        allocated_bytes[plans] = _allocated_bytes(pipeline, costs, microbatches)
-    # What the allocator leaves unused, and communicators, come on top.
-    device_bytes = allocated_bytes + space.job.cluster.profile.device.context_bytes
-    return PlanBounds(step_s * ROUNDING, device_bytes * ROUNDING)
+        memory = tables.memory(plans, pipeline)
+        allocated_bytes[plans] = _allocated_bytes(pipeline, memory, space.microbatches[plans])
+        unused_share, outside_bytes = tables.outside(plans, pipeline)
+        device_bytes[plans] = allocated_bytes[plans] * (1 + unused_share) + outside_bytes
+    device_bytes += space.job.cluster.profile.device.context_bytes
+    device_bytes *= ROUNDING
+    for group in tables.groups:
+        plans, pipeline = group[device_bytes[group] <= most_bytes], tables.pipeline(int(group[0]))
+        if len(plans) and pipeline.adds_up:
+            times, exposure = tables.times(plans, pipeline), tables.exposure(plans, pipeline)
+            step_s[plans] = _step_s(pipeline, times, exposure, space.microbatches[plans])
+    return PlanBounds(step_s * ROUNDING, allocated_bytes * ROUNDING, device_bytes)
 
 
-def _step_s(pipeline: Pipeline, costs: PlanCosts, exposure: Exposure, microbatches: Ints) -> Floats:
+def _step_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, microbatches: Ints) -> Floats:
     passes = microbatches[:, None] / pipeline.copies
     nearest = pipeline.parts[:, 0]
     hops_s = exposure.transfer_s * np.where(pipeline.sends > 0, nearest, 0)
@@ -128,7 +139,7 @@ def _per_rank(pipeline: Pipeline, per_run: Floats) -> Floats:
     return per_rank
 
 
-def _allocated_bytes(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
+def _allocated_bytes(pipeline: Pipeline, costs: PlanMemory, microbatches: Ints) -> Floats:
     """What tensors take on the fullest rank at least, shape (plans,) [B]."""
     resident_bytes = _per_rank(pipeline, costs.resident_bytes)
     update_bytes = _per_rank(pipeline, costs.update_bytes)
@@ -137,7 +148,7 @@ def _allocated_bytes(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -
     return fullest
 
 
-def _active_bytes(pipeline: Pipeline, costs: PlanCosts, microbatches: Ints) -> Floats:
+def _active_bytes(pipeline: Pipeline, costs: PlanMemory, microbatches: Ints) -> Floats:
     """What passes hold and work with at the fullest backward, shape (plans, ranks) [B].
 
     Where nothing is known of later ones it is the first backward only, and where the schedule

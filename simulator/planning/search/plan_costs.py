@@ -32,6 +32,7 @@ from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
+from simulator.program.states.outside_memory import outside_memory
 from simulator.program.states.resident import (
     ParameterCount,
     device_update_bytes,
@@ -39,6 +40,7 @@ from simulator.program.states.resident import (
     slice_parameters,
 )
 from simulator.program.states.update_memory import update_memory
+from simulator.results.memory import least_unused_share
 from simulator.schedule.slots import Phase, Placement
 
 Floats = NDArray[np.float64]
@@ -125,18 +127,23 @@ def _content(run: Slice, kinds: Sequence[LayerKind], recompute_layers: int | Non
     )  # fmt: skip
 
 
-class PlanCosts(NamedTuple):
-    """Of each plan of a group, per virtual stage of the model: shape (plans, runs).
+class PlanMemory(NamedTuple):
+    """What each plan of a group holds, per virtual stage of the model: shape (plans, runs) [B]."""
+
+    saved_bytes: Floats
+    working_bytes: Floats
+    resident_bytes: Floats
+    update_bytes: Floats
+
+
+class PlanTimes(NamedTuple):
+    """What each plan of a group takes, per virtual stage of the model: shape (plans, runs) [s].
 
     Data-parallel ranks reduce gradients and gather weights in every step, or for every microbatch.
     """
 
     forward_s: Floats
     backward_s: Floats
-    saved_bytes: Floats
-    working_bytes: Floats
-    resident_bytes: Floats
-    update_bytes: Floats
     optimizer_s: Floats
     step_reduced_s: Floats
     pass_reduced_s: Floats
@@ -202,31 +209,53 @@ class CostTables:
             self._pipelines[key] = _pipeline(self._space.plan_job(plan))
         return self._pipelines[key]
 
-    def of(self, plans: Ints, pipeline: Pipeline) -> PlanCosts:
-        """Costs of some plans that share a pipeline."""
+    def memory(self, plans: Ints, pipeline: Pipeline) -> PlanMemory:
+        """What some plans that share a pipeline hold."""
         shapes, tied = pipeline.shapes, pipeline.tied_copy
-        passes = self._table(
-            self._microbatch_kind, plans, shapes, lambda n: self._pass_row(n, shapes)
+        held = self._table(
+            self._microbatch_kind, plans, ("held", shapes), lambda n: self._held_row(n, shapes)
         )
-        numel = self._table(
-            self._tensor_kind, plans, (shapes, tied), lambda n: self._numel_row(n, shapes, tied)
-        )
-        per = self._table(self._state_kind, plans, "state", self._state_row)
         update = self._table(
             self._state_kind, plans, ("update", shapes, tied),
             lambda n: self._update_row(n, shapes, tied),
         )  # fmt: skip
-        forward, backward, saved, working = np.split(passes, 4, axis=1)
+        resident = self._of_parameters(plans, pipeline, "kept", self._kept_row)
+        by_shape = (*np.split(held, 2, axis=1), resident, update)
+        return PlanMemory(*(column[:, pipeline.shape_of] for column in by_shape))
+
+    def times(self, plans: Ints, pipeline: Pipeline) -> PlanTimes:
+        """What the same take."""
+        shapes, tied = pipeline.shapes, pipeline.tied_copy
+        passes = self._table(
+            self._microbatch_kind, plans, ("passes", shapes), lambda n: self._pass_row(n, shapes)
+        )
         exchanges = self._table(
             self._state_kind, plans, ("exchange", pipeline.stages, shapes, tied),
             lambda n: self._exchange_row(n, shapes, tied),
         )  # fmt: skip
+        updated_s = self._of_parameters(plans, pipeline, "updated", self._updated_row)
+        by_shape = (*np.split(passes, 2, axis=1), updated_s, *np.split(exchanges, 4, axis=1))
+        return PlanTimes(*(column[:, pipeline.shape_of] for column in by_shape))
+
+    def outside(self, plans: Ints, pipeline: Pipeline) -> tuple[Floats, Floats]:
+        """What is held beside tensors: a share of them, and bytes; shape (plans,) each."""
+        table = self._table(
+            self._state_kind, plans, ("outside", pipeline.stages), self._outside_row
+        )
+        return table[:, 0], table[:, 1]
+
+    def _of_parameters(
+        self, plans: Ints, pipeline: Pipeline, what: str, row: Callable[[int], list[float]]
+    ) -> Floats:
+        """What dense and expert parameters of each run add up to, by a number for each."""
+        shapes, tied = pipeline.shapes, pipeline.tied_copy
+        numel = self._table(
+            self._tensor_kind, plans, (shapes, tied), lambda n: self._numel_row(n, shapes, tied)
+        )
         dense, expert = np.split(numel, 2, axis=1)
-        kept = per[:, [0]] * dense + per[:, [1]] * expert
-        updated_s = per[:, [2]] * dense + per[:, [3]] * expert
-        exchanged = np.split(exchanges, 4, axis=1)
-        by_shape = (forward, backward, saved, working, kept, update, updated_s, *exchanged)
-        return PlanCosts(*(column[:, pipeline.shape_of] for column in by_shape))
+        per = self._table(self._state_kind, plans, what, row)
+        of_runs: Floats = per[:, [0]] * dense + per[:, [1]] * expert
+        return of_runs
 
     def exposure(self, plans: Ints, pipeline: Pipeline) -> Exposure:
         """What of the exchanges of the same plans nothing hides."""
@@ -252,27 +281,28 @@ class CostTables:
         return np.asarray(rows)[which]
 
     def _pass_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
-        passes = [self._pass(plan, run) for run in shapes]
-        return [number for column in zip(*passes, strict=True) for number in column]
+        """Forward and backward of one microbatch through each run [s]."""
+        costs = self._costs(plan)
+        phases = (Phase.FORWARD, Phase.BACKWARD)
+        return [costs.work(run, phase).seconds for phase in phases for run in shapes]
 
-    def _pass(self, plan: int, run: Slice) -> tuple[float, float, float, float]:
-        """Forward, backward [s], saved and working [B] of one microbatch through a run."""
-        kind = int(self._microbatch_kind[plan])
-        if kind not in self._stage_costs:
-            self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
-        costs = self._stage_costs[kind]
+    def _held_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
+        """What one microbatch saves in each run, and what its backward works with [B]."""
+        costs = self._costs(plan)
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
         is_whole = self._adds_up[plan] and costs.job.plan.no_sync
         is_cut = costs.job.choices.frees_gradients or not is_whole
-        first_piece = ends_apart(cut(run, 1))[-1] if is_cut else run
+        pieces = [ends_apart(cut(run, 1))[-1] if is_cut else run for run in shapes]
         # How much of what layers keep is on its way to the host depends on the links.
         offloads = costs.job.plan.offload.activations is not None
-        return (
-            costs.work(run, Phase.FORWARD).seconds,
-            costs.work(run, Phase.BACKWARD).seconds,
-            0.0 if offloads else total_bytes(costs.saved(run)),
-            costs.working_bytes(first_piece),
-        )
+        saved = [0.0 if offloads else total_bytes(costs.saved(run)) for run in shapes]
+        return [*saved, *map(costs.working_bytes, pieces)]
+
+    def _costs(self, plan: int) -> StageCosts:
+        kind = int(self._microbatch_kind[plan])
+        if kind not in self._stage_costs:
+            self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
+        return self._stage_costs[kind]
 
     def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
         job = self._space.plan_job(plan)
@@ -316,15 +346,27 @@ class CostTables:
             job.plan.takes_gradient_norm or job.plan.precision == "fp16",
         ]
 
-    def _state_row(self, plan: int) -> list[float]:
-        """Bytes kept and seconds of the update, per dense and per expert parameter."""
+    def _kept_row(self, plan: int) -> list[float]:
+        """Kept per dense and per expert parameter [B]."""
         job = self._space.plan_job(plan)
-        one, many = (ParameterCount(dense=1.0), ParameterCount(expert=1.0)), 1e9
+        return [total_bytes(resident_memory(job, each)) for each in _ONE_PARAMETER]
+
+    def _updated_row(self, plan: int) -> list[float]:
+        """Update per dense and per expert parameter [s]."""
+        job, many = self._space.plan_job(plan), 1e9
         floor_s = memory_bound_s(job.cluster.profile, 0.0)
-        kept = [total_bytes(resident_memory(job, each)) for each in one]
-        traffic_bytes = [many * device_update_bytes(job, each) for each in one]
-        update_s = [memory_bound_s(job.cluster.profile, size) - floor_s for size in traffic_bytes]
-        return [*kept, *(seconds / many for seconds in update_s)]
+        traffic_bytes = [many * device_update_bytes(job, each) for each in _ONE_PARAMETER]
+        return [
+            (memory_bound_s(job.cluster.profile, size) - floor_s) / many for size in traffic_bytes
+        ]
+
+    def _outside_row(self, plan: int) -> list[float]:
+        job = self._space.plan_job(plan)
+        outside_bytes = math.fsum(outside_memory(job).values())
+        return [least_unused_share(job.choices.allocator), outside_bytes]
+
+
+_ONE_PARAMETER = (ParameterCount(dense=1.0), ParameterCount(expert=1.0))
 
 
 def _kinds(*columns: NDArray[np.generic]) -> Ints:

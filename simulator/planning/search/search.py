@@ -170,8 +170,8 @@ def search_plans(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    candidates = _candidates(job, vary, executor, at_a_time)
     limit_bytes = allowed_device_bytes(job, risk)
+    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time)
     return _Search(candidates, top, limit_bytes, within=within).run(on_progress)
 
 
@@ -189,12 +189,12 @@ def search_risks(
 
     What is known of a plan is shared. Arguments and errors are those of :func:`search_plans`.
     """
-    candidates = _candidates(job, vary, executor, at_a_time)
+    limits_bytes = {risk: allowed_device_bytes(job, risk) for risk in risks}
+    most_bytes = max(limits_bytes.values(), default=0.0)
+    candidates = _candidates(job, vary, most_bytes, executor, at_a_time)
     return {
-        risk: _Search(candidates, 1, allowed_device_bytes(job, risk), within=within).run(
-            on_progress
-        )
-        for risk in risks
+        risk: _Search(candidates, 1, limit_bytes, within=within).run(on_progress)
+        for risk, limit_bytes in limits_bytes.items()
     }
 
 
@@ -215,8 +215,8 @@ def search_parts(
     plans belong to a part, and ``on_progress`` is handed that name, too; the other arguments, and
     errors, are those of :func:`search_plans`.
     """
-    candidates = _candidates(job, vary, executor, at_a_time)
     limit_bytes = allowed_device_bytes(job, risk)
+    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time)
     return {
         name: _Search(candidates, 1, limit_bytes, part(candidates.space)).run(
             None if on_progress is None else partial(on_progress, name)
@@ -241,8 +241,8 @@ def pareto_front(
     :func:`search_plans`; the last one found has no plan below it, or ends the ``most`` that are
     asked for. The other arguments, and errors, are those of :func:`search_plans`.
     """
-    candidates = _candidates(job, vary, executor, at_a_time)
     limit_bytes = allowed_device_bytes(job, risk)
+    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time)
     front: list[PlanChoice] = []
     while len(front) < most:
         choices = _Search(candidates, 1, limit_bytes).run(on_progress).choices
@@ -254,10 +254,10 @@ def pareto_front(
 
 
 def _candidates(
-    job: Job, vary: Axes | None, executor: Executor | None, at_a_time: int
+    job: Job, vary: Axes | None, most_bytes: float, executor: Executor | None, at_a_time: int
 ) -> _Candidates:
     refuse_pools(job, "the best plan")
-    return _Candidates(plan_space(job, vary), executor, at_a_time)
+    return _Candidates(plan_space(job, vary), most_bytes, executor, at_a_time)
 
 
 class _Trial(NamedTuple):
@@ -280,11 +280,16 @@ class _Entry(NamedTuple):
 
 
 class _Candidates:
-    """All plans of a space with their bounds, and every trial that was ever made of them."""
+    """All plans of a space with their bounds, and every trial that was ever made of them.
 
-    def __init__(self, space: PlanSpace, executor: Executor | None, at_a_time: int) -> None:
+    Only plans that hold no more than ``most_bytes`` are looked at.
+    """
+
+    def __init__(
+        self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int
+    ) -> None:
         self.space, self.at_a_time = space, at_a_time
-        self.bounds = plan_bounds(space)
+        self.bounds = plan_bounds(space, most_bytes=most_bytes)
         self._run = map if executor is None else executor.map
         self._known: dict[tuple[int, Tier], _Trial] = {}
 

@@ -48,8 +48,11 @@ def is_data_parallel_only(job: Job) -> bool:
 
 def _can_shard(job: Job) -> bool:
     """Whether the stack runs the plan's ZeRO stage with its pipeline."""
-    plan = job.plan
-    return plan.pp == 1 or plan.zero <= 1 or job.stack_name in _SHARDING_UNDER_A_PIPELINE
+    return _shards_in_pipeline(job, job.plan.pp, job.plan.zero)
+
+
+def _shards_in_pipeline(job: Job, stages: int, zero: int) -> bool:
+    return stages == 1 or zero <= 1 or job.stack_name in _SHARDING_UNDER_A_PIPELINE
 
 
 def still_shards(changed: Job, job: Job) -> bool:
@@ -243,16 +246,16 @@ def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart
         return faults[0]
     if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
         return Fault("plan.zero", "has no ranks to shard over")
-    if not _can_shard(changed):
-        return Fault("plan.zero", "is not supported by the stack in a pipeline")
     unruled = (fault for part in parts for fault in part.unruled(changed.model, changed.plan))
     return next(unruled, None)
 
 
 def _cheap_faults(job: Job, changes: Mapping[str, Any]) -> Iterator[Fault]:
-    """Divisions without remainder and equal virtual stages, before a job is made."""
+    """Divisions without remainder, equal virtual stages and ZeRO, before a job is made."""
     plan, batch = job.plan, job.batch
-    degrees = {n: changes.get(f"plan.{n}", getattr(plan, n)) for n in ("tp", "pp", "cp", "vpp")}
+    degrees = {
+        n: changes.get(f"plan.{n}", getattr(plan, n)) for n in ("tp", "pp", "cp", "vpp", "zero")
+    }
     width = degrees["tp"] * degrees["pp"] * degrees["cp"]
     if job.cluster.gpus % width:
         yield Fault("cluster.gpus", "must be a multiple of tp x pp x cp")
@@ -264,6 +267,8 @@ def _cheap_faults(job: Job, changes: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault("plan.vpp", "needs a pipeline")
         if plan_units(job) % (degrees["pp"] * degrees["vpp"]):
             yield Fault("plan.vpp", "gives virtual stages different numbers of layers")
+    if not _shards_in_pipeline(job, degrees["pp"], degrees["zero"]):
+        yield Fault("plan.zero", "is not supported by the stack in a pipeline")
 
 
 def _with_plan(job: Job, changes: Mapping[str, Any]) -> Job:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -103,33 +104,47 @@ class End(Enum):
 Unit = LayerUnit | End
 
 
-@dataclass(frozen=True, slots=True)
-class UnitCost:
-    """Time and memory of one layer or end.
+class UnitTimes(NamedTuple):
+    """Time of one layer or end.
 
     Attributes:
         time: All directions.
         launched: What of them the host launches kernel by kernel.
         graphs: CUDA graphs that it launches for each of them beside.
-        saved: Kept from forward to backward.
-        passing: Held while forward runs.
-        alone: Held while forward runs where no backward follows.
-        backward: What backward holds.
-        halves: What the halves of a split backward take and free.
         waits: Where the host waits for counts of its experts.
         repeats_waits: Whether it does so again where forward is repeated.
     """
 
     time: LayerTime
     launched: LayerTime
-    graphs: int
+    graphs: int = 0
+    waits: ExpertWaits | None = None
+    repeats_waits: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class UnitCost:
+    """Time and memory of one layer or end; the time is found when it is asked for.
+
+    Attributes:
+        saved: Kept from forward to backward.
+        passing: Held while forward runs.
+        alone: Held while forward runs where no backward follows.
+        backward: What backward holds.
+        halves: What the halves of a split backward take and free.
+    """
+
     saved: Memory
     passing: Memory
     alone: Memory
     backward: Backward
     halves: Halves
-    waits: ExpertWaits | None = None
-    repeats_waits: bool = False
+    _timed: Callable[[], UnitTimes]
+
+    @cached_property
+    def times(self) -> UnitTimes:
+        """What its passes take."""
+        return self._timed()
 
 
 @dataclass
@@ -254,10 +269,10 @@ class UnitCosts:
         outcome = self._recomputation(layer, recompute)
         if unit is End.HEAD and plan.loss_kernel == "cut":
             outcome = replace(outcome, repeated={"head": 1.0})
-        time = layer_time(layer, self.timer, self._hiding, outcome.repeated)
-        if plan.partition_activations and is_repeated:
+        gathers_input = plan.partition_activations and is_repeated
+        times = partial(self._times, unit, layer, outcome.repeated, gathers_input=gathers_input)
+        if gathers_input:
             outcome = kept_in_parts(outcome, layer, self.job.choices.tensor_ranks)
-            time = with_input_gathered(time, layer, self.timer)
         owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
         saved = _blocks(owner, outcome.kept_bytes)
         passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
@@ -273,22 +288,32 @@ class UnitCosts:
             is_end=isinstance(unit, End) and unit is not End.JOIN,
             more=head_placeholder(self.job) if unit is End.HEAD else (),
         )
-        captured = captured_pieces(self.job, layer, is_end=isinstance(unit, End))
-        launched = time
-        if captured:
-            rest = without(layer, captured)
-            launched = layer_time(rest, self.timer, self._hiding, outcome.repeated)
         return UnitCost(
-            time=time,
-            launched=launched,
-            graphs=1 if captured and plan.cuda_graphs == "layer" else 0,
             saved=saved,
             passing=_blocks(Owner.TEMPORARIES, passing_bytes),
             alone=_alone(layer, self.shape.element_bytes),
             backward=backward,
             halves=self._halves(layer, outcome, owner, saved),
+            _timed=times,
+        )
+
+    def _times(
+        self, unit: Unit, layer: Layer, repeated: Mapping[str, float], *, gathers_input: bool
+    ) -> UnitTimes:
+        """Times of a unit with backward, which repeats such shares of its pieces."""
+        time = layer_time(layer, self.timer, self._hiding, repeated)
+        if gathers_input:
+            time = with_input_gathered(time, layer, self.timer)
+        captured = captured_pieces(self.job, layer, is_end=isinstance(unit, End))
+        launched = time
+        if captured:
+            launched = layer_time(without(layer, captured), self.timer, self._hiding, repeated)
+        return UnitTimes(
+            time,
+            launched,
+            graphs=1 if captured and self.job.plan.cuda_graphs == "layer" else 0,
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
-            repeats_waits="routing" in outcome.repeated,
+            repeats_waits="routing" in repeated,
         )
 
     @property
@@ -349,18 +374,20 @@ def _alone(layer: Layer, element_bytes: float) -> Memory:
 
 def _forward_only(layer: Layer, alone: Memory, timer: PieceTimer, hiding: Hiding) -> UnitCost:
     """A unit through which no gradient goes: it keeps nothing."""
-    forward = layer_time(layer, timer, hiding, {}).forward
-    time = LayerTime(forward, PassTime(), PassTime(), PassTime())
     nothing = replace(layer, saved=(), working_bytes=(), buffer_bytes=())
+
+    def times() -> UnitTimes:
+        forward = layer_time(layer, timer, hiding, {}).forward
+        time = LayerTime(forward, PassTime(), PassTime(), PassTime())
+        return UnitTimes(time, time)
+
     return UnitCost(
-        time=time,
-        launched=time,
-        graphs=0,
         saved=(),
         passing=alone,
         alone=alone,
         backward=Backward(nothing, Recomputation({}, (), ()), Owner.ACTIVATIONS, 0.0, is_end=True),
         halves=Halves((), (), ()),
+        _timed=times,
     )
 
 

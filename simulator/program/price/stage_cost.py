@@ -318,7 +318,7 @@ class StageCosts:
         parts: dict[tuple[str, Category], Part] = {}
         flop, launches, queue = 0.0, 0, list[Launched]()
         for unit, count in contents.units:
-            for pass_time in _directions(unit.time, phase):
+            for pass_time in _directions(unit.times.time, phase):
                 flop += pass_time.flop * count
                 for part in pass_time.parts:
                     _add_part(parts, part, count, _exposed_share(part, exposed))
@@ -355,20 +355,20 @@ class StageCosts:
         """So many equal units as the host launches them, and the launches of one."""
         device_s, host_s, launches = 0.0, 0.0, 0
         steps: list[Step] = []
-        by_host = _directions(unit.launched, phase)
-        for direction, launched_alone in zip(_directions(unit.time, phase), by_host, strict=True):
-            time = unit.time
+        times, time = unit.times, unit.times.time
+        by_host = _directions(times.launched, phase)
+        for direction, launched_alone in zip(_directions(time, phase), by_host, strict=True):
             runs_python = direction is time.forward or direction is time.recompute
             turns = self._python_turns if runs_python else 1
-            kernels = launched_alone.kernels + (unit.graphs if direction.parts else 0)
+            kernels = launched_alone.kernels + (times.graphs if direction.parts else 0)
             launches += (kernels + launched_alone.exchanges) * turns
             step = self._step(direction, exposed, kernels * turns, launched_alone.exchanges * turns)
             steps.append(step)
             host_s += step.host_s
             device_s += step.device_s
-        repeats = unit.repeats_waits and phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
-        if unit.waits and (phase is Phase.FORWARD or repeats):
-            host_s = device_s + self._expert_stall_s(unit.waits, steps[1:], exposed)
+        repeats = times.repeats_waits and phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
+        if times.waits and (phase is Phase.FORWARD or repeats):
+            host_s = device_s + self._expert_stall_s(times.waits, steps[1:], exposed)
         profile = self.job.cluster.profile
         return launched(profile, count, device_s, host_s, launches), launches
 
@@ -395,7 +395,7 @@ class StageCosts:
         issued = {
             unit: [
                 collective
-                for pass_time in _directions(self.units.of(unit).time, phase)
+                for pass_time in _directions(self.units.of(unit).times.time, phase)
                 for collective in pass_time.collectives
             ]
             for unit in dict.fromkeys(units)

@@ -47,7 +47,7 @@ FLOORS = [
 ]
 """From the ground up; a room imports only from rooms below its own, and from itself."""
 
-GROUND = {"errors", "extras", "files", "processor", "rooms", "units", "version"}
+GROUND = {"cells", "errors", "extras", "files", "processor", "rooms", "units", "version"}
 """Files beside the rooms that every room may use."""
 
 PUBLIC_NAMES = {"", "api"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
+from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.described.load import load_profile, profile_file
 from simulator.errors import InputError
@@ -23,7 +24,6 @@ from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, 
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.results.step_error import error_before_runs, framework_of, job_exposure
-from simulator.tables.cells import Row
 from simulator.validate.published.anchored_runs import own_run
 from simulator.validate.published.published_runs import read_rows, simulated
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field
 
+from simulator import cells
+from simulator.cells import read_table
 from simulator.described.documents import validated
 from simulator.errors import InputError
 from simulator.files import read_text, strict_json
 from simulator.serving.described import Lengths, Workload
 from simulator.serving.request import Request
-from simulator.tables import cells
-from simulator.tables.cells import read_table
 
 _MOONCAKE_BLOCK_TOKENS = 512
 """Tokens that one hash of a Mooncake trace stands for (its README)."""

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from simulator import cells
+from simulator.cells import Row, read_table
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.described.cluster.network import Fabric, FabricKind, Network, library_fabric
 from simulator.described.load import profile_names
@@ -24,8 +26,6 @@ from simulator.importers.nccl_tests.measured_collective import (
     calls_per_gpu,
     kind_of,
 )
-from simulator.tables import cells
-from simulator.tables.cells import Row, read_table
 from simulator.tables.spellings import fabric_kind, profile_name_of
 
 LAUNCH_S = 4.5e-6

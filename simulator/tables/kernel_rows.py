@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from simulator import cells
+from simulator.cells import read_table
 from simulator.cost.kernel_time import ELEMENT_BYTES, memory_bound_s
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.load import profile_names
 from simulator.errors import InputError
-from simulator.tables import cells
-from simulator.tables.cells import read_table
 from simulator.tables.spellings import precision_name
 from simulator.tables.spellings import profile_name_of as profile_of_gpu
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cells import Row
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile, profile_names
@@ -17,7 +18,6 @@ from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow, bus_share
 from simulator.plots.bus_bandwidth import BusBandwidth, build_bus_bandwidth_figure
 from simulator.plots.style import save
-from simulator.tables.cells import Row
 from simulator.tables.collective_rows import (
     collective_row,
     network_of,

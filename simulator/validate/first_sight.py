@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import simulator
+from simulator.cells import Row, read_table
 from simulator.errors import InputError
 from simulator.files import whole_file
-from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_runs import PublishedResult
 from simulator.version import __version__
 

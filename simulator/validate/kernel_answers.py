@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from simulator import cells
 from simulator.cost.kernel_time import (
     ELEMENT_BYTES,
     attention_s,
@@ -25,7 +26,6 @@ from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 from simulator.errors import InputError
 from simulator.serving.kernels.parameters import expert_fit, kernel_fits
 from simulator.serving.kernels.routed_experts import experts_s
-from simulator.tables import cells
 from simulator.tables.kernel_protocol import mean_call_s, protocol_of
 from simulator.tables.kernel_rows import (
     KernelRow,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.cells import rows_of
 from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError, InputError
 from simulator.files import LONG_NUMBER, MOST_DIGITS, Unpacked
@@ -20,7 +21,6 @@ from simulator.serving.described import (
     Speculation,
     Workload,
 )
-from simulator.tables.cells import rows_of
 from simulator.validate.serving_commands import (
     Command,
     ServingFacts,

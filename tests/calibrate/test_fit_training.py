@@ -9,11 +9,11 @@ import pytest
 
 from reports.make.fit.fit_training import cross_validation, fit, loss
 from reports.make.fit.training_response import CLOCKS, Response, responses
+from simulator.cells import Row, read_table
 from simulator.described.load import job_from_document
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.price.stage_cost import StageCosts
 from simulator.schedule import Phase
-from simulator.tables.cells import Row, read_table
 from simulator.validate.published.row_facts import with_known_facts
 
 

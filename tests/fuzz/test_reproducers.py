@@ -12,13 +12,13 @@ from threading import Timer
 import pytest
 
 import simulator as sim
+from simulator.cells import read_table
 from simulator.cli.app import main
 from simulator.errors import InputError
 from simulator.planning.sweep import Journal
 from simulator.results.simulation import run_step
 from simulator.schedule import rendezvous
 from simulator.schedule.unit_run import run_schedule
-from simulator.tables.cells import read_table
 from tests.fuzz.attempts import little_memory
 
 JOB = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from simulator import cells
 from simulator.errors import InputError
-from simulator.tables import cells
 
 
 @pytest.mark.parametrize(

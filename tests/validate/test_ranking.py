@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reports.make.accuracy.ranking import SweepRanking, sweep_rankings
-from simulator.tables.cells import Row
+from simulator.cells import Row
 from simulator.validate.published.published_runs import PublishedResult
 
 COLUMNS = (

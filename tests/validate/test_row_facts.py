@@ -10,9 +10,9 @@ from typing import Any, get_args
 
 import pytest
 
+from simulator.cells import Row, read_table
 from simulator.errors import InputError
 from simulator.facts import EVIDENCE
-from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_rows import job_document, memory_kind
 from simulator.validate.published.published_runs import read_rows
 from simulator.validate.published.row_facts import RowFacts, with_known_facts

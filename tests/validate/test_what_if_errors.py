@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.tables.cells import Row
+from simulator.cells import Row
 from simulator.validate.published.published_runs import PublishedResult
 from simulator.validate.published.what_if_errors import (
     Layout,

@@ -25,9 +25,9 @@ from reports.make.accuracy.first_sight_page import draw_first_sight, first_sight
 from reports.make.accuracy.memory_accuracy import memory_section
 from reports.make.accuracy.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
 from reports.make.fit.fit_training import LeftOut, read_left_out
+from simulator.cells import Row, read_table
 from simulator.described.load import job_from_document
 from simulator.results.simulation import run_step
-from simulator.tables.cells import Row, read_table
 from simulator.validate.accuracy import CLOSE_PCT, Accuracy, error_pct
 from simulator.validate.first_sight import read_first_sight
 from simulator.validate.published.published_rows import job_document

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from simulator.cells import read_table
 from simulator.results.step_error import COVERAGE
-from simulator.tables.cells import read_table
 from simulator.validate.published.published_runs import row_source
 
 COLUMNS = ("id", "framework", "measured_step_s", "predicted_step_s", "fastest", "slowest")

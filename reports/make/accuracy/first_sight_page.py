@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
+from simulator.cells import Row
 from simulator.plots import style
-from simulator.tables.cells import Row
 from simulator.validate.accuracy import Accuracy
 from simulator.validate.published.published_runs import row_source
 

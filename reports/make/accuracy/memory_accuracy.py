@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.make.accuracy.accuracy_table import COLUMNS, accuracy_table
-from simulator.tables.cells import Row
+from simulator.cells import Row
 from simulator.validate.accuracy import Accuracy
 from simulator.validate.published.published_rows import memory_kind
 from simulator.validate.published.published_runs import PublishedReport, PublishedResult

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from reports.make.fit.residual_facts import Bare
-from simulator.tables.cells import Row
+from simulator.cells import Row
 from simulator.validate.accuracy import Accuracy
 from simulator.validate.published.published_rows import memory_kind
 from simulator.validate.published.published_runs import PublishedResult, row_source

@@ -36,10 +36,10 @@ from reports.make.fit.memory_errors import (
     residual_of,
 )
 from reports.make.fit.residual_facts import bare_rows
+from simulator.cells import Row
 from simulator.plots import style
 from simulator.processor import core_count
 from simulator.results.fit_probability import EVEN
-from simulator.tables.cells import Row
 from simulator.validate.accuracy import Accuracy
 from simulator.validate.published.published_rows import memory_kind
 from simulator.validate.published.published_runs import (

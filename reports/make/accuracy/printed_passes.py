@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from simulator.cells import Row, read_table
 from simulator.described.documents import merged
 from simulator.described.load import job_from_document
 from simulator.program.price.schedule_costs import pass_costs
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_rows import job_document
 
 _PHASES = {

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator.tables import cells
-from simulator.tables.cells import Row
+from simulator import cells
+from simulator.cells import Row
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import PublishedResult, row_source
 

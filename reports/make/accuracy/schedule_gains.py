@@ -25,8 +25,8 @@ from reports.make.accuracy.printed_passes import (
     pass_lines,
     read_printed,
 )
+from simulator.cells import Row
 from simulator.errors import InputError
-from simulator.tables.cells import Row
 from simulator.validate.published.published_runs import (
     PublishedResult,
     read_rows,

@@ -33,6 +33,7 @@ import yaml
 from reports.make.accuracy.band_coverage import COLUMNS, Banded, coverage_section
 from reports.make.fit.fit_training import CROSS_VALIDATION_FILE, read_left_out
 from reports.make.fit.noise_after_runs import noise_after_runs
+from simulator.cells import Row
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError
 from simulator.facts import FOLDER, shipped_facts
@@ -49,7 +50,6 @@ from simulator.results.step_error import (
     open_variance,
     shipped_errors,
 )
-from simulator.tables.cells import Row
 from simulator.validate.first_sight import read_first_sight
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import read_rows, row_source

@@ -29,9 +29,9 @@ import numpy as np
 from reports.make.fit.residual_facts import bare_rows
 from reports.make.fit.training_response import CLOCKS, Response, is_launch_bound, responses
 from simulator.calibrate.profile_text import with_value
+from simulator.cells import read_table
 from simulator.described.documents import data_folder
 from simulator.described.load import profile_names
-from simulator.tables.cells import read_table
 from simulator.validate.published.published_runs import read_rows, row_source
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"

@@ -28,10 +28,10 @@ import yaml
 from numpy.typing import NDArray
 
 from simulator import facts
+from simulator.cells import Row
 from simulator.processor import core_count
 from simulator.results.fit_probability import MemorySpread
 from simulator.results.students_t import students_t_quantile, students_t_share
-from simulator.tables.cells import Row
 from simulator.validate.published.framework_stacks import stack_of
 from simulator.validate.published.published_runs import predicted, read_rows, row_source
 

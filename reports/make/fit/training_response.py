@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
-from simulator.tables.cells import Row
 from simulator.validate.published.published_rows import job_document
 
 CLOCKS = (0.55, 0.75, 1.0)

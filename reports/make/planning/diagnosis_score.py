@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import simulator as sim
+from simulator.cells import Row, read_table
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
@@ -29,7 +30,6 @@ from simulator.planning.diagnosis.hidden_changes import HiddenChange
 from simulator.planning.diagnosis.observed import Observation, PhaseTimes, PredictionErrors
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.tables.cells import Row, read_table
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import read_rows
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulator.cells import Row, read_table
 from simulator.described.load import load_job
 from simulator.planning.campaign.capacity import Capacity, capacity
-from simulator.tables.cells import Row, read_table
 from simulator.units import DAY_S, HOUR_S
 
 _COLUMNS = ("name", "job", "published_gpu_hours", "published_days", "source", "remark")

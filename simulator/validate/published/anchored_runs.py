@@ -16,11 +16,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import OwnRun, changes_of, lesson
 from simulator.results.step_error import error_before_runs, framework_of, job_exposure
-from simulator.tables.cells import Row
 from simulator.validate.published.published_runs import (
     PublishedReport,
     PublishedResult,

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simulator import cells
+from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import load_model, model_names
 from simulator.described.model import Model
 from simulator.errors import InputError
-from simulator.tables import cells
-from simulator.tables.cells import Row
 
 _OTHER_NETWORKS = re.compile(
     r"(?<![a-z])(m?t5|ul2|bart|whisper|mamba\d?|jamba|zamba|rwkv|hyena|retnet|nemotron-?h|vit|swin|dit"

@@ -11,11 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from simulator import cells
+from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
 from simulator.errors import InputError
-from simulator.tables import cells, spellings
-from simulator.tables.cells import Row
+from simulator.tables import spellings
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from simulator import cells
+from simulator.cells import Row, read_table
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError, Fault, InputError
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
-from simulator.tables import cells
-from simulator.tables.cells import Row, read_table
 from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.published.published_models import assumptions
 from simulator.validate.published.published_rows import (

@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from simulator.cells import Row, text
 from simulator.described.documents import merged, read_yaml, validated, yaml_mapping
 from simulator.errors import InputError
-from simulator.tables.cells import Row, text
 
 _COLUMN = "facts"
 

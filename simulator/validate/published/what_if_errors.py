@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
-from simulator.tables.cells import Row
+from simulator.cells import Row
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import PublishedResult, row_source
 

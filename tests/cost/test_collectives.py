@@ -274,6 +274,18 @@ def test_a_message_smaller_than_a_piece_is_passed_on_whole() -> None:
     assert cost.seconds == pytest.approx(0.1 + 4 * 0.1)
 
 
+@pytest.mark.parametrize(("part_bytes", "hop_s"), [(4e9, 8.0), (2e9, 8.0), (1e9, 4.0), (1e8, 1.0)])
+def test_a_hop_of_a_ring_over_the_fabric_takes_as_much_less_as_its_part_is_short_of_a_piece(
+    part_bytes: float, hop_s: float
+) -> None:
+    network = round_network(
+        fabric__nic="1000000 GB/s", fabric__latency="1 s", fabric__bulk_latency="8 s",
+        fabric__ring_piece="2 GB", fabric__low_latency_share=1e-9,
+    )  # fmt: skip
+    cost = collective_cost(CollectiveKind.ALL_GATHER, 4 * part_bytes, Group(4, 1), network)
+    assert cost.seconds == pytest.approx(3 * hop_s, rel=1e-3)
+
+
 def test_two_of_eight_meshed_gpus_use_one_link_of_seven() -> None:
     mesh = round_network(scale_up__kind="full-mesh").scale_up
     assert reachable_link_share(mesh, 2) == pytest.approx(1 / 7)

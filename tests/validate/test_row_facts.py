@@ -245,11 +245,20 @@ def test_recipes_of_the_vendor_pipeline_tensor_exchanges_with_products(source):
     assert "overlap_tp" not in known_job({**ROW, "source": "Narayanan et al."})["plan"]
 
 
-def test_nanotrons_runs_with_pipelines_over_nodes_compare_collectives_on_the_host():
-    """The runs that its scaling_benchmarks.py repeated; one is a pipeline within a node."""
+def test_nanotrons_runs_that_its_script_repeated_compare_collectives_on_the_host():
+    """All with pipelines over nodes, and four without a pipeline, whose first try failed."""
     table = RUNS.with_name("runs_opened.csv")
     rows = [row for row in read_rows(table) if row["framework"] == "nanotron"]
     checked = {row["id"] for row in rows if "exchange_check" in row.get("facts", "")}
     over_nodes = {row["id"] for row in rows if row["pp"] != "1" and int(row["gpus"]) > 8}
-    assert checked == over_nodes
+    without_pipeline = {row["id"] for row in rows if row["pp"] == "1"}
+    assert checked - without_pipeline == over_nodes
     assert len(over_nodes) == 51
+    assert len(checked & without_pipeline) == 4
+
+
+def test_nanotrons_exchanges_over_nodes_take_what_an_old_library_takes_on_its_fabric():
+    table = RUNS.with_name("runs_opened.csv")
+    rows = [row for row in read_rows(table) if row["framework"] == "nanotron"]
+    slow = {row["id"] for row in rows if "ring_piece" in row.get("facts", "")}
+    assert slow == {row["id"] for row in rows if int(row["gpus"]) > 8}

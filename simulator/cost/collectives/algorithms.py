@@ -61,6 +61,7 @@ def _ring(num_bytes: float, group: Group, rounds: int) -> Demand:
         link_bytes * (1 - out),
         link_bytes * out,
         copied_bytes=num_bytes / n,
+        hop_bytes=num_bytes / n,
     )
 
 

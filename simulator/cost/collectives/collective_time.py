@@ -18,7 +18,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from simulator.cost.collectives.types import Demand
-from simulator.described.cluster.network import Network, ScaleUp
+from simulator.described.cluster.network import Fabric, Network, ScaleUp
 from simulator.errors import InputError
 
 NVLINKS_PER_V100 = 6
@@ -92,7 +92,7 @@ def demand_timing(demand: Demand, local_ranks: int, network: Network) -> Timing:
         InputError: Bytes must cross the fabric, and the network has none.
     """
     up, fabric = network.scale_up, network.fabric
-    protocols = [_Protocol("simple", up.bulk_latency_s, fabric.bulk_latency_s)]
+    protocols = [_Protocol("simple", up.bulk_latency_s, _bulk_hop_s(demand, fabric))]
     if not demand.in_switch:
         low_latency = up.low_latency_share, fabric.low_latency_share
         protocols.append(_Protocol("low_latency", up.latency_s, fabric.latency_s, *low_latency))
@@ -111,6 +111,14 @@ def demand_timing(demand: Demand, local_ranks: int, network: Network) -> Timing:
         seconds = slowness * (latency_s + transfer_s + fill_s)
         timings.append(Timing(seconds, slowness * transfer_s, protocol.name))
     return min(timings)
+
+
+def _bulk_hop_s(demand: Demand, fabric: Fabric) -> float:
+    """Latency of a hop of a large message over the fabric, which a short part does not reach."""
+    if demand.hop_bytes >= fabric.ring_piece_bytes:
+        return fabric.bulk_latency_s
+    share = demand.hop_bytes / fabric.ring_piece_bytes
+    return max(fabric.latency_s, share * fabric.bulk_latency_s)
 
 
 def _fill_s(demand: Demand, latency_s: float, transfer_s: float, network: Network) -> float:

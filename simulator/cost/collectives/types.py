@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from simulator.described.cluster.network import Network
@@ -98,6 +99,7 @@ class Demand(NamedTuple):
         scale_up_bytes: Bytes through one rank's scale-up port, one direction [B].
         fabric_bytes: Bytes through one rank's share of the fabric, one direction [B].
         copied_bytes: A rank's own part, copied from its input to its output [B].
+        hop_bytes: What one hop of a ring passes on [B]; unlimited for all else.
         scale_up_efficiency: Rate on the scale-up port, relative to a ring.
         fabric_efficiency: Rate on the fabric, relative to a ring.
         in_switch: The scale-up switch reduces.
@@ -109,6 +111,7 @@ class Demand(NamedTuple):
     scale_up_bytes: float
     fabric_bytes: float
     copied_bytes: float = 0.0
+    hop_bytes: float = inf
     scale_up_efficiency: float = 1.0
     fabric_efficiency: float = 1.0
     in_switch: bool = False

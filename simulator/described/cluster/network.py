@@ -128,6 +128,9 @@ class Fabric(Spec):
     tree_piece_bytes: Bytes = 1.5e6
     """Bytes that one rank's share of the NICs carries before the next level of a tree starts:
     chunks of all channels. By default near what InfiniBand's rows tell, an assumption."""
+    ring_piece_bytes: Bytes = 0.0
+    """Part of a message from which on a hop of a ring takes all of ``bulk_latency``; a smaller one
+    is stored and sent on sooner, in no less than ``latency``. 0 where parts of any size take it."""
     in_network_reduction: Flag = False
     """Whether the switches add (SHARP) and the library uses it (CollNet)."""
     pat: Flag = False

@@ -12,6 +12,7 @@ what was simulated is passed over (:mod:`simulator.engine.repetition`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -28,8 +29,37 @@ from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic
 
 
+class Limit(NamedTuple):
+    """How long a program may take before its simulation is given up.
+
+    Attributes:
+        most_s: The longest time that is of interest [s].
+        remaining_s: How long it goes on from the start of each operation at least
+            (:func:`simulator.engine.replay.remaining_s`) [s].
+    """
+
+    most_s: float
+    remaining_s: Sequence[float]
+
+
+class LimitError(Exception):
+    """A program that takes longer than its limit.
+
+    Attributes:
+        least_s: How long it takes at least [s].
+    """
+
+    def __init__(self, least_s: float) -> None:
+        super().__init__(least_s)
+        self.least_s = least_s
+
+
 def simulate_program(
-    program: Program, *, contention: bool = True, every_operation: bool = False
+    program: Program,
+    *,
+    contention: bool = True,
+    every_operation: bool = False,
+    limit: Limit | None = None,
 ) -> Timeline:
     """Timeline of the program on the simulated cluster.
 
@@ -40,8 +70,13 @@ def simulate_program(
             :func:`simulator.engine.replay.replay` to the last bit.
         every_operation: Whether to simulate also what only repeats what was simulated
             (:mod:`simulator.engine.repetition`). The result differs by rounding.
+        limit: How long it may take; None is for ever.
+
+    Raises:
+        LimitError: It takes longer; found out when an operation starts too late for all that
+            follows it.
     """
-    return _Simulation(program, contention, every_operation or not contention).run()
+    return _Simulation(program, contention, every_operation or not contention, limit).run()
 
 
 class _Way(NamedTuple):
@@ -59,8 +94,10 @@ class _Way(NamedTuple):
 class _Simulation:
     """One run: the clock, the devices, the network and the records."""
 
-    def __init__(self, program: Program, contention: bool, every_operation: bool) -> None:
-        self.program = program
+    def __init__(
+        self, program: Program, contention: bool, every_operation: bool, limit: Limit | None
+    ) -> None:
+        self.program, self.limit = program, limit
         self.env = simpy.Environment()
         self.contention = contention
         self.devices = Devices(self.env, len(program.classes), program.common)
@@ -107,7 +144,11 @@ class _Simulation:
             self.under_way = skip.under_way
 
     def _start(self, index: int) -> None:
-        self.start_s[index] = self._now_s
+        start_s = self.start_s[index] = self._now_s
+        if self.limit is not None:
+            least_s = start_s + self.limit.remaining_s[index]
+            if least_s > self.limit.most_s:
+                raise LimitError(least_s)
         operation = self.program.operations[index]
         work, end = operation.work, partial(self._end, index)
         if self.contention and work.traffic is not None:

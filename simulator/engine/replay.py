@@ -21,21 +21,42 @@ def replay(program: Program) -> Timeline:
     Cost is one visit per operation, lane and dependency.
     """
     operations = program.operations
-    waits_for, followers = dependencies(program)
     start_s = [0.0] * len(operations)
     end_s = [0.0] * len(operations)
-    ready = [index for index, count in enumerate(waits_for) if count == 0]
-    finished = 0
-    while ready:
-        index = ready.pop()
+    order, followers = _runnable(program)
+    for index in order:
         end = start_s[index] + operations[index].work.seconds
         end_s[index] = end
-        finished += 1
         for follower in followers[index]:
             start_s[follower] = max(start_s[follower], end)
+    return Timeline(program, np.asarray(start_s), np.asarray(end_s))
+
+
+def remaining_s(program: Program) -> list[float]:
+    """How long the program goes on from the start of each operation at least [s].
+
+    The longest of them is the replayed step, but for rounding.
+    """
+    order, followers = _runnable(program)
+    left_s = [0.0] * len(program.operations)
+    for index in reversed(order):
+        behind_s = max([left_s[follower] for follower in followers[index]], default=0.0)
+        left_s[index] = program.operations[index].work.seconds + behind_s
+    return left_s
+
+
+def _runnable(program: Program) -> tuple[list[int], list[list[int]]]:
+    """The operations in an order in which each can run, and who waits for each."""
+    waits_for, followers = dependencies(program)
+    ready = [index for index, count in enumerate(waits_for) if count == 0]
+    order = []
+    while ready:
+        index = ready.pop()
+        order.append(index)
+        for follower in followers[index]:
             waits_for[follower] -= 1
             if waits_for[follower] == 0:
                 ready.append(follower)
-    if finished < len(operations):
+    if len(order) < len(program.operations):
         raise deadlock_error(program, [i for i, count in enumerate(waits_for) if count])
-    return Timeline(program, np.asarray(start_s), np.asarray(end_s))
+    return order, followers

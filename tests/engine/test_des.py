@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.des import simulate_program
-from simulator.engine.replay import replay
+from simulator.engine.des import Limit, LimitError, simulate_program
+from simulator.engine.replay import remaining_s, replay
 from simulator.program.build import build_program
 from simulator.program.ir import (
     Category,
@@ -41,6 +41,24 @@ def test_contention_never_speeds_anything_up(job):
     program = build_program(job)
     longest, simulated = replay(program), simulate_program(program)
     assert np.all(longest.operation_end_s <= simulated.operation_end_s * (1 + 1e-9))
+
+
+@few
+@given(jobs(), st.floats(0.9, 1.1))
+def test_a_simulation_is_given_up_only_if_the_program_takes_longer_than_its_limit(job, share):
+    program = build_program(job)
+    left_s, step_s = remaining_s(program), simulate_program(program).step_time_s
+    assert max(left_s) == pytest.approx(replay(program).step_time_s, rel=1e-12)
+    limit = Limit(share * step_s, left_s)
+
+    def least_s():
+        try:
+            return simulate_program(program, limit=limit).step_time_s
+        except LimitError as error:
+            return error.least_s
+
+    found_s = least_s()
+    assert found_s == step_s or limit.most_s < found_s <= step_s * (1 + 1e-9)
 
 
 @few

@@ -214,7 +214,7 @@ def test_progress_says_how_many_plans_could_still_be_faster():
     seen = []
     search_plans(ROOMY, SMALL, on_progress=seen.append)
     assert seen[-1].open == 0
-    assert seen[-1].replayed + seen[-1].simulated == len(seen)
+    assert seen[-1].replayed == len(seen) > seen[-1].simulated > 0
 
 
 @pytest.mark.parametrize(
@@ -273,6 +273,5 @@ def test_an_early_answer_is_as_near_to_the_fastest_plan_as_it_says(within):
     assert fastest.gap_share == 0
     assert early.gap_share <= within
     assert choice.step_time_s * (1 - early.gap_share) <= fastest.choices[0].step_time_s
-    # One plan is simulated before its turn, after those that turn out to hold too much.
-    simulated = early.simulated - early.pruned.too_large_simulated
-    assert early.replayed + simulated <= fastest.replayed + fastest.simulated + 1
+    assert early.replayed <= fastest.replayed
+    assert early.simulated <= fastest.simulated

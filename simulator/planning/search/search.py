@@ -6,10 +6,12 @@ Three tiers; each costs more and is closer than the one before, and is never abo
 2. the replay without contention;
 3. the full simulation.
 
-The plan with the smallest value so far is taken to its next tier, until the smallest value
-is a full simulation's. All other plans have lower bounds that are no smaller, so that plan
+The plan with the smallest value so far is built and taken through the tiers, until the smallest
+value is a full simulation's. All other plans have lower bounds that are no smaller, so that plan
 is the fastest under the full simulation of *all* plans, although few were simulated. Going
-on in the same way gives the second, the third, and so on, just as surely.
+on in the same way gives the second, the third, and so on, just as surely. A plan whose replay is
+longer than the step of as many plans as are asked for is not simulated, and a simulation ends as
+soon as what is left to do makes it longer: how late it is by then bounds its step.
 
 A plan fits where it runs out of memory with a probability of no more than the risk that is asked.
 One whose lower bound of memory is more than that allows is dropped; whether the others fit is what
@@ -36,14 +38,16 @@ from numpy.typing import NDArray
 
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
-from simulator.engine.replay import replay
+from simulator.engine.des import Limit, LimitError, simulate_program
+from simulator.engine.replay import remaining_s
 from simulator.errors import InputError
 from simulator.planning.search.bound import ROUNDING, plan_bounds
 from simulator.planning.search.space import Axes, PlanSpace, plan_space
+from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category
 from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
-from simulator.results.simulation import run_step
+from simulator.results.summary import summarise
 
 Part = Callable[[PlanSpace], NDArray[np.bool_]]
 """Which plans of a space belong to a part of it, shape (plans,)."""
@@ -57,7 +61,9 @@ class Tier(IntEnum):
 
     BOUND = 0
     REPLAY = 1
-    SIMULATION = 2
+    STOPPED = 2
+    """Simulated until it was known to be too long."""
+    SIMULATION = 3
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ def search_plans(
         executor: Where plans are simulated; in this process if None. The answer does not
             depend on it where ``within`` is 0.
         at_a_time: Plans that are handed to the executor together.
-        on_progress: Called after each plan that was replayed or simulated.
+        on_progress: Called after each plan that was replayed, and maybe simulated.
 
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
@@ -261,14 +267,20 @@ def _candidates(
 
 
 class _Trial(NamedTuple):
-    """What a tier says about a plan; only the full simulation says what it holds."""
+    """What the last tier that a plan reached says about it; only the last of all what it holds."""
 
+    tier: Tier
     step_time_s: float
-    peak_device_bytes: float | None = None
+    peak_device_bytes: float = 0.0
     fits_probability: float = 0.0
     breakdown_s: Mapping[Category, float] | None = None
     refused: str = ""
     """Field of the rule that the plan turned out to break; its other values mean nothing."""
+
+    @property
+    def least_s(self) -> float:
+        """What the full simulation says at least [s]."""
+        return self.step_time_s * (1.0 if self.tier is Tier.SIMULATION else ROUNDING)
 
 
 class _Entry(NamedTuple):
@@ -291,17 +303,21 @@ class _Candidates:
         self.space, self.at_a_time = space, at_a_time
         self.bounds = plan_bounds(space, most_bytes=most_bytes)
         self._run = map if executor is None else executor.map
-        self._known: dict[tuple[int, Tier], _Trial] = {}
+        self._known: dict[int, _Trial] = {}
 
-    def trials(self, wanted: list[tuple[int, Tier]]) -> Iterator[_Trial]:
-        """What the tiers say about the plans, in order."""
-        new = [pair for pair in wanted if pair not in self._known]
-        jobs = [self.space.plan_job(plan) for plan, _ in new]
-        results = self._run(_try, jobs, [tier for _, tier in new])
-        for pair in wanted:
-            if pair not in self._known:
-                self._known[pair] = next(results)
-            yield self._known[pair]
+    def trials(self, plans: Sequence[int], limit_s: float) -> Iterator[_Trial]:
+        """What is found of plans, in order; of those longer than a limit, that they are."""
+        new = [plan for plan in plans if not self._is_known(plan, limit_s)]
+        jobs = [self.space.plan_job(plan) for plan in new]
+        results = zip(new, self._run(_try, jobs, [limit_s] * len(new)), strict=True)
+        for plan in plans:
+            if not self._is_known(plan, limit_s):
+                found, self._known[found] = next(results)
+            yield self._known[plan]
+
+    def _is_known(self, plan: int, limit_s: float) -> bool:
+        trial = self._known.get(plan)
+        return trial is not None and (trial.tier is Tier.SIMULATION or trial.least_s > limit_s)
 
 
 class _Search:
@@ -327,24 +343,34 @@ class _Search:
         ]
         heapq.heapify(self._heap)
         self._simulated: dict[int, _Trial] = {}
-        self._counts = {Tier.REPLAY: 0, Tier.SIMULATION: 0}
-        self._best_s = inf
+        self._reached: dict[int, Tier] = {}
         self._found: list[_Entry] = []
         self._misfits = 0
         self._refused = Counter(self._space.refused)
 
     def run(self, on_progress: Callable[[Progress], None] | None) -> PlanSearch:
-        """Take plans to their next tiers until the fastest are known."""
+        """Take plans through the tiers until the fastest are known."""
         while len(self._found) < self._top and self._heap and not self._is_close:
             batch = self._next_batch(self._candidates.at_a_time)
-            tiers = [Tier(entry.tier + 1) for entry in batch]
-            wanted = [(entry.plan, tier) for entry, tier in zip(batch, tiers, strict=True)]
-            trials = self._candidates.trials(wanted)
-            for entry, tier, trial in zip(batch, tiers, trials, strict=True):
-                self._book(entry, tier, trial)
+            plans = [entry.plan for entry in batch]
+            for plan, trial in zip(
+                plans, self._candidates.trials(plans, self._limit_s), strict=True
+            ):
+                self._book(plan, trial)
                 if on_progress is not None:
                     on_progress(self._progress())
         return self._result()
+
+    @property
+    def _limit_s(self) -> float:
+        """Step of the slowest of as many plans as are asked for; infinite while fewer are known."""
+        known_s = [trial.step_time_s for trial in self._simulated.values()]
+        return inf if len(known_s) < self._top else heapq.nsmallest(self._top, known_s)[-1]
+
+    @property
+    def _best_s(self) -> float:
+        """Step of the fastest plan that was fully simulated and fits [s]."""
+        return min((trial.step_time_s for trial in self._simulated.values()), default=inf)
 
     @property
     def _gap_share(self) -> float:
@@ -372,15 +398,15 @@ class _Search:
         return PlanSearch(
             choices=choices,
             plans=len(self._plans),
-            replayed=self._counts[Tier.REPLAY],
-            simulated=self._counts[Tier.SIMULATION],
+            replayed=len(self._reached),
+            simulated=self._simulated_count,
             pruned=Pruned(
                 refused=dict(self._refused.most_common()),
                 too_large=int((self._least_bytes > self._limit_bytes).sum()),
                 too_large_simulated=self._misfits,
                 slower_bound=left.count(Tier.BOUND),
                 slower_replay=left.count(Tier.REPLAY),
-                slower_simulation=left.count(Tier.SIMULATION),
+                slower_simulation=left.count(Tier.STOPPED) + left.count(Tier.SIMULATION),
             ),
             smallest=smallest,
             gap_share=gap_share if choices else 0.0,
@@ -390,12 +416,6 @@ class _Search:
         """The most promising plans that are not fully known; those that are known are found."""
         batch: list[_Entry] = []
         kept: list[_Entry] = []
-        replayed = [entry for entry in self._heap if entry.tier is Tier.REPLAY]
-        if self._within and self._best_s == inf and replayed:
-            # An answer that holds for now comes before a proof.
-            batch.append(min(replayed))
-            self._heap.remove(batch[0])
-            heapq.heapify(self._heap)
         while self._heap and len(batch) < size and len(self._found) < self._top:
             entry = heapq.heappop(self._heap)
             if entry.tier is not Tier.SIMULATION:
@@ -408,28 +428,29 @@ class _Search:
             heapq.heappush(self._heap, entry)
         return batch
 
-    def _book(self, entry: _Entry, tier: Tier, trial: _Trial) -> None:
-        self._counts[tier] += 1
+    def _book(self, plan: int, trial: _Trial) -> None:
+        self._reached[plan] = trial.tier
         if trial.refused:
             self._refused[trial.refused] += 1
             return
-        if trial.peak_device_bytes is not None:
+        if trial.tier is Tier.SIMULATION:
             if trial.peak_device_bytes > self._limit_bytes:
                 self._misfits += 1
                 return
-            self._simulated[entry.plan] = trial
-            self._best_s = min(self._best_s, trial.step_time_s)
-        step_s = trial.step_time_s * (1.0 if tier is Tier.SIMULATION else ROUNDING)
-        heapq.heappush(self._heap, _Entry(step_s, entry.plan, tier))
+            self._simulated[plan] = trial
+        heapq.heappush(self._heap, _Entry(trial.least_s, plan, trial.tier))
+
+    @property
+    def _simulated_count(self) -> int:
+        return sum(tier >= Tier.STOPPED for tier in self._reached.values())
 
     def _progress(self) -> Progress:
+        best_s = self._best_s
         still_open = sum(
-            entry.step_s < self._best_s and entry.tier is not Tier.SIMULATION
-            for entry in self._heap
+            entry.step_s < best_s and entry.tier is not Tier.SIMULATION for entry in self._heap
         )
-        counts = self._counts
         return Progress(
-            counts[Tier.REPLAY], counts[Tier.SIMULATION], still_open, self._best_s, self._gap_share
+            len(self._reached), self._simulated_count, still_open, best_s, self._gap_share
         )
 
     def _choice(self, entry: _Entry) -> PlanChoice:
@@ -438,23 +459,38 @@ class _Search:
             changes=self._space.changes(entry.plan),
             dp=int(self._space.dp[entry.plan]),
             step_time_s=entry.step_s,
-            peak_device_bytes=trial.peak_device_bytes or 0.0,
+            peak_device_bytes=trial.peak_device_bytes,
             fits_probability=trial.fits_probability,
             breakdown_s=trial.breakdown_s or {},
         )
 
 
-def _try(job: Job, tier: Tier) -> _Trial:
-    """What a tier says about a plan."""
+def _try(job: Job, limit_s: float) -> _Trial:
+    """What the tiers say about a plan whose step is of interest up to a limit."""
     try:
-        if tier is Tier.REPLAY:
-            # One step of several that overlap is a window, which contention may also shorten.
-            windows = steps_around(job).total > 1
-            return _Trial(0.0 if windows else replay(build_program(job)).step_time_s)
-        step = run_step(job)
+        with without_collection():
+            return _tried(job, limit_s / ROUNDING)
     except InputError as error:
-        return _Trial(inf, refused=error.faults[0].path)
+        return _Trial(Tier.SIMULATION, inf, refused=error.faults[0].path)
+
+
+def _tried(job: Job, limit_s: float) -> _Trial:
+    steps = steps_around(job)
+    program = build_program(job, steps=steps.total)
+    limit = None
+    # One step of several that overlap is a window, which contention may also shorten.
+    if steps.total == 1 and limit_s < inf:
+        limit = Limit(limit_s, remaining_s(program))
+        replayed_s = max(limit.remaining_s, default=0.0)
+        if replayed_s > limit_s:
+            return _Trial(Tier.REPLAY, replayed_s)
+    try:
+        step = summarise(job, simulate_program(program, limit=limit), steps)
+    except LimitError as error:
+        return _Trial(Tier.STOPPED, error.least_s)
     # A node without room for what leaves its GPUs makes the plan as useless as a full GPU.
     has_room = step.host is None or step.host.fits
     peak_bytes = step.peak_device_bytes if has_room else inf
-    return _Trial(step.step_time_s, peak_bytes, step.fits_probability, step.breakdown_s)
+    return _Trial(
+        Tier.SIMULATION, step.step_time_s, peak_bytes, step.fits_probability, step.breakdown_s
+    )

@@ -14,7 +14,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning serving-report importers captures advice diagnosis torch-runs coverage accuracy zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning distributions serving-report importers captures advice diagnosis torch-runs coverage accuracy zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ serving-report: $(VENV)/.core  ## reports/serving.md and serving_papers.md: serv
 planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones
 	$(BIN)/python -m reports.make.planning.planning_report reports/data > build-planning.md
 	mv build-planning.md reports/planning.md
+
+distributions: $(VENV)/.core  ## reports/distributions.md: how steps spread, against published runs
+	$(BIN)/python -m reports.make.planning.published_spreads reports/distributions.md
 
 captures: $(VENV)/.dev  ## reports/captures.md: captured steps against the simulator's own programs; 10 minutes
 	$(BIN)/python -m reports.make.captures > build-captures.md

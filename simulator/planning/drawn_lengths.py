@@ -88,18 +88,37 @@ def drawn_steps(job: Job, steps: int = 400) -> DrawnSteps:
     if lengths is None:
         hint = "give batch.lengths, for example {lognormal: {median: 400, sigma: 0.9}}"
         raise InputError.single("batch.lengths", "is needed to sample steps", hint=hint)
-    if job.plan.pp > 1:
-        rule = "is not modelled with pipelines, whose stages pad to the longest microbatch"
-        raise InputError.single("batch.lengths", rule, hint="use plan.pp: 1")
+    _refuse_pipelines(job)
     draws = _Draws(job, lengths)
     drawn = [draws.step() for _ in range(steps)]
-    grid = _Grid(job, lengths, [x for ranks in drawn for rank in ranks for x in rank])
+    grid = _Grid(job, lengths.layout, [x for ranks in drawn for rank in ranks for x in rank])
     return DrawnSteps(
         steps=steps,
         step_time_s=Spread.of([grid.step_s(ranks) for ranks in drawn]),
         peak_device_bytes=Spread.of([grid.peak_bytes(ranks) for ranks in drawn]),
         filled_share=draws.filled / draws.computed,
     )
+
+
+def steps_of_lengths(job: Job, steps: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+    """What steps take whose lengths are known [s].
+
+    Args:
+        job: Its ``batch.seq_len`` is no shorter than any of the lengths.
+        steps: Of every step and data-parallel rank, the length of each microbatch [tokens].
+
+    Raises:
+        InputError: The job has stages of a pipeline.
+    """
+    _refuse_pipelines(job)
+    grid = _Grid(job, "padded", [x for ranks in steps for rank in ranks for x in rank])
+    return [grid.step_s(ranks) for ranks in steps]
+
+
+def _refuse_pipelines(job: Job) -> None:
+    if job.plan.pp > 1:
+        rule = "is not modelled with pipelines, whose stages pad to the longest microbatch"
+        raise InputError.single("batch.lengths", rule, hint="use plan.pp: 1")
 
 
 class _Draws:
@@ -152,8 +171,8 @@ class _Draws:
 class _Grid:
     """What microbatches of some lengths cost, and of any between them."""
 
-    def __init__(self, job: Job, lengths: Lengths, drawn: Sequence[float]) -> None:
-        self._job, self._packed = job, lengths.layout == "packed"
+    def __init__(self, job: Job, layout: str, drawn: Sequence[float]) -> None:
+        self._job, self._packed = job, layout == "packed"
         self._multiple = padded_multiple(job)
         low, high = max(1.0, min(drawn)), max(drawn)
         ratio = (high / low) ** (1 / (_GRID - 1))

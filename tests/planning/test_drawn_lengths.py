@@ -9,7 +9,7 @@ import pytest
 from simulator.described.job import Job
 from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
-from simulator.planning.drawn_lengths import Spread, drawn_steps
+from simulator.planning.drawn_lengths import Spread, drawn_steps, steps_of_lengths
 from simulator.results.simulation import run_step
 
 
@@ -103,3 +103,13 @@ def test_attention_inside_documents_costs_their_share():
         for length in (4096, 1024)
     ]
     assert flop[1] < flop[0]
+
+
+def test_steps_of_known_lengths_take_what_such_steps_take():
+    job = a_job(None, micro=1)
+    steps = [[[256.0, 256.0], [256.0, 256.0]], [[1024.0], [512.0]]]
+    both, one = (
+        run_step(job.replace({"batch.global": ranks, "batch.seq_len": n}), "replay").step_time_s
+        for ranks, n in ((4, 256), (2, 1024))
+    )
+    assert steps_of_lengths(job, steps) == pytest.approx([both, one], rel=1e-6)

@@ -20,6 +20,8 @@ from simulator.results.step import StepResult
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import pandas as pd
     from matplotlib.figure import Figure
 
@@ -306,13 +308,20 @@ def simulate(job: Job, *, engine: Engine = "des", unfolded: bool = False) -> Res
     )
 
 
-def sample(job: Job, samples: int = 1000, *, seed: int | None = None) -> StepDistribution:
+def sample(
+    job: Job,
+    samples: int = 1000,
+    *,
+    seed: int | None = None,
+    executor: Executor | None = None,
+) -> StepDistribution:
     """Sample steps of a job whose ``variation`` or ``batch.lengths`` say what differs.
 
     Args:
         job: What to sample.
         samples: Number of steps to sample.
         seed: Random seed; by default the job's.
+        executor: Any ``concurrent.futures`` executor samples; the steps are the same.
 
     Returns:
         Mean and percentiles of the step time, the effect of stragglers by number of GPUs, the
@@ -323,7 +332,7 @@ def sample(job: Job, samples: int = 1000, *, seed: int | None = None) -> StepDis
     """
     from simulator.planning.distribution.sampled_steps import step_distribution
 
-    return step_distribution(job, samples, seed)
+    return step_distribution(job, samples, seed, executor)
 
 
 def _saved(figure: Figure, path: str | Path) -> Path:

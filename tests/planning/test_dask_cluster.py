@@ -115,6 +115,19 @@ def test_a_search_on_a_cluster_that_loses_a_worker_finds_the_plans_of_one_proces
 
 
 @pytest.mark.slow
+def test_steps_that_a_cluster_samples_and_redoes_are_those_of_one_process(job):
+    varied = job.replace({"variation": {"compute": {"sigma": 0.1}}})
+    cluster = Cluster(2)
+    try:
+        with dask_executor(cluster.address) as executor:
+            cluster.workers[0].kill()
+            spread = sim.sample(varied, 3000, executor=executor)
+    finally:
+        cluster.end()
+    assert spread.to_dict() == sim.sample(varied, 3000).to_dict()
+
+
+@pytest.mark.slow
 def test_workers_of_another_version_are_refused(scheduler, monkeypatch):
     monkeypatch.setattr(dask_cluster, "__version__", "0.0.0")
     with pytest.raises(InputError, match="the same versions everywhere"), dask_executor(scheduler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import NormalDist, fmean
 from typing import Any
@@ -144,6 +145,17 @@ def test_the_same_seed_gives_the_same_steps_and_another_gives_others():
     first, again, other = (step_distribution(job, 20, seed) for seed in (None, 3, 4))
     assert first.to_dict() == again.to_dict()
     assert not np.array_equal(first.steps_s, other.steps_s)
+
+
+@pytest.mark.parametrize("varies", ["jitter", "lengths"])
+def test_workers_sample_the_steps_of_one_process(varies, monkeypatch):
+    monkeypatch.setattr(step_sampler, "_CHUNK", 40)
+    job = varied(pipeline_job(), compute={"sigma": 0.3, "lasting": 0.5})
+    if varies == "lengths":
+        job = of_lengths(pipeline_job(), 16, 64)
+    with ThreadPoolExecutor(2) as executor:
+        spread = step_distribution(job, 400, executor=executor)
+    assert spread.to_dict() == step_distribution(job, 400).to_dict()
 
 
 def test_what_lasts_in_a_step_spreads_steps_wider_than_what_passes():

@@ -17,6 +17,7 @@ from simulator.cli.console import (
     write_picture,
 )
 from simulator.cli.options import AsJson, Changes, JobFile, file_to_write, option, read_job
+from simulator.cli.planning.sweep import Dask, DaskSecurity, cluster_asked
 from simulator.files import PICTURES
 from simulator.results.fit_probability import EVEN
 from simulator.units import format_seconds, percent
@@ -39,6 +40,8 @@ def distribution(
             metavar="FILE.png",
         ),
     ] = None,
+    dask: Dask = None,
+    dask_security: DaskSecurity = None,
     as_json: AsJson = False,
 ) -> None:
     """Sample many steps and show how their times spread.
@@ -54,8 +57,8 @@ def distribution(
     from simulator.planning.distribution.sampled_steps import step_distribution
 
     job = read_job(job_file, changes)
-    with working("sampling steps"):
-        found = step_distribution(job, samples, seed)
+    with cluster_asked(dask, dask_security, None) as executor, working("sampling steps"):
+        found = step_distribution(job, samples, seed, executor)
     if as_json:
         print_json(found.to_dict())
     else:

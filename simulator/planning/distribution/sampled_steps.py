@@ -13,7 +13,8 @@ from costs would be decided otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,14 +25,17 @@ from numpy.typing import NDArray
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import InputError, UnsupportedError
-from simulator.planning.distribution.step_sampler import Control, StepSampler
+from simulator.planning.distribution.step_sampler import Control, Span, StepSampler
 from simulator.planning.drawn_lengths import Spread
+from simulator.planning.executors import run_on_executor
 from simulator.program.build import steps_around
 from simulator.results.fit_probability import job_spread, out_of_memory_probability
 
 Floats = NDArray[np.float64]
 
 _DEFAULT_SAMPLES = 1000
+_TASKS = 16
+"""Parts into which samples are dealt to workers; each prices the job's microbatches itself."""
 _MOST_SAMPLES = 1_000_000
 """Steps that are drawn at most: each keeps the end of every pipeline that is drawn."""
 
@@ -110,7 +114,10 @@ class StepDistribution:
 
 
 def step_distribution(
-    job: Job, samples: int = _DEFAULT_SAMPLES, seed: int | None = None
+    job: Job,
+    samples: int = _DEFAULT_SAMPLES,
+    seed: int | None = None,
+    executor: Executor | None = None,
 ) -> StepDistribution:
     """Sampled steps of a job.
 
@@ -118,6 +125,7 @@ def step_distribution(
         job: With ``variation``, ``batch.lengths`` or both.
         samples: Number of steps to sample.
         seed: Random seed; by default the job's.
+        executor: Whose workers sample; by default this process. The steps are the same.
 
     Raises:
         InputError: Nothing in the job varies, or not in a way that is modelled.
@@ -127,9 +135,8 @@ def step_distribution(
     sampler = StepSampler(job, seed)
     pipelines = sampler.pipelines
     sampler.draw_fewer(samples)
-    ends = sampler.ends(samples)
+    ends, peaks_bytes = _sampled(sampler, samples, executor)
     steps_s, typical_s = sampler.steps_s(ends), sampler.typical_step_s()
-    peaks_bytes = np.concatenate([chunk.peaks_bytes() for chunk in sampler.chunks(samples)])
     scales = [
         *((count, float(sampler.mean_step_s(count, ends)))
           for count in _powers_of_two_below(pipelines)),
@@ -154,6 +161,34 @@ def step_distribution(
         out_of_memory_in_steps={steps: out_of_memory(steps) for steps in _RUN_STEPS},
         control=sampler.control(ends),
     )
+
+
+def _sampled(
+    sampler: StepSampler, samples: int, executor: Executor | None
+) -> tuple[Floats, Floats]:
+    """Ends of pipelines, shape (pipelines, samples) [s], and peaks of the samples [B]."""
+    spans = sampler.spans(samples)
+    if executor is None:
+        return sampler.ends_of(spans), sampler.peaks_bytes(spans)
+    each = -(-len(spans) // _TASKS)
+    parts = [spans[first : first + each] for first in range(0, len(spans), each)]
+    draw = partial(_sampled_elsewhere, sampler.job, sampler.seed, samples)
+    found: dict[int, tuple[Floats, Floats]] = {}
+    for index, outcome in run_on_executor(draw, parts, executor):
+        if isinstance(outcome, Exception):
+            raise outcome
+        found[index] = outcome
+    ends, peaks_bytes = zip(*(found[index] for index in range(len(parts))), strict=True)
+    return np.concatenate(ends, axis=1), np.concatenate(peaks_bytes)
+
+
+def _sampled_elsewhere(
+    job: Job, seed: int, samples: int, spans: Sequence[Span]
+) -> tuple[Floats, Floats]:
+    """The same of some of the samples, by a worker."""
+    sampler = StepSampler(job, seed)
+    sampler.draw_fewer(samples)
+    return sampler.ends_of(spans), sampler.peaks_bytes(spans)
 
 
 def _powers_of_two_below(limit: int) -> Iterator[int]:

@@ -7,7 +7,7 @@ steps of it are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,6 +39,8 @@ from simulator.program.grid.rank_groups import scope_labels
 from simulator.program.ir import Operation, Program, Scope
 
 Floats = NDArray[np.float64]
+Span = tuple[int, int]
+"""Samples that are replayed at once: the first, and how many."""
 
 _JOINING = frozenset({Scope.SHARDS, Scope.COPIES, Scope.WORLD})
 """Scopes of operations that several pipelines run as one."""
@@ -224,15 +226,25 @@ class StepSampler:
         lengths = self.job.batch.lengths
         return lengths is not None and lengths.layout == "packed"
 
-    def chunks(self, samples: int) -> Iterator[_Chunk]:
+    def spans(self, samples: int) -> list[Span]:
         """What is replayed at a time; the same samples give the same draws."""
         size = max(1, min(samples, _CHUNK // self.drawn))
-        for first in range(0, samples, size):
-            yield _Chunk(self, first, min(size, samples - first))
+        return [(first, min(size, samples - first)) for first in range(0, samples, size)]
+
+    def _chunks(self, samples: int) -> Iterator[_Chunk]:
+        return (_Chunk(self, *span) for span in self.spans(samples))
 
     def ends(self, samples: int) -> Floats:
         """When each pipeline that is drawn is done [s], shape (pipelines, samples)."""
-        return np.concatenate([chunk.ends() for chunk in self.chunks(samples)], axis=1)
+        return self.ends_of(self.spans(samples))
+
+    def ends_of(self, spans: Sequence[Span]) -> Floats:
+        """The same of some spans."""
+        return np.concatenate([_Chunk(self, *span).ends() for span in spans], axis=1)
+
+    def peaks_bytes(self, spans: Sequence[Span]) -> Floats:
+        """What the fullest GPU of each sample of some spans holds [B], shape (samples,)."""
+        return np.concatenate([_Chunk(self, *span).peaks_bytes() for span in spans])
 
     def control(self, ends: Floats) -> Control:
         """Some pipelines of some samples in full, from the fastest to the slowest."""
@@ -247,7 +259,7 @@ class StepSampler:
 
     def _control_ratio(self, sample: int, pipeline: int, samples: int) -> float:
         """Simulated over replayed time of one pipeline of one sample."""
-        chunk = next(chunk for chunk in self.chunks(samples) if sample < chunk.past)
+        chunk = next(chunk for chunk in self._chunks(samples) if sample < chunk.past)
         seconds = chunk.durations_of(pipeline, sample - chunk.first)
         program, costs = self.costs.program, self.costs
         scaled = []

@@ -141,8 +141,12 @@ def test_selective_recompute_keeps_what_torch_keeps_around_a_checkpointed_core()
     assert kept == gpt_bytes(core=core)
 
 
-def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches():
-    """The policy of torchtitan: attention, and every other matrix product."""
+@pytest.mark.parametrize("repeats", [True, False])
+def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches(repeats):
+    """The policy of torchtitan: attention, and every other matrix product.
+
+    Values are those of the product, before they are repeated for every head.
+    """
     products, kept = 0, []
 
     def keep(context, op, *args, **kwargs):
@@ -160,9 +164,10 @@ def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches():
         preserve_rng_state=False,
         context_fn=partial(create_selective_checkpoint_contexts, keep),
     )
-    inputs = llama_bytes(wrap=run)
+    inputs = llama_bytes(wrap=run, repeats_kv_heads=repeats)
     cached = sum(tensor.untyped_storage().nbytes() for tensor in kept)
-    stack = {**EAGER, "selective_policy": "alternate-products"}
+    policy = {"selective_policy": "alternate-products", "repeats_kv_heads": repeats}
+    stack = {**EAGER, **policy}
     assert saved_by_program(stack=stack, recompute="selective") == inputs + cached
 
 

@@ -118,7 +118,7 @@ def _add_attention(block: Block, window: int) -> None:
     block.save("query", tokens * query * size, Region.TENSOR, role=Role.QUERY)
     for role in (Role.KEY, Role.VALUE):
         num_bytes = repeats * kept * key_value // 2 * size
-        block.save(str(role), num_bytes, Region.TENSOR, role=role)
+        block.save(str(role), num_bytes, Region.TENSOR, role=role, repeats=repeats)
     heads = Heads(model.heads, repeats * model.kv_heads, model.head_dim, model.head_dim)
     add_core_attention(block, heads, window)
     _output_product(block, tokens * query * size, query)

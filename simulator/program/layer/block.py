@@ -159,10 +159,12 @@ class Block:
         role: Role = Role.OTHER,
         weights: tuple[str, ...] = (),
         weights_share: float = 1.0,
+        repeats: int = 1,
     ) -> None:
         """Keep an activation for backward of the next piece; arguments as of :class:`Saved`."""
         self._readers.append(len(self.pieces))
-        self.saved.append(Saved(name, num_bytes, region, role, weights, weights_share))
+        saved = Saved(name, num_bytes, region, role, weights, weights_share, repeats=repeats)
+        self.saved.append(saved)
 
     def repeat(
         self,

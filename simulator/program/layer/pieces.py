@@ -347,6 +347,7 @@ class Saved:
         weights: Names of the parameters for whose gradients alone it, or a part of it, is kept.
         weights_share: That part.
         kept_share: Part that is kept; the rest is alive in forward only.
+        repeats: How often it holds what a product made.
         reader: Name of the piece whose backward is the last to read it.
     """
 
@@ -357,6 +358,7 @@ class Saved:
     weights: tuple[str, ...] = ()
     weights_share: float = 1.0
     kept_share: float = 1.0
+    repeats: int = 1
     reader: str = ""
 
     @property

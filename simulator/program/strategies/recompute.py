@@ -168,7 +168,8 @@ def _is_projection(piece: Piece) -> bool:
 
 
 def _kept(layer: Layer, shares: Mapping[Role, float]) -> dict[str, float]:
-    return {each.name: shares[each.role] for each in layer.saved if each.role in shares}
+    saved = (each for each in layer.saved if each.role in shares)
+    return {each.name: shares[each.role] / each.repeats for each in saved}
 
 
 _PROJECTED = {Role.QUERY: 1.0, Role.KEY: 1.0, Role.VALUE: 1.0}

@@ -98,9 +98,8 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "compiled": replace(
             _ONE_KERNEL, kept=_ONE_FULL, passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF)
         ),
-        "copied": replace(
-            _WRITTEN_OUT, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL), working=(_ONE_HALF,)
-        ),
+        # What is subtracted from stays with its caller until the loss is there.
+        "copied": replace(_WRITTEN_OUT, passing=(_ONE_FULL,), working=(_ONE_HALF,)),
         # Cast; a softmax that reads its rows for the maximum, the sum and the result. Backward
         # fills zeros, reads these twice and the result once, writes the gradient and casts it.
         "eager": LossKernel(

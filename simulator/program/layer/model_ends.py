@@ -183,7 +183,7 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     if plan.gathers_logits:
         kind = CollectiveKind.ALL_GATHER
         block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
-    if plan.loss_kernel == "eager":
+    if plan.loss_kernel in ("eager", "copied"):
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
     if plan.loss_kernel == "linear-fused":
         _fuse_head(block, padded_vocab, matrix)

@@ -446,9 +446,9 @@ class Choices:
         )
 
     @property
-    def gathers_on_own_stream(self) -> bool:
-        """Whether gathered weights are allocated on the stream that gathers them."""
-        return self._stack.gathers_on_own_stream
+    def own_streams(self) -> tuple[bool, bool]:
+        """Whether gathered weights, and shards of gradients, are allocated on streams of theirs."""
+        return self._stack.gathers_on_own_stream, self._stack.reduces_on_own_stream
 
     @property
     def flash_kernel(self) -> FlashKernel:

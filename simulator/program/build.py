@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
@@ -53,7 +54,8 @@ from simulator.schedule.unit_time import peak_in_flight
 _CONTIGUOUS = frozenset({Owner.ACTIVATIONS})
 """What lies in a buffer of its own where memory is kept from fragmenting."""
 
-_GATHERED = frozenset({Owner.GATHERED_WEIGHTS})
+_APART = Owner.GATHERED_WEIGHTS, Owner.GRADIENT_SHARDS
+"""What may be allocated on streams of its own."""
 """What is allocated on another stream where the framework gathers weights on one."""
 
 EXCHANGES: Mapping[str, Callable[[Job, Units], Exchanges]] = {
@@ -189,7 +191,7 @@ class _Builder:
             allocator=choices.allocator,
             outside=outside_memory(job),
             preallocated=_CONTIGUOUS if job.plan.contiguous_checkpoints else frozenset(),
-            own_stream=_GATHERED if choices.gathers_on_own_stream else frozenset(),
+            own_stream=frozenset(compress(_APART, choices.own_streams)),
         )
 
     @property

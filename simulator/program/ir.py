@@ -104,6 +104,8 @@ class Owner(_Word):
     WEIGHTS = "weights"
     STASHED_WEIGHTS = "stashed_weights"
     GRADIENTS = "gradients"
+    GRADIENT_SHARDS = "gradient_shards"
+    """Results count them as gradients."""
     MASTER_WEIGHTS = "master_weights"
     OPTIMIZER_STATES = "optimizer_states"
     ACTIVATIONS = "activations"

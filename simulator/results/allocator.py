@@ -20,8 +20,8 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
 - with ``expandable_segments`` each pool is one segment that grows at its end in pages of
   2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request;
 - what is asked for on another stream has pools of its own (FSDP of PyTorch 2.0 gathers whole
-  weights there; FSDP2 takes them and the buffers of reductions on the compute stream, and on
-  another one only the outputs of its gathers, gone once copied, which are ignored).
+  weights there; FSDP2 takes them and the buffers of reductions on the compute stream, shards of
+  gradients on that of reductions; outputs of gathers, gone once copied, are ignored).
 
 Ignored: that unused pages of an expandable segment go back to a full device.
 

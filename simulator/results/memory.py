@@ -41,7 +41,11 @@ _STEPS = 3
 """Steps that the allocator is followed through: what it cannot reuse of one it asks for in the
 next, and by the third it has come to rest."""
 
-_OWNERS = {owner: number for number, owner in enumerate(Owner)}
+_OWNERS = {
+    owner: number for number, owner in enumerate(Owner) if owner is not Owner.GRADIENT_SHARDS
+}
+_NUMBERS = {**_OWNERS, Owner.GRADIENT_SHARDS: _OWNERS[Owner.GRADIENTS]}
+"""Of every owner, the number of the one that its memory is shown as."""
 
 
 def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
@@ -294,7 +298,7 @@ def _events(operation: Operation) -> list[tuple[bool, int, float]]:
 def _by_owner(blocks: Memory) -> list[tuple[int, float]]:
     totals: dict[int, float] = {}
     for owner, size in blocks:
-        number = _OWNERS[owner]
+        number = _NUMBERS[owner]
         totals[number] = totals.get(number, 0.0) + size
     return list(totals.items())
 

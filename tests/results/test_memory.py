@@ -18,7 +18,7 @@ from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, RankClass, Stream, Work
 from simulator.results.memory import class_memory
 from simulator.results.simulation import run_step
-from tests.jobs import EqualPasses, jobs, pipeline_program, small_job
+from tests.jobs import EqualPasses, jobs, pipeline_program, small_job, small_model
 from tests.tiny import tiny_profile
 
 DEVICE = tiny_profile().device
@@ -173,3 +173,22 @@ def test_checkpoints_in_a_buffer_of_their_own_leave_fewer_holes():
 def test_a_buffer_for_checkpoints_needs_checkpoints():
     with pytest.raises(InputError, match=r"plan\.contiguous_checkpoints.*plan\.recompute: full"):
         small_job(contiguous_checkpoints=True)
+
+
+def test_shards_of_gradients_lie_apart_where_they_are_asked_for_on_the_reductions_stream():
+    """They are gone when the step is fullest, but their memory serves nothing else.
+
+    Expandable segments leave no other gaps; each pool ends on a page of 20 MiB.
+    """
+    page = 20 * 2**20
+    model = small_model(hidden=1024, ffn_hidden=4096, vocab=32000)
+    batch = {"gpus": 4, "global_batch": 32, "micro_batch": 8, "seq_len": 1024}
+    stack = {"base": "torchtitan", "expandable_segments": True}
+    apart, mixed = (
+        run_step(small_job(model, **batch, zero=3, stack=stack | own)).fullest
+        for own in ({}, {"reduces_on_own_stream": False})
+    )
+    shards = mixed.by_owner[Owner.MASTER_WEIGHTS]  # fp32, too
+    assert apart.peak_allocated_bytes == mixed.peak_allocated_bytes
+    assert apart.by_owner == mixed.by_owner
+    assert 0 <= apart.peak_reserved_bytes - mixed.peak_reserved_bytes - shards < 2 * page

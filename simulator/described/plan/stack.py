@@ -43,8 +43,8 @@ CrossEntropy = Literal[
 """``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
 an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``compiled`` is as quick as
 ``fused``, but keeps that copy, and makes another in backward (Megatron-Core's
-``cross_entropy_loss_fusion``, implementation ``native``); ``copied`` makes two more
-beside it (``mpu/cross_entropy.py`` of its version 1); ``eager`` keeps fp32 log-probabilities and
+``cross_entropy_loss_fusion``, implementation ``native``); ``copied`` makes another beside it in
+forward (nanotron's ``sharded_cross_entropy``); ``eager`` keeps fp32 log-probabilities and
 makes fp32 gradients beside them (PyTorch's own); ``eager-shifted`` is that of an fp32 copy of fp32
 logits, those of all tokens but the last, while the 16-bit ones are there, too (``logits.float()``
 and ``shift_logits`` of transformers 4.46). ``shifted`` is one kernel that makes gradients in place,
@@ -360,6 +360,9 @@ class Stack(Spec):
     gathers_on_own_stream: Flag = False
     """Memory of gathered weights is asked for on the stream that gathers them (FSDP of PyTorch
     2.0), so nothing else can lie there when they are gone."""
+    reduces_on_own_stream: Flag = False
+    """Shards of gradients are asked for on the stream that reduces them (FSDP2), so their memory
+    serves nothing else from one step to the next."""
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None

@@ -167,7 +167,8 @@ class MadeGradients:
             return ()
         known |= owned
         num_bytes = new_gradient_bytes(self._job, self._units.whole(run).parameters)
-        made = ((Owner.GRADIENTS, num_bytes),)
+        are_shards = self._job.choices.shards_gradients
+        made = ((Owner.GRADIENT_SHARDS if are_shards else Owner.GRADIENTS, num_bytes),)
         self._made[rank] = self._made.get(rank, ()) + made
         return made
 

@@ -41,7 +41,7 @@ _STEPS = 3
 """Steps that the allocator is followed through: what it cannot reuse of one it asks for in the
 next, and by the third it has come to rest."""
 
-_OWNERS = {
+_OWNERS: Mapping[Owner, int] = {
     owner: number for number, owner in enumerate(Owner) if owner is not Owner.GRADIENT_SHARDS
 }
 _NUMBERS = {**_OWNERS, Owner.GRADIENT_SHARDS: _OWNERS[Owner.GRADIENTS]}

@@ -24,7 +24,7 @@ from simulator.described.job import Job
 from simulator.planning.search.space import PlanSpace
 from simulator.program.build import steps_around
 from simulator.program.grid.rank_groups import pipeline_pair
-from simulator.program.grid.stage_layers import Slice, cut, ends_apart, stage_slices
+from simulator.program.grid.stage_layers import Slice, ends_apart, stage_slices
 from simulator.program.ir import total_bytes
 from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.layer_part import LayerKind
@@ -181,6 +181,7 @@ class CostTables:
         self._pipelines: dict[tuple[int, ...], Pipeline] = {}
         self._stage_costs: dict[int, StageCosts] = {}
         self._rows: dict[Hashable, list[float]] = {}
+        self._neighbours: dict[tuple[int, int, bool], list[tuple[int, int]]] = {}
         zero, varied = space.column("plan.zero"), list(space.axes)
         separate = {*_PIPELINE_FIELDS, *_OVERLAPS, "plan.zero"}
         others = [path for path in varied if path not in separate]
@@ -292,10 +293,10 @@ class CostTables:
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
         is_whole = self._adds_up[plan] and costs.job.plan.no_sync
         is_cut = costs.job.choices.frees_gradients or not is_whole
-        pieces = [ends_apart(cut(run, 1))[-1] if is_cut else run for run in shapes]
+        pieces = [_last_piece(run) if is_cut else run for run in shapes]
         # How much of what layers keep is on its way to the host depends on the links.
         offloads = costs.job.plan.offload.activations is not None
-        saved = [0.0 if offloads else total_bytes(costs.saved(run)) for run in shapes]
+        saved = [0.0 if offloads else costs.saved_bytes(run) for run in shapes]
         return [*saved, *map(costs.working_bytes, pieces)]
 
     def _costs(self, plan: int) -> StageCosts:
@@ -321,13 +322,20 @@ class CostTables:
         job = self._space.plan_job(plan)
         if not travels:
             return [0.0]
-        ranks = range(stages if chunks > 1 else stages - 1)
-        pairs = {pipeline_pair(job, rank, (rank + 1) % stages): rank for rank in ranks}
         sent_bytes = StageCosts(job).boundary_bytes
         hops = (
-            transfer_work(job, sent_bytes, rank, (rank + 1) % stages) for rank in pairs.values()
+            transfer_work(job, sent_bytes, *pair) for pair in self._hops(plan, job, stages, chunks)
         )
         return [min(hop.seconds for hop in hops)]
+
+    def _hops(self, plan: int, job: Job, stages: int, chunks: int) -> list[tuple[int, int]]:
+        """Pairs of ranks of the pipeline, one of each kind of way between neighbours."""
+        key = int(self._tensor_kind[plan]), stages, chunks > 1
+        if key not in self._neighbours:
+            ranks = range(stages if chunks > 1 else stages - 1)
+            pairs = [(rank, (rank + 1) % stages) for rank in ranks]
+            self._neighbours[key] = [*{pipeline_pair(job, *pair): pair for pair in pairs}.values()]
+        return self._neighbours[key]
 
     def _exposure_row(self, plan: int) -> list[float]:
         job = self._space.plan_job(plan)
@@ -364,6 +372,13 @@ class CostTables:
         job = self._space.plan_job(plan)
         outside_bytes = math.fsum(outside_memory(job).values())
         return [least_unused_share(job.choices.allocator), outside_bytes]
+
+
+def _last_piece(run: Slice) -> Slice:
+    """The last layer of a run, or the end of the model behind it."""
+    first = max(run.first, run.end - 1)
+    has_embedding = run.has_embedding and first == run.first
+    return ends_apart([run._replace(first=first, has_embedding=has_embedding)])[-1]
 
 
 _ONE_PARAMETER = (ParameterCount(dense=1.0), ParameterCount(expert=1.0))

@@ -301,7 +301,8 @@ class _Candidates:
         self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int
     ) -> None:
         self.space, self.at_a_time = space, at_a_time
-        self.bounds = plan_bounds(space, most_bytes=most_bytes)
+        with without_collection():
+            self.bounds = plan_bounds(space, most_bytes=most_bytes)
         self._run = map if executor is None else executor.map
         self._known: dict[int, _Trial] = {}
 

@@ -74,6 +74,10 @@ class _Contents:
     def saved(self) -> Memory:
         return tuple(block for unit, count in self.units for block in unit.saved * count)
 
+    @property
+    def saved_bytes(self) -> float:
+        return math.fsum(total_bytes(unit.saved) * count for unit, count in self.units)
+
     @cached_property
     def halves(self) -> Halves:
         of_units = [unit.halves for unit, count in self.units for _ in range(count)]
@@ -107,16 +111,22 @@ class _Contents:
             return BackwardMemory()
         weights = math.fsum(unit.backward.weights for unit in ordered)
         per_weight = made_bytes / weights if weights else 0.0
-        saved_bytes = {id(unit): total_bytes(unit.saved) for unit, _ in self.units}
+        # Of each distinct unit: gradients that it makes, what it holds beyond all that was saved,
+        # and what is free after it [B].
+        of_unit: dict[int, tuple[float, float, float]] = {}
+        for unit, _ in self.units:
+            own_bytes = unit.backward.weights * per_weight
+            more_bytes = unit.backward.memory(own_bytes, frees=frees).more_bytes
+            saved_bytes = total_bytes(unit.saved) if frees else 0.0
+            of_unit[id(unit)] = own_bytes, more_bytes, saved_bytes
         # Of each unit: gradients made before it [B], and what is held beyond all that was saved.
         made, moments = [0.0 if weights else made_bytes], list[float]()
         freed_bytes = 0.0
         for unit in ordered:
-            own_bytes = unit.backward.weights * per_weight
-            at = unit.backward.memory(own_bytes, frees=frees)
-            moments.append(made[-1] - freed_bytes + at.more_bytes)
+            own_bytes, more_bytes, saved_bytes = of_unit[id(unit)]
+            moments.append(made[-1] - freed_bytes + more_bytes)
             made.append(made[-1] + own_bytes)
-            freed_bytes += saved_bytes[id(unit)] if frees else 0.0
+            freed_bytes += saved_bytes
         fullest = moments.index(max(moments))
         before, unit, after = ordered[:fullest], ordered[fullest], ordered[fullest + 1 :]
         at = unit.backward.memory(unit.backward.weights * per_weight, frees=frees)
@@ -190,6 +200,10 @@ class StageCosts:
     def saved(self, run: Slice) -> Memory:
         """Activations that a run keeps from forward to backward, per microbatch."""
         return self._contents_of(run).saved
+
+    def saved_bytes(self, run: Slice) -> float:
+        """The sum of that, but for rounding [B]."""
+        return self._contents_of(run).saved_bytes
 
     @cached_property
     def tied_gradient(self) -> TiedGradient:

@@ -34,11 +34,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 from typing import NamedTuple
 
 from simulator.described.plan.allocator_settings import AllocatorSettings
@@ -379,23 +378,48 @@ def _asked(exchange: Exchange) -> _Part:
     return tuple((*((n, False) for n in own), *((n, True) for n in other)) for own, other in pairs)
 
 
-class _Moment(NamedTuple):
-    """All that decides what an allocator does next.
+_STAYS = -1
+"""Stands for a neighbour that stays where it is."""
 
-    Where a segment lies decides nothing: the blocks in the order in which they are looked at,
-    and which one each of them follows in its segment.
+
+class _State(NamedTuple):
+    """All that decides what an allocator does while some blocks stay where they are.
+
+    Where a segment lies decides nothing, nor which block stays beside one that comes and goes:
+    only the latter in the order in which they are looked at, and which of them are neighbours.
 
     Attributes:
         reserved_bytes: In segments [B].
-        counts: Blocks of each group: those that are free by pool, those that are taken by size.
-        sizes: Of the blocks, group after group [B].
-        before: Number of the block before each in its segment; None of the first.
+        heights: Blocks that are taken, by size.
+        floors: How many of them stay.
+        counts: Of the others, free ones by pool and taken ones by size, how many there are.
+        sizes: Of these blocks, group after group [B].
+        before, after: Numbers of the neighbours of each; None at the ends of its segment.
     """
 
     reserved_bytes: int
+    heights: list[int]
+    floors: list[int]
     counts: list[int]
     sizes: list[int]
     before: list[int | None]
+    after: list[int | None]
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Where an allocator is between two exchanges.
+
+    Attributes:
+        state: What decides all that follows.
+        blocks: Those that come and go, by their number.
+        before, after: Those that stay beside some of them, by the number of these.
+    """
+
+    state: _State
+    blocks: list[Block]
+    before: dict[int, Block]
+    after: dict[int, Block]
 
 
 class _Replay:
@@ -413,6 +437,9 @@ class _Replay:
         """First exchange, by period, that was found to differ from the one a period before."""
         self._taken: dict[_Asked, list[Block]] = defaultdict(list)
         """Blocks of one size and stream that are taken, the last one last."""
+        self._more = [Counter(takes) for takes, _ in known]
+        for more, (_, gives) in zip(self._more, known, strict=True):
+            more.subtract(gives)
         self._takes = [[(self._taken[one], requests[one]) for one in takes] for takes, _ in known]
         self._gives = [[self._taken[one] for one in gives] for _, gives in known]
         for part in started:
@@ -420,23 +447,24 @@ class _Replay:
 
     def run_steps(self, steps: int) -> None:
         """Run the step as often as it can make a difference."""
-        start = None
+        start, nothing_stays = None, [0] * len(self._taken)
         for _ in range(steps):
-            if start is not None and self.is_at(start):
+            if start is not None and self._at(start, nothing_stays):
                 break
-            start = self.moment()
+            start = self.moment(nothing_stays)
             self.run()
 
     def run(self) -> None:
         """Do everything of a step that can make a difference.
 
-        Equal blocks change places from microbatch to microbatch, so many may pass until the
-        allocator is where it was. It is compared with one moment, and after twice as long with a
+        Equal blocks change places from microbatch to microbatch, so some may pass until the
+        allocator is as it was. It is compared with one moment, and after twice as long with a
         later one (R. P. Brent, An improved Monte Carlo factorization algorithm, 1980).
         """
         self._repeats_until.clear()
         seen: dict[tuple[int, int, int], int] = {}
-        mark, marked_at, patience = None, 0, 0
+        mark: _Moment | None = None
+        marked_at = patience = 0
         index, end = 0, len(self.numbers)
         while index < end:
             number = self.numbers[index]
@@ -448,11 +476,15 @@ class _Replay:
             if self._repeats(index, index - before) < 2:
                 continue
             period = index - marked_at
-            if mark is not None and self.is_at(mark) and (repeats := self._repeats(index, period)):
+            floors = self._floors(marked_at if mark else before, index)
+            now = self._at(mark, floors) if mark else None
+            if mark and now and (repeats := self._repeats(index, period)):
+                _move_on(mark, now, repeats)
                 index += period * repeats
                 mark, patience = None, 0
             elif mark is None or period >= patience:
-                mark, marked_at = self.moment(), index
+                floors = self._floors(before, index)
+                mark, marked_at = self.moment(floors), index
                 patience = 2 * patience or index - before
 
     def _repeats(self, index: int, period: int) -> int:
@@ -474,27 +506,77 @@ class _Replay:
         for blocks in self._gives[number]:
             give(blocks.pop())
 
-    def moment(self) -> _Moment:
-        """Where the allocator is now."""
-        blocks = [*chain.from_iterable(groups := self._groups())]
-        number = {id(block): n for n, block in enumerate(blocks)}
-        return _Moment(
-            self.allocator.reserved_bytes,
-            [*map(len, groups)],
-            [*map(attrgetter("num_bytes"), blocks)],
-            [*map(number.get, map(id, map(attrgetter("before"), blocks)))],
-        )
+    def _floors(self, first: int, end: int) -> list[int]:
+        """Blocks of each size that exchanges leave alone if as many are taken before as after."""
+        heights = {asked: len(blocks) for asked, blocks in self._taken.items()}
+        floors = dict(heights)
+        for number in self.numbers[first:end]:
+            for asked, more in self._more[number].items():
+                heights[asked] += more
+                floors[asked] = min(floors[asked], heights[asked])
+        return [*floors.values()]
 
-    def is_at(self, moment: _Moment) -> bool:
-        """Whether the allocator is where it was."""
-        groups = self._groups()
-        if (self.allocator.reserved_bytes, [*map(len, groups)]) != moment[:2]:
-            return False
+    def moment(self, floors: list[int]) -> _Moment:
+        """Where the allocator is now, while so many blocks of each size stay."""
+        stacks = self._taken.values()
+        moving = [blocks[floor:] for blocks, floor in zip(stacks, floors, strict=True)]
+        groups = [*self.allocator.free_blocks(), *moving]
         blocks = [*chain.from_iterable(groups)]
-        return all(
-            block.num_bytes == size and block.before is (None if before is None else blocks[before])
-            for block, size, before in zip(blocks, moment.sizes, moment.before, strict=True)
-        )
+        number = {id(block): n for n, block in enumerate(blocks)}
 
-    def _groups(self) -> list[list[Block]]:
-        return [*self.allocator.free_blocks(), *self._taken.values()]
+        def numbers(neighbours: list[Block | None]) -> list[int | None]:
+            return [None if b is None else number.get(id(b), _STAYS) for b in neighbours]
+
+        def staying(neighbours: list[Block | None]) -> dict[int, Block]:
+            return {n: b for n, b in enumerate(neighbours) if b and id(b) not in number}
+
+        before, after = [block.before for block in blocks], [block.after for block in blocks]
+        state = _State(
+            self.allocator.reserved_bytes,
+            [*map(len, stacks)],
+            floors,
+            [*map(len, groups)],
+            [block.num_bytes for block in blocks],
+            numbers(before),
+            numbers(after),
+        )
+        return _Moment(state, blocks, staying(before), staying(after))
+
+    def _at(self, moment: _Moment, floors: list[int]) -> _Moment | None:
+        """The moment now, if the allocator goes on as it did from another one."""
+        then = moment.state
+        heights = [*map(len, self._taken.values())]
+        if (self.allocator.reserved_bytes, heights, floors) != then[:3]:
+            return None
+        now = self.moment(floors)
+        return now if now.state == then else None
+
+
+def _move_on(past: _Moment, now: _Moment, periods: int) -> None:
+    """Put blocks where they are after so many more periods like the one since a past moment.
+
+    What came and went beside one block that stays does so beside another a period later, and
+    after each further period moves on from there in the same way.
+    """
+    for was, neighbours, forwards in (
+        (past.before, now.before, False),
+        (past.after, now.after, True),
+    ):
+        moved = _repeated({was[n]: block for n, block in neighbours.items()}, periods)
+        for n, neighbour in neighbours.items():
+            block, beside = now.blocks[n], moved[neighbour]
+            if forwards:
+                block.after, beside.before = beside, block
+            else:
+                block.before, beside.after = beside, block
+
+
+def _repeated(moves: Mapping[Block, Block], times: int) -> dict[Block, Block]:
+    """Where each block comes to by so many equal moves."""
+    moved = {block: block for block in moves}
+    while times:
+        if times % 2:
+            moved = {block: moves[place] for block, place in moved.items()}
+        moves = {block: moves[place] for block, place in moves.items()}
+        times //= 2
+    return moved

@@ -232,6 +232,23 @@ def test_repeats_are_passed_over_wherever_in_memory_they_lie(monkeypatch):
     assert len(served) < 40
 
 
+def test_repeats_are_passed_over_whichever_blocks_stay_beside_them(monkeypatch):
+    """Free blocks rotate between those that the first microbatches hold until the end."""
+    served = []
+    serve = CachingAllocator.serve
+    monkeypatch.setattr(
+        CachingAllocator, "serve", lambda self, asked: served.append(asked) or serve(self, asked)
+    )
+    kept, working, again = (3 * MIB, 16 * MIB, 16 * MIB, 40 * MIB), (30 * MIB,) * 2, (12 * MIB,)
+    forward = Exchange((*kept, *working), working)
+    backward = Exchange(again, (*again, *kept))
+    step = [forward] * 6 + [forward, backward] * 100 + [backward] * 6
+    expected = reserved_one_by_one(step * 2, expandable=False)
+    served.clear()
+    assert reserved_bytes(step, AllocatorSettings(False), steps=2) == expected
+    assert len(served) < 200
+
+
 def calls_of(function, *arguments, **options):
     """How many functions, of Python and of C, are called meanwhile; no clock says that as well."""
     calls = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import NormalDist, fmean
@@ -11,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
 
 import simulator as sim
 from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job
 from simulator.described.variation import ExpertVariation, Lengths, Variation
+from simulator.engine.dependencies import dependencies
 from simulator.engine.des import simulate_program
 from simulator.engine.sampled_replay import Pipelines
 from simulator.errors import InputError
@@ -27,6 +30,7 @@ from simulator.planning.distribution.sampled_steps import step_distribution
 from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category, Program, Scope
 from simulator.results.simulation import run_step
+from tests.jobs import jobs as any_jobs
 from tests.jobs import network_profile, small_job, small_model
 
 EXPERTS = {"count": 8, "top_k": 2, "ffn_hidden": 128}
@@ -145,6 +149,38 @@ def test_the_same_seed_gives_the_same_steps_and_another_gives_others():
     first, again, other = (step_distribution(job, 20, seed) for seed in (None, 3, 4))
     assert first.to_dict() == again.to_dict()
     assert not np.array_equal(first.steps_s, other.steps_s)
+
+
+def longest_path_s(program: Program, durations_s: Sequence[float]) -> float:
+    """End of the last operation if each starts once all are done that it waits for [s]."""
+    waiting, followers = dependencies(program)
+    counts, starts_s = list(waiting), [0.0] * len(waiting)
+    ready = [index for index, count in enumerate(counts) if not count]
+    last_s = 0.0
+    while ready:
+        index = ready.pop()
+        end_s = starts_s[index] + durations_s[index]
+        last_s = max(last_s, end_s)
+        for follower in followers[index]:
+            starts_s[follower] = max(starts_s[follower], end_s)
+            counts[follower] -= 1
+            if not counts[follower]:
+                ready.append(follower)
+    return last_s
+
+
+@given(any_jobs())
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+def test_sampled_steps_are_the_longest_paths_one_at_a_time(job):
+    assume(job.dp * job.plan.cp == 1)  # one pipeline, which waits for no other
+    job = varied(job, compute={"sigma": 0.2, "lasting": 0.3}, links={"sigma": 0.1})
+    sampler = step_sampler.StepSampler(job, seed=1)
+    program, found_s = sampler.costs.program, sampler.ends(3)[0]
+    expected_s = [
+        longest_path_s(program, step_sampler._Chunk(sampler, 0, 3).durations_of(0, sample))
+        for sample in range(3)
+    ]
+    assert found_s == pytest.approx(expected_s, rel=1e-12)
 
 
 @pytest.mark.parametrize("varies", ["jitter", "lengths"])

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from simulator.described.job import Job
@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.planning.search import search as search_module
 from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.plan_costs import CostTables
-from simulator.planning.search.search import pareto_front, search_plans
+from simulator.planning.search.search import PlanSearch, pareto_front, search_plans
 from simulator.planning.search.space import plan_space
 from simulator.results.fit_probability import EVEN, allowed_device_bytes
 from simulator.results.simulation import run_step
@@ -95,6 +95,12 @@ SMALL = {"plan.tp": [1, 2], "plan.pp": [1, 2, 4], "batch.micro": [1, 2]}
 @pytest.mark.parametrize("share", [1.0, 0.3])
 def test_the_choices_are_the_fastest_under_the_full_simulation_of_all_plans(job, vary, share):
     rows = simulate_all(with_memory(job, 1e12), vary)
+    found = fastest_that_fit(job, vary, rows, share)
+    assert found.simulated < found.plans
+
+
+def fastest_that_fit(job: Job, vary: dict, rows: list[Simulated], share: float) -> PlanSearch:
+    """The search on devices that so large a share of plans fits, whose choices are checked."""
     peaks = sorted(row.peak_device_bytes for row in rows)
     capacity = peaks[int(share * (len(peaks) - 1))]
     expected = [row for row in rows if row.peak_device_bytes <= capacity]
@@ -102,7 +108,32 @@ def test_the_choices_are_the_fastest_under_the_full_simulation_of_all_plans(job,
     assert [(choice.step_time_s, choice.changes) for choice in found.choices] == [
         (row.step_time_s, row.changes) for row in expected[:5]
     ]
-    assert found.simulated < found.plans
+    return found
+
+
+@given(any_jobs(), st.data())
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_choices_of_random_spaces_are_the_fastest_of_all_their_plans(job, data):
+    assume(job.cluster.gpus <= 8)
+
+    def some(values):
+        return data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True))
+
+    degrees = [degree for degree in (1, 2, 4) if job.cluster.gpus % degree == 0]
+    kept = {f"plan.{name}": [getattr(job.plan, name)] for name in ("cp", "ep", "vpp")}
+    free = {
+        "plan.tp": degrees,
+        "plan.pp": degrees,
+        "plan.zero": [0, 1, 2, 3],
+        "batch.micro": [1, 2],
+    }
+    vary = {**kept, **{path: some(values) for path, values in free.items()}}
+    try:
+        rows = simulate_all(with_memory(job, 1e12), vary)
+    except InputError:
+        rows = []
+    assume(rows)
+    fastest_that_fit(job, vary, rows, data.draw(st.sampled_from([1.0, 0.6, 0.3])))
 
 
 @given(any_jobs(), st.booleans())

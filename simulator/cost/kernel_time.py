@@ -4,6 +4,7 @@ One file per family; this one is the door to them all.
 
 =======================  ==================================================
 :mod:`.gemm`             matrix products, single, batched and grouped
+:mod:`.measured_products`  those of a system's own table
 :mod:`.attention`        fused attention, forward and backward
 :mod:`.rates`            all that only moves bytes; peaks and element sizes
 =======================  ==================================================
@@ -16,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from simulator.cost import attention, gemm, rates
+from simulator.cost import attention, gemm, measured_products, rates
 from simulator.cost.gemm import rows_are_aligned
 from simulator.cost.rates import (
     ELEMENT_BYTES,
     activation_precision,
     output_bytes,
     peak_flop_per_s,
+    without_sustained_clock,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 
@@ -37,6 +39,7 @@ __all__ = [
     "peak_flop_per_s",
     "rows_are_aligned",
     "strided_s",
+    "without_sustained_clock",
 ]
 
 P = ParamSpec("P")
@@ -54,7 +57,7 @@ def _as_own_runs_say(
 
 
 attention_s = _as_own_runs_say(attention.attention_s)
-gemm_s = _as_own_runs_say(gemm.gemm_s)
+gemm_s = _as_own_runs_say(measured_products.gemm_s)
 grouped_gemm_s = _as_own_runs_say(gemm.grouped_gemm_s)
 memory_bound_s = _as_own_runs_say(rates.memory_bound_s)
 strided_s = _as_own_runs_say(rates.strided_s)

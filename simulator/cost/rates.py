@@ -151,6 +151,12 @@ def memory_traffic_bytes(
     return num_bytes * (1.0 - hit + hit / profile.kernels.cache_speedup)
 
 
+def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
+    """The profile as short, cool benchmarks see it."""
+    kernels = profile.kernels.model_copy(update={"sustained_clock": 1.0})
+    return profile.model_copy(update={"kernels": kernels})
+
+
 def strided_s(profile: HardwareProfile, elements: float) -> float:
     """Seconds that an eager kernel takes at least to find where so many elements lie.
 

@@ -23,6 +23,7 @@ from simulator.described.cluster.hardware import (
     architecture_document,
     peak_name,
 )
+from simulator.described.cluster.kernel_table import with_kernel_table
 from simulator.described.cluster.network import FabricKind, library_document
 from simulator.described.documents import (
     data_folder,
@@ -98,9 +99,13 @@ def load_job(
     return job_from_document(with_changes(document, changes), source=str(path))
 
 
+_ENDINGS_OF_FILES = (".yaml", ".yml", ".json", ".csv", ".parquet", ".txt")
+"""Of values that may name a file."""
+
+
 def _from_here(value: object) -> object:
     """The whole path of a file in the current folder that a value names; else the value."""
-    if not isinstance(value, str) or not value.endswith((".yaml", ".yml", ".json")):
+    if not isinstance(value, str) or not value.endswith(_ENDINGS_OF_FILES):
         return value
     return str(Path(value).absolute()) if is_there(Path(value)) else value
 
@@ -299,7 +304,8 @@ def _profile(cluster: Mapping[str, Any], folder: Path, path: str = "cluster") ->
         **merged(base, changes),
         "provenance": {**profile.provenance, **of_library, **sources},
     }
-    return validated(HardwareProfile, document, path, siblings=_OWN_FIELDS)
+    changed = validated(HardwareProfile, document, path, siblings=_OWN_FIELDS)
+    return with_kernel_table(changed, folder, f"{path}.kernels.table")
 
 
 def _on_another_fabric(
@@ -328,7 +334,8 @@ def _on_another_fabric(
 
 def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:
     file = named_file(field, name, data_folder("hardware_profiles"), folder)
-    return _written_profile(read_text(file, _A_PROFILE), str(file))
+    written = _written_profile(read_text(file, _A_PROFILE), str(file))
+    return with_kernel_table(written, file.parent)
 
 
 @lru_cache

@@ -12,6 +12,7 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import busiest_share
 from simulator.program.ir import RankClass, Stream
+from simulator.program.price.roofline import measured_share
 from simulator.program.run.order import Asynchrony
 from simulator.program.unlike.causes import WAIT
 from simulator.results.simulation import PerturbationCost
@@ -67,8 +68,15 @@ def result_to_dict(
         **({"perturbation_cost": asdict(cost)} if cost else {}),
         "expert_load": expert_load_sentence(result, job),
         "sources": source_counts(job),
+        **_measured_kernels(job),
         "job": dict(job.document),
     }
+
+
+def _measured_kernels(job: Job) -> dict[str, float]:
+    """Share of kernel time that follows from measured products, where a profile names some."""
+    has_table = job.cluster.profile.kernels.table is not None and not job.cluster.pools
+    return {"measured_kernel_share": measured_share(job)} if has_table else {}
 
 
 def fit_to_dict(result: StepResult) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from simulator.cost.kernel_time import without_sustained_clock
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.load import load_profile
 from simulator.tables.kernel_rows import (
@@ -147,12 +148,6 @@ def kernel_report(rows: Sequence[KernelRow], profile: HardwareProfile) -> Kernel
     """Predictions of one profile for rows of its device, as short, cool benchmarks see it."""
     cool = without_sustained_clock(profile)
     return KernelReport([_result(row, lambda _: cool) for row in rows])
-
-
-def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
-    """The profile as short, cool benchmarks see it."""
-    kernels = profile.kernels.model_copy(update={"sustained_clock": 1.0})
-    return profile.model_copy(update={"kernels": kernels})
 
 
 def _result(row: KernelRow, profile_of: Callable[[KernelRow], HardwareProfile]) -> KernelResult:

@@ -14,13 +14,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
-from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s, peak_flop_per_s
+from simulator.cost.kernel_time import (
+    attention_s,
+    gemm_s,
+    memory_bound_s,
+    peak_flop_per_s,
+    without_sustained_clock,
+)
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.load import load_profile, profile_names
 from simulator.described.rules.profile_rules import rates_beyond_hardware
-from simulator.validate.kernel_errors import without_sustained_clock
 
 _SAME_GENERATION = 1.3
 """Factor of arithmetic per multiprocessor and clock within one generation: rounded data-sheet

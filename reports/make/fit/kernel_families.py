@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.calibrate.gpu.fit_kernels import Block, family_blocks, with_values
+from simulator.cost.kernel_time import without_sustained_clock
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.load import load_profile, profile_names
 from simulator.tables.kernel_rows import (
@@ -32,7 +33,6 @@ from simulator.tables.kernel_rows import (
     read_kernel_rows,
 )
 from simulator.validate.kernel_answers import compared
-from simulator.validate.kernel_errors import without_sustained_clock
 
 ROWS_OF_A_KIND = 30
 """Rows of one team, GPU, operation and format that a fit takes, drawn at random: more of the same

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simulator.calibrate.profile_text import with_value
+from simulator.cost.kernel_time import without_sustained_clock
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import KernelModel
@@ -23,7 +24,6 @@ from simulator.tables.kernel_protocol import protocol_of
 from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of
 from simulator.units import format_quantity
 from simulator.validate.kernel_answers import compared
-from simulator.validate.kernel_errors import without_sustained_clock
 
 _FLASH_2_IS_OLDER = (
     "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB200", "GB300",

@@ -340,3 +340,9 @@ def _print_sources(result: Result) -> None:
     kinds = result.job.cluster.kinds
     names = " and ".join(dict.fromkeys(kind.profile.name for kind in kinds))
     print_table(f"hardware numbers of {names}", columns, rows)
+    table = result.job.cluster.profile.kernels.table
+    if table is not None and not result.job.cluster.pools:
+        from simulator.program.price.roofline import measured_share
+
+        share = percent(measured_share(result.job))
+        typer.echo(f"{share} of the time of layers' kernels is from the products in {table.file}")

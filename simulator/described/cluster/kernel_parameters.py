@@ -7,11 +7,15 @@ one means in time is defined in :mod:`simulator.cost.kernel_time`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema, model_validator
 
 from simulator.described.base import MOST_RATIO, PositiveFraction, Ratio, Seconds, Spec
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 
@@ -75,6 +79,50 @@ class AttentionModel(Spec):
     """Time of the smallest call on the device."""
 
 
+class MeasuredProduct(NamedTuple):
+    """One call that computed ``batch`` products of (m, k) by (k, n) in ``seconds``."""
+
+    precision: Precision
+    m: int
+    n: int
+    k: int
+    batch: int
+    seconds: float
+
+
+class MeasuredProducts(NamedTuple):
+    """Products of one number format, and base-2 logarithms of their m, n, k and batch in rows."""
+
+    products: tuple[MeasuredProduct, ...]
+    log_shapes: np.ndarray
+
+
+class KernelTable(Spec):
+    """Matrix products that were measured on this very system."""
+
+    file: str
+    """Where they were read from."""
+    products: tuple[MeasuredProduct, ...] = ()
+    """Empty until the file is read (:mod:`simulator.described.cluster.kernel_table`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        return {"file": given} if isinstance(given, str) else given
+
+    @cached_property
+    def by_precision(self) -> Mapping[Precision, MeasuredProducts]:
+        """The products of each number format."""
+        import numpy as np
+
+        formats = dict.fromkeys(product.precision for product in self.products)
+        chosen = {p: tuple(each for each in self.products if each.precision == p) for p in formats}
+        return {
+            precision: MeasuredProducts(products, np.log2([product[1:5] for product in products]))
+            for precision, products in chosen.items()
+        }
+
+
 class KernelModel(Spec):
     """All kernels of a device."""
 
@@ -98,6 +146,11 @@ class KernelModel(Spec):
     ``memory_efficiency``."""
     launch_s: Seconds
     """Host time to launch one kernel from an eager framework on this system."""
+    table: Annotated[KernelTable, WithJsonSchema({"type": "string"})] | None = None
+    """A CSV or Parquet file of measured matrix products, beside the file that names it, with the
+    columns ``dtype``, ``m``, ``n``, ``k``, ``time_us`` and, where a call computes several,
+    ``batch``; that of ``clustersim calibrate gpu`` is one. Products among those measured take the
+    time that these tell; all other kernels that of the numbers above."""
     slowness: Ratio = 1.0
     """Time of kernels over that which follows from all other numbers, as own runs say
     (``clustersim calibrate runs``)."""

@@ -74,18 +74,18 @@ class PieceTimer:
 
     def gemm_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Forward product, or the products it stands for [s]."""
-        return math.fsum(self._product_s(gemm, _rows(gemm), n, gemm.k) for n in _columns(gemm))
+        return math.fsum(self._product_s(gemm, _rows(gemm), n, gemm.k) for n in columns_of(gemm))
 
     def input_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's input, or of its first activation [s]."""
-        return math.fsum(self._product_s(gemm, _rows(gemm), gemm.k, n) for n in _columns(gemm))
+        return math.fsum(self._product_s(gemm, _rows(gemm), gemm.k, n) for n in columns_of(gemm))
 
     def weight_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's weight, or of its second activation [s]."""
         weights = gemm.groups if isinstance(gemm, GroupedGemm) else int(gemm.has_weight)
         product_s = math.fsum(
             self._product_s(gemm, gemm.k, n, _rows(gemm), accumulate=weights > 0, of_weight=True)
-            for n in _columns(gemm)
+            for n in columns_of(gemm)
         )
         if not weights or not self.accumulation_bytes:
             return product_s
@@ -314,7 +314,7 @@ def _rows(gemm: Gemm | GroupedGemm) -> int:
     return math.ceil(gemm.mean_rows) if isinstance(gemm, GroupedGemm) else gemm.m
 
 
-def _columns(gemm: Gemm | GroupedGemm) -> list[int]:
+def columns_of(gemm: Gemm | GroupedGemm) -> list[int]:
     """Columns of each product that one stands for: queries, keys and values, or equal parts."""
     if isinstance(gemm, GroupedGemm) or gemm.products == 1:
         return [gemm.n]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from simulator.cost.gemm import product_bytes
+from simulator.cost.measured_products import measured_over_modelled
 from simulator.cost.rates import ELEMENT_BYTES, activation_precision, peak_flop_per_s
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
@@ -34,7 +35,7 @@ from simulator.program.layer.pieces import (
     RingAttention,
 )
 from simulator.program.price.layer_time import attention_flop
-from simulator.program.price.piece_time import PieceTimer
+from simulator.program.price.piece_time import PieceTimer, columns_of
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.price.update_time import NEWTON_SCHULZ
 
@@ -52,6 +53,7 @@ class KernelPoint:
         seconds: How long it takes [s].
         peak_flop_per_s: Dense peak in its number format [FLOP/s].
         bytes_per_s: Bandwidth of the device's memory [B/s].
+        is_measured: Whether the time is that of measured products (``kernels.table``).
     """
 
     name: str
@@ -62,6 +64,7 @@ class KernelPoint:
     seconds: float
     peak_flop_per_s: float
     bytes_per_s: float
+    is_measured: bool = False
 
     @property
     def intensity(self) -> float:
@@ -95,6 +98,18 @@ def roofline(job: Job) -> tuple[KernelPoint, ...]:
     return tuple(point for point in points if point.seconds > 0 and point.num_bytes > 0)
 
 
+def measured_share(job: Job) -> float:
+    """Share of the kernels of all layers, by time, that follows from measured products.
+
+    Both directions count; what recomputing repeats, exchanges and the optimizer do not.
+    """
+    kinds = layer_kinds(job.model)
+    names = {_kind_name(kind, dict.fromkeys(kinds)): kinds.count(kind) for kind in kinds}
+    points = [(names[point.layer] * point.seconds, point.is_measured) for point in roofline(job)]
+    measured_s = math.fsum(seconds for seconds, is_measured in points if is_measured)
+    return measured_s / math.fsum(seconds for seconds, _ in points)
+
+
 def _kind_name(kind: LayerKind, kinds: Collection[LayerKind]) -> str:
     if len(kinds) == 1:
         return "layer"
@@ -111,12 +126,18 @@ def _points(
     half = activation_precision(precision)
 
     def point(
-        direction: str, flop: float, num_bytes: float, seconds: float, used: Precision
+        direction: str,
+        flop: float,
+        num_bytes: float,
+        seconds: float,
+        used: Precision,
+        *,
+        is_measured: bool = False,
     ) -> KernelPoint:
         device = timer.profile.device
         return KernelPoint(
             piece.name, layer, direction, flop, num_bytes, seconds,
-            peak_flop_per_s(timer.profile, used), device.memory_bandwidth_bytes_per_s,
+            peak_flop_per_s(timer.profile, used), device.memory_bandwidth_bytes_per_s, is_measured,
         )  # fmt: skip
 
     match piece:
@@ -126,7 +147,10 @@ def _points(
             for direction, seconds, (rows, n, k) in _products(piece, timer):
                 flop = 2.0 * math.fsum(rows) * n * k
                 num_bytes = product_bytes(rows, n, k, precision=used)
-                yield point(direction, flop, num_bytes, seconds, used)
+                is_measured = isinstance(piece, Gemm) and _is_measured(
+                    piece, direction, timer, used
+                )
+                yield point(direction, flop, num_bytes, seconds, used, is_measured=is_measured)
         case GridProduct():
             # One of its steps; the others are the same.
             yield from _points(piece.block, layer, timer, precision)
@@ -156,6 +180,19 @@ def _products(
     yield "forward", timer.gemm_s(gemm), ([m] * count, n, k)
     yield "input gradient", timer.input_gradient_s(gemm), ([m] * count, k, n)
     yield "weight gradient", timer.weight_gradient_s(gemm), ([k] * count, n, m)
+
+
+def _is_measured(gemm: Gemm, direction: str, timer: PieceTimer, precision: Precision) -> bool:
+    """Whether the system's table knows all products that one stands for."""
+    m, k = gemm.m, gemm.k
+    for n in columns_of(gemm):
+        shapes = {"forward": (m, n, k), "input gradient": (m, k, n), "weight gradient": (k, n, m)}
+        ratio = measured_over_modelled(
+            timer.profile, *shapes[direction], batch=gemm.batch, precision=precision
+        )
+        if ratio is None:
+            return False
+    return True
 
 
 def _attention_bytes(attention: FlashAttention, element_bytes: float) -> float:

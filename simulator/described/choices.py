@@ -42,11 +42,11 @@ class Choices:
         """Choices are made anew where a job is sent to, because schedules are functions."""
         return Choices, (self.job,)
 
-    @property
+    @cached_property
     def _plan(self) -> Plan:
         return self.job.plan
 
-    @property
+    @cached_property
     def _stack(self) -> Stack:
         return self.job.plan.stack
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
@@ -94,7 +95,17 @@ class Piece:
         return (*parts, *(unit for unit in self.closes if not unit.parts))
 
 
-_Buckets = list[tuple[int, Unit]]
+class _Bucket(NamedTuple):
+    """Parameters whose gradients are reduced together.
+
+    Attributes:
+        closer: Index of the part that fills it up.
+        parameters, partial: As of a unit.
+    """
+
+    closer: int
+    parameters: ParameterCount
+    partial: tuple[float, ...]
 
 
 @dataclass
@@ -109,7 +120,7 @@ class Units:
     job: Job
     tied_copy: bool = False
     _held: dict[Hashable, _Tensors] = field(default_factory=dict)
-    _filled: dict[tuple[Hashable, ...], _Buckets] = field(default_factory=dict)
+    _filled: dict[tuple[Hashable, ...], list[_Bucket]] = field(default_factory=dict)
 
     def whole(self, run: Slice) -> Unit:
         """All parameters of a run as one unit."""
@@ -225,9 +236,13 @@ class Units:
         parts = _parts(run)[::-1]
         buckets = self._buckets(tuple(map(self._content, parts)), parts)
         pieces, start = [], 0
-        for closer in sorted({closer for closer, _ in buckets}):
+        for closer in sorted({bucket.closer for bucket in buckets}):
             joined = _joined(parts[start : closer + 1])
-            units = tuple(replace(unit, run=joined) for at, unit in buckets if at == closer)
+            units = tuple(
+                Unit(joined, bucket.parameters, bucket.partial)
+                for bucket in buckets
+                if bucket.closer == closer
+            )
             pieces.append(Piece(joined, units, units))
             start = closer + 1
         if start < len(parts):
@@ -235,8 +250,8 @@ class Units:
             pieces.append(Piece(_joined(parts[start:]), (), ()))
         return tuple(reversed(pieces)) or (Piece(run, (), ()),)
 
-    def _buckets(self, contents: tuple[Hashable, ...], parts: list[Slice]) -> _Buckets:
-        """Buckets in order of backward, each with the index of the part that fills it up.
+    def _buckets(self, contents: tuple[Hashable, ...], parts: list[Slice]) -> list[_Bucket]:
+        """Buckets in order of backward.
 
         Runs that hold the same have the same ones.
         """
@@ -253,15 +268,14 @@ class Units:
 
     def _fill(
         self, held: Sequence[tuple[int, tuple[ParameterTensor, ParameterCount]]]
-    ) -> Iterator[tuple[int, Unit]]:
+    ) -> Iterator[_Bucket]:
         reduced, choices = state_bytes(self.job).reduced, self.job.choices
         sizes = [count.trained * reduced for _, (_, count) in held]
         start = 0
         for end in bucket_ends(sizes, choices.first_bucket_bytes, choices.bucket_bytes):
             pairs = [pair for _, pair in held[start : end + 1]]
             total = added_up(count for _, count in pairs)
-            closer = held[end][0]
-            yield closer, Unit(Slice(0, 0), total, self._partial(pairs))
+            yield _Bucket(held[end][0], total, self._partial(pairs))
             start = end + 1
 
     def _partial(self, held: _Tensors) -> tuple[float, ...]:

@@ -163,7 +163,19 @@ class ParameterCount:
 
 def added_up(counts: Iterable[ParameterCount]) -> ParameterCount:
     """All parameters together."""
-    return sum(counts, ParameterCount())
+    dense = expert = dense_state = expert_state = frozen_dense = frozen_expert = largest = 0.0
+    # One by one, as sums of objects would: sum() rounds otherwise from Python 3.12 on.
+    for count in counts:
+        dense += count.dense
+        expert += count.expert
+        dense_state += count.dense_state_bytes
+        expert_state += count.expert_state_bytes
+        frozen_dense += count.frozen_dense
+        frozen_expert += count.frozen_expert
+        largest = max(largest, count.largest)
+    return ParameterCount(
+        dense, expert, dense_state, expert_state, frozen_dense, frozen_expert, largest
+    )
 
 
 def slice_parameters(job: Job, run: Slice, *, tied_copy: bool = False) -> ParameterCount:

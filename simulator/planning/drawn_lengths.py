@@ -1,4 +1,4 @@
-"""Duration do steps take, and how much do they hold, where the lengths of sequences are drawn?
+"""How long do steps take, and how much do they hold, where the lengths of sequences are drawn?
 
 A step ends when the slowest rank has run its microbatches. What one takes follows from its length,
 or, packed, from how long its documents are: a token attends to its own document alone, so what

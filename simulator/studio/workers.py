@@ -23,10 +23,10 @@ from simulator.errors import Fault
 from simulator.studio.requests import SEARCHES, answered, fault_data, too_deep, warm_up
 
 GRACE_S = 1.0
-"""Duration a question that nobody waits for may go on before its process is ended: about as long
+"""How long a question that nobody waits for may go on before its process is ended: about as long
 as a new process takes to start."""
 LONGEST_S = 60.0
-"""Duration one question may take."""
+"""How long one question may take [s]."""
 MOST_BYTES = 4 * 1024**3
 """Memory of a process beyond what its code takes; a question that needs more is refused."""
 _KEPT_ANSWERS = 32

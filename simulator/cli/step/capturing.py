@@ -1,4 +1,4 @@
-"""clustersim capture: what does a step of one's own torch code do on number of ranks?"""
+"""clustersim capture: what does a step of one's own torch code do on each of its ranks?"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _BISECTIONS = 40
 
 @dataclass(frozen=True)
 class EndTimes:
-    """Duration a training run takes, as a distribution.
+    """How long a training run takes, as a distribution.
 
     Attributes:
         walls_s: Times of equally likely campaigns under the predicted step [s].

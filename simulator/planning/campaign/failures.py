@@ -30,7 +30,7 @@ class Hazard:
 
     Attributes:
         rate_per_s: Failures of all such parts together [1/s].
-        away_ns: Duration a node is away after it.
+        away_ns: How long a node is away after it.
         notice_ns: Warning before it.
     """
 

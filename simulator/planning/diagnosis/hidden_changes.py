@@ -18,7 +18,7 @@ _PERTURBATIONS = "perturbations"
 _HOST_FACTORS = (1.5, 2, 4)
 """How many times as long a launch takes."""
 _WAITING_SHARES = (0.05, 0.1, 0.2, 0.4)
-"""Duration the host waits in every step, as a share of it."""
+"""How long the host waits in every step, as a share of it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Duration is each microbatch of each pipeline and sample?
+"""How long is each microbatch of each pipeline and sample?
 
 What a padded microbatch costs follows from its longest sequence; what a packed one costs, from the
 mean length of its documents, weighted by tokens, because a token attends to its own alone.

@@ -1,4 +1,4 @@
-"""Duration do steps take, and how much do they hold, where not all are alike?
+"""How long do steps take, and how much do they hold, where not all are alike?
 
 ``variation`` and ``batch.lengths`` of a job say what differs. A thousand steps or more are drawn
 and replayed at once (:mod:`simulator.engine.sampled_replay`): operations of a step keep their order

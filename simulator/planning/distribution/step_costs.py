@@ -1,4 +1,4 @@
-"""Duration does each operation of a step take by itself, and how far does what varies reach?
+"""How long does each operation of a step take by itself, and how far does what varies reach?
 
 The step is simulated once in full, so the durations hold what operations take from each other on
 shared links and multiprocessors. Where microbatches differ, by length or by the load of experts, a

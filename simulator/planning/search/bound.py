@@ -1,4 +1,4 @@
-"""Duration must a step of each plan take at least, and how much memory must it need?
+"""How long must a step of each plan take at least, and how much memory must it need?
 
 Closed forms for all plans of a space at once, so that few of them have to be simulated.
 What passes and states cost is for :mod:`simulator.planning.search.plan_costs` to say.

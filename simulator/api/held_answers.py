@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.one_step import Result, simulate
 from simulator.described.job import Job
-from simulator.exporters.html.answer_tables import (
+from simulator.exporters.html.answer_page import (
     AnswerPage,
     Cell,
     Column,
@@ -118,7 +118,7 @@ def memory(
     Raises:
         InputError: The job cannot run.
     """
-    from simulator.planning.changes.fitting import savings as savings_of
+    from simulator.planning.changes.helpful_changes import savings as savings_of
 
     result = simulate(job)
     return MemoryAnswer(result, savings_of(job, on_trial=on_trial) if savings else None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
+from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
 from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.calibrate.own_system import OwnSystem
-    from simulator.planning.diagnosis.diagnosis import Diagnosis
-    from simulator.planning.diagnosis.observed import MemoryKind, TimeView
+    from simulator.planning.observed_run import MemoryKind, TimeView
+    from simulator.planning.run_diagnosis import Diagnosis
 
 _SCHEMA_VERSION = 1
 
@@ -123,9 +123,9 @@ def diagnose(
     Raises:
         InputError: The job cannot run, or the trace is of another job.
     """
-    from simulator.planning.diagnosis.diagnosis import diagnose as diagnosis_of
-    from simulator.planning.diagnosis.diagnosis import errors_of, suspects
-    from simulator.planning.diagnosis.observed import Observation, TraceTimes, phase_times
+    from simulator.planning.observed_run import Observation, TraceTimes, phase_times
+    from simulator.planning.run_diagnosis import diagnose as diagnosis_of
+    from simulator.planning.run_diagnosis import errors_of, suspects
     from simulator.results.simulation import run_step
 
     times: TimeView | None = None

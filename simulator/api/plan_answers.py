@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job, options_text
 from simulator.errors import InputError
-from simulator.exporters.html.answer_tables import (
+from simulator.exporters.html.answer_page import (
     AnswerPage,
     Cell,
     Column,
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from simulator.planning.changes.faster import Reasons
-    from simulator.planning.changes.fitting import FitSearch
+    from simulator.planning.changes.helpful_changes import FitSearch, Reasons
     from simulator.planning.changes.trials import Trial
     from simulator.planning.search.search import PlanChoice, PlanSearch, Progress
     from simulator.planning.search.space import Axes
@@ -397,10 +396,9 @@ def plan(
     Example:
         >>> sim.plan(job, vary={"plan.vpp": [1]}).best.plan.tp
     """
-    from simulator.planning.changes.faster import reasons
-    from simulator.planning.changes.fitting import nearest_fit
+    from simulator.planning.changes.helpful_changes import nearest_fit, reasons
     from simulator.planning.executors import worker_pool
-    from simulator.planning.search.merged_searches import GPUS
+    from simulator.planning.search.best_plans import GPUS
     from simulator.planning.search.space import checked_values
     from simulator.processor import core_count
 
@@ -446,7 +444,7 @@ class _Variant(NamedTuple):
 
 def _variants(job: Job, global_batches: Sequence[int], gpus: Sequence[int]) -> list[_Variant]:
     """The job, or one for each global batch and number of GPUs that it is to have."""
-    from simulator.planning.search.merged_searches import BATCH, GPUS
+    from simulator.planning.search.best_plans import BATCH, GPUS
 
     found = [_Variant({}, job)]
     if gpus:
@@ -461,7 +459,7 @@ def _variants(job: Job, global_batches: Sequence[int], gpus: Sequence[int]) -> l
 
 
 def _searched(variants: Sequence[_Variant], top: int, settings: dict[str, Any]) -> PlanSearch:
-    from simulator.planning.search.merged_searches import merged_searches
+    from simulator.planning.search.best_plans import merged_searches
     from simulator.planning.search.search import search_plans
 
     found = [(each.changes, search_plans(each.job, top=top, **settings)) for each in variants]
@@ -472,7 +470,7 @@ def _at_other_risks(
     variants: Sequence[_Variant], risks: Sequence[float], settings: dict[str, Any]
 ) -> dict[float, PlanSearch]:
     """The fastest plan at other risks than the one that is asked."""
-    from simulator.planning.search.merged_searches import merged_searches
+    from simulator.planning.search.best_plans import merged_searches
     from simulator.planning.search.search import search_risks
 
     found = [(each.changes, search_risks(each.job, risks, **settings)) for each in variants]

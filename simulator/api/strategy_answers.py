@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.plan_answers import times_table
 from simulator.described.job import Job, options_text
-from simulator.exporters.html.answer_tables import (
+from simulator.exporters.html.answer_page import (
     AnswerPage,
     Cell,
     Column,
@@ -26,7 +26,7 @@ from simulator.units import format_bytes, format_seconds, percent
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.planning.changes.fitting import FitSearch
+    from simulator.planning.changes.helpful_changes import FitSearch
     from simulator.planning.data_parallel_variants import Comparison, Outcome
     from simulator.planning.parallelism_kinds import FamilyResult
     from simulator.planning.search.search import Progress
@@ -223,7 +223,7 @@ def advise(
 
 def _on_small_machine(job: Job, risk: float) -> FitSearch | None:
     """What people with one machine do; None where a plan on it trains all of the model."""
-    from simulator.planning.changes.fitting import nearest_fit
+    from simulator.planning.changes.helpful_changes import nearest_fit
     from simulator.planning.changes.small_machine import is_small_machine
     from simulator.results.simulation import run_step
 

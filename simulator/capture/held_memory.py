@@ -19,7 +19,7 @@ from simulator.capture.captured_program import RankCosts
 from simulator.capture.rescale import Scale
 from simulator.capture.table import BlockOwner, Capture, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.described.plan.allocator_settings import AllocatorSettings
+from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner
 from simulator.program.states.outside_memory import communicator_bytes

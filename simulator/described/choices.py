@@ -12,9 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simulator.described.cluster.kernel_parameters import FlashKernel
-from simulator.described.plan.allocator_settings import AllocatorSettings
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
-from simulator.described.plan.plan_blocks import WrittenSchedule
+from simulator.described.plan.plan_blocks import AllocatorSettings, WrittenSchedule
 from simulator.described.plan.stack import (
     ExpertWaits,
     GradPrecision,

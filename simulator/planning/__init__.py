@@ -3,9 +3,9 @@
 :mod:`.search` finds the fastest plans, :mod:`.changes` tries single changes of a job,
 :mod:`.sweep` a grid of them (on :mod:`.executors` or a :mod:`.dask_cluster`),
 :mod:`.campaign` asks for a whole training run, :mod:`.offers` which GPUs to rent for it,
-:mod:`.diagnosis` why a real run is not as predicted. :mod:`.limits` finds the largest sizes
-that fit, :mod:`.drawn_lengths` steps of sequences of many lengths, :mod:`.distribution` how
-steps spread where GPUs, links, experts and lengths vary;
+:mod:`.run_diagnosis` why an :mod:`.observed_run` is not as predicted. :mod:`.limits` finds the
+largest sizes that fit, :mod:`.drawn_lengths` steps of sequences of many lengths,
+:mod:`.distribution` how steps spread where GPUs, links, experts and lengths vary;
 :mod:`.parallelism_kinds` and :mod:`.data_parallel_variants` compare strategies at their
 best, and as they are.
 """

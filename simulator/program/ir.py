@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.hardware import Device
-from simulator.described.plan.allocator_settings import AllocatorSettings
+from simulator.described.plan.plan_blocks import AllocatorSettings
 
 
 class Kind(StrEnum):

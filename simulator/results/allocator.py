@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-from simulator.described.plan.allocator_settings import AllocatorSettings
+from simulator.described.plan.plan_blocks import AllocatorSettings
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 2**20

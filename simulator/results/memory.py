@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from simulator.described.cluster.hardware import Device
 from simulator.described.job import Job
-from simulator.described.plan.allocator_settings import AllocatorSettings
+from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes

@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulator.errors import Fault, InputError
-from simulator.studio.better_plans import faster_changes, fitting_changes
 from simulator.studio.controls import START, State, model_of_config
-from simulator.studio.copies import job_copy
-from simulator.studio.step_answer import step_answer
+from simulator.studio.job_answers import faster_changes, fitting_changes, job_copy, step_answer
 
 Asked = Mapping[str, Any]
 

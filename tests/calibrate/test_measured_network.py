@@ -11,11 +11,13 @@ import pytest
 
 pytest.importorskip("scipy")
 
-from simulator.calibrate.network.fit_residuals import parameters, residuals, to_dict
 from simulator.calibrate.network.measured_network import (
     Calibration,
     calibrate_collectives,
+    parameters,
     read_measured,
+    residuals,
+    to_dict,
 )
 from simulator.calibrate.profile_text import with_sourced_values
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
-from simulator.planning.changes.faster import reasons, what_ifs
+from simulator.planning.changes.helpful_changes import reasons, what_ifs
 from simulator.planning.changes.profile_numbers import influences
 from simulator.program.ir import Category
 

@@ -9,9 +9,8 @@ import pytest
 import simulator as sim
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
-from simulator.planning.diagnosis.diagnosis import diagnose, errors_of, suspects
-from simulator.planning.diagnosis.hidden_changes import hidden_changes
-from simulator.planning.diagnosis.observed import Observation, PredictionErrors, phase_times
+from simulator.planning.observed_run import Observation, PredictionErrors, phase_times
+from simulator.planning.run_diagnosis import diagnose, errors_of, hidden_changes, suspects
 from simulator.results.simulation import run_step
 from simulator.results.step_error import job_error
 from simulator.results.students_t import students_t_quantile

@@ -15,9 +15,8 @@ from simulator.described.job import Job
 from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
 from simulator.planning.changes.advice import explain_misfit
-from simulator.planning.changes.faster import what_ifs
-from simulator.planning.changes.fitting import MOST_TRIED, FitSearch, savings
-from simulator.planning.changes.fitting import nearest_fit as nearest_fit_at
+from simulator.planning.changes.helpful_changes import MOST_TRIED, FitSearch, savings, what_ifs
+from simulator.planning.changes.helpful_changes import nearest_fit as nearest_fit_at
 from simulator.planning.changes.single_changes import Question, single_changes
 from simulator.results.fit_probability import DEFAULT_RISK, EVEN
 from simulator.results.simulation import run_step
@@ -50,7 +49,7 @@ def a_job(memory: str, *, gpus: int = 8, batch: Any = None, **plan: Any) -> Job:
 @pytest.fixture
 def no_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """One node is answered as many are, without the ladder of a small machine."""
-    name = "simulator.planning.changes.fitting.is_small_machine"
+    name = "simulator.planning.changes.helpful_changes.is_small_machine"
     monkeypatch.setattr(name, lambda job: False)
 
 

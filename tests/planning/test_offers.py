@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.errors import InputError
-from simulator.planning.campaign.end_times import EndTimes
+from simulator.planning.campaign.training_run import EndTimes
 from simulator.planning.offers.choice import CHEAPEST, FEWEST, SAFEST, choose
 from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers

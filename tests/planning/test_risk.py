@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.planning.changes.faster import what_ifs
-from simulator.planning.changes.fitting import nearest_fit
+from simulator.planning.changes.helpful_changes import nearest_fit, what_ifs
 from simulator.planning.limits import limits
 from simulator.planning.parallelism_kinds import compare_families
 from simulator.planning.search.search import search_plans, search_risks

@@ -9,7 +9,7 @@ import pytest
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.planning.changes.advice import explain_misfit
-from simulator.planning.changes.fitting import nearest_fit
+from simulator.planning.changes.helpful_changes import nearest_fit
 from simulator.planning.changes.small_machine import is_small_machine, ladder
 from simulator.planning.changes.trials import Trials
 from simulator.results.simulation import run_step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.described.plan.finetuning import Lora, quantised_bytes
+from simulator.described.plan.plan_blocks import Lora, quantised_bytes
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Category, Owner, total_bytes

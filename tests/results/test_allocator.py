@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.described.plan.allocator_settings import AllocatorSettings
+from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.results.allocator import CachingAllocator, Exchange, reserved_bytes
 
 KIB, MIB = 2**10, 2**20

@@ -10,7 +10,7 @@ from simulator.api import simulate
 from simulator.described.load import load_job
 from simulator.errors import InputError
 from simulator.studio.controls import START, job_of, state_of
-from simulator.studio.copies import FORMS
+from simulator.studio.job_answers import FORMS
 from simulator.studio.requests import answered
 
 SMALL = {

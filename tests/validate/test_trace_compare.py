@@ -19,10 +19,9 @@ from simulator.program.ir import Kind
 from simulator.program.price.roofline import KernelKind
 from simulator.results.simulation import run_step
 from simulator.validate.measured_trace.account import IDLE, PHASES, account
-from simulator.validate.measured_trace.kernel_census import predicted_census
 from simulator.validate.measured_trace.kernel_names import Wait
 from simulator.validate.measured_trace.measured_step import read_step
-from simulator.validate.measured_trace.trace_comparison import compare_trace
+from simulator.validate.measured_trace.trace_comparison import compare_trace, predicted_census
 from simulator.validate.torch_run.train_and_compare import validate_torch
 from tests.validate.kineto import Gpu, world, write_trace
 

@@ -25,9 +25,8 @@ from simulator.cells import Row, read_table
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.diagnosis.diagnosis import Suspect, diagnose, suspects
-from simulator.planning.diagnosis.hidden_changes import HiddenChange
-from simulator.planning.diagnosis.observed import Observation, PhaseTimes, PredictionErrors
+from simulator.planning.observed_run import Observation, PhaseTimes, PredictionErrors
+from simulator.planning.run_diagnosis import HiddenChange, Suspect, diagnose, suspects
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.validate.published.published_rows import job_document

@@ -17,7 +17,7 @@ from typing import Any
 from reports.make.strategies.strategy_map import draw_strategy_map
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
-from simulator.planning.changes.fitting import nearest_fit
+from simulator.planning.changes.helpful_changes import nearest_fit
 from simulator.planning.parallelism_kinds import FAMILIES, FamilyResult, compare_families
 from simulator.planning.search.space import Axes
 from simulator.processor import core_count

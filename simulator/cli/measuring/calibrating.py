@@ -116,8 +116,11 @@ def collectives(  # noqa: PLR0917 - typer's way of declaring options
 
     Example:  clustersim calibrate collectives *.txt --profile h100-sxm-80gb --out ours.yaml
     """
-    from simulator.calibrate.network.fit_residuals import to_dict
-    from simulator.calibrate.network.measured_network import calibrate_collectives, read_measured
+    from simulator.calibrate.network.measured_network import (
+        calibrate_collectives,
+        read_measured,
+        to_dict,
+    )
     from simulator.calibrate.profile_text import with_sourced_values
     from simulator.described.load import load_profile, profile_file
 
@@ -165,8 +168,7 @@ def _excerpt(collective: str | None, ranks: int | None, nodes: int) -> Excerpt |
 
 
 def _print_parameters(calibration: Calibration) -> None:
-    from simulator.calibrate.network.fit_residuals import parameters
-    from simulator.calibrate.network.measured_network import value_text
+    from simulator.calibrate.network.measured_network import parameters, value_text
 
     rows = [
         (
@@ -184,7 +186,7 @@ def _print_parameters(calibration: Calibration) -> None:
 
 
 def _print_residuals(calibration: Calibration) -> None:
-    from simulator.calibrate.network.fit_residuals import median_error, residuals
+    from simulator.calibrate.network.measured_network import median_error, residuals
 
     rows = [
         (

@@ -20,8 +20,8 @@ from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
-    from simulator.planning.diagnosis.diagnosis import Diagnosis, Hypothesis
-    from simulator.planning.diagnosis.observed import MemoryKind
+    from simulator.planning.observed_run import MemoryKind
+    from simulator.planning.run_diagnosis import Diagnosis, Hypothesis
 
 _MEMORY_KINDS = ("allocated", "reserved", "device")
 

@@ -154,7 +154,7 @@ def plan(
     Example:  clustersim plan job.yaml --html plan.html
     """
     from simulator import api
-    from simulator.planning.search.merged_searches import GPUS
+    from simulator.planning.search.best_plans import GPUS
 
     job = read_job_to_search(job_file, changes)
     if sizes and pareto is None:
@@ -203,7 +203,7 @@ def plan(
 def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
     """Values by field: those of ``--vary``, and the degrees that ``--max-tp`` leaves."""
     from simulator.api.plan_answers import with_gpus
-    from simulator.planning.search.merged_searches import GPUS
+    from simulator.planning.search.best_plans import GPUS
     from simulator.planning.search.space import default_axes
 
     axes: dict[str, Sequence[Any]] = dict(parse_grid(vary or (), "--vary"))

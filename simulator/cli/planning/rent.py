@@ -109,16 +109,20 @@ def rent(
 
 
 def _print(found: Rental) -> None:
-    from simulator.planning.offers import views
-
-    numbers = views.numbers_of(list(found.rows))
-    columns = (
-        text_columns(*views.TEXTS) + number_columns(*numbers) + text_columns(*views.LAST_TEXTS)
+    from simulator.planning.offers.rental import (
+        LAST_ROW_TEXTS,
+        ROW_TEXTS,
+        answer_lines,
+        numbers_of,
+        row_cells,
     )
+
+    numbers = numbers_of(list(found.rows))
+    columns = text_columns(*ROW_TEXTS) + number_columns(*numbers) + text_columns(*LAST_ROW_TEXTS)
     for choice in found.choices:
         rows = [row for row in found.rows if row.workload == choice.workload]
-        print_table(choice.workload, columns, [views.cells(row, numbers) for row in rows])
-        for line in (*views.answer_lines(choice), "", *choice.sentences, ""):
+        print_table(choice.workload, columns, [row_cells(row, numbers) for row in rows])
+        for line in (*answer_lines(choice), "", *choice.sentences, ""):
             typer.echo(line)
     if found.for_all_text:
         typer.echo(found.for_all_text)

@@ -174,7 +174,7 @@ def fit_text(result: StepResult) -> str:
 
 def note_misfit(result: Result, *, yes: bool) -> None:
     """Say why a job does not fit, and what would, unless that takes long and nobody says yes."""
-    from simulator.planning.changes.fitting import MOST_TRIED
+    from simulator.planning.changes.helpful_changes import MOST_TRIED
     from simulator.program.effort import step_effort
 
     effort = step_effort(result.job).times(MOST_TRIED)

@@ -1,5 +1,4 @@
 """How the work is split, scheduled, sharded and stored.
 
-``plan`` holds ``plan_blocks``, adapters (``finetuning``), a framework's ``stack`` and a layout of
-layers (``layout_text``).
+``plan`` holds ``plan_blocks``, a framework's ``stack`` and a layout of layers (``layout_text``).
 """

@@ -23,10 +23,10 @@ from pydantic import (
 from simulator.described.base import Count, Flag, Layers, LayersOrZero, Ranks, RanksOrZero, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
-from simulator.described.plan.finetuning import Lora
 from simulator.described.plan.optimizers import UPDATE_RULES, known_optimizer
 from simulator.described.plan.plan_blocks import (
     ExpertLoad,
+    Lora,
     Offload,
     TensorGrid,
     TensorMethod,

@@ -27,8 +27,7 @@ from simulator.importers.megatron.megatron_core import is_language_model, megatr
 from simulator.importers.megatron.megatron_model import encoder_fields
 from simulator.importers.settings import Settings, option_rules
 from simulator.importers.shell.command_options import launched_gpus, options_of
-from simulator.importers.shell.container_job import read_launch_file
-from simulator.importers.shell.launch_script import Script
+from simulator.importers.shell.launch_script import Script, read_launch_file
 
 _WANTED = "give a shell script or a file with one launch line of Megatron-LM"
 _MARK = "--num-layers"

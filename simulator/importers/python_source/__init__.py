@@ -2,5 +2,4 @@
 
 python_modules    a file, parsed, and what it imports beside it
 evaluation        assignments and calls, followed to the nested mapping that they stand for
-python_values     what operators make of values, and what stays as it is written
 """

@@ -5,6 +5,14 @@ the time on the calendar. Goodput is what the user gives, or what an ensemble of
 campaigns says where failures are given, or unknown: then the days are those of a cluster on
 which nothing ever fails, and say so.
 
+When a run may end is what failures make of the predicted steps, times a factor that nobody knows
+beforehand: measured over predicted step time, whose logarithm follows Student's t
+(:mod:`simulator.results.step_error`). Both are taken as independent, so the share of runs that end
+by a time is the mean, over simulated campaigns, of the share of factors that let each end by then.
+Ignores that a slower run meets more failures, and that pauses last as long whatever the step. No
+run on pools of several kinds of GPU is published: their error is that of the kind with the largest
+one, an assumption.
+
 Each GPU draws one power while it computes and another while it waits (for communication that
 nothing hides, a bubble, a checkpoint or a restart); nodes draw theirs all the time; the building
 multiplies all of it. A power or price that nobody gave leaves the sum open. GPUs are paid
@@ -20,16 +28,83 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+
 from simulator.described.campaign import Owned, Power, System
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.planning.campaign.checkpoints import Spent
-from simulator.planning.campaign.end_times import EndTimes, end_times
 from simulator.planning.campaign.goodput import Goodput, goodput
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
+from simulator.results.step_error import COVERAGE, job_error, job_exposure
+from simulator.results.students_t import students_t_quantile, students_t_share
 from simulator.units import DAY_S
+
+_PARTS = 20
+"""Equal parts of the simulated campaigns, each taken at its median."""
+_BISECTIONS = 40
+
+
+@dataclass(frozen=True)
+class EndTimes:
+    """How long a training run takes, as a distribution.
+
+    Attributes:
+        walls_s: Times of equally likely campaigns under the predicted step [s].
+        scale: Of the logarithm of measured over predicted step time.
+        freedom: Degrees of freedom of its Student's t.
+    """
+
+    walls_s: tuple[float, ...]
+    scale: float
+    freedom: float
+
+    def late_probability(self, limit_s: float) -> float:
+        """Probability that the run takes longer than a time, 0 to 1."""
+        if limit_s <= 0:
+            return 1.0
+        ends = (
+            students_t_share(math.log(limit_s / wall_s) / self.scale, self.freedom)
+            for wall_s in self.walls_s
+        )
+        return 1 - math.fsum(ends) / len(self.walls_s)
+
+    def quantile_s(self, probability: float) -> float:
+        """The time within which a share of such runs ends [s]."""
+        factor = math.exp(self.scale * students_t_quantile(probability, self.freedom))
+        low_s, high_s = factor * min(self.walls_s), factor * max(self.walls_s)
+        for _ in range(_BISECTIONS):
+            middle_s = (low_s + high_s) / 2
+            is_below = 1 - self.late_probability(middle_s) < probability
+            low_s, high_s = (middle_s, high_s) if is_below else (low_s, middle_s)
+        return high_s
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Between which times eight of ten such runs end [s]."""
+        return self.quantile_s((1 - COVERAGE) / 2), self.quantile_s((1 + COVERAGE) / 2)
+
+
+def end_times(job: Job, step: StepResult, wall_s: float, found: Goodput | None) -> EndTimes:
+    """The distribution of a campaign's time.
+
+    Args:
+        job: The job.
+        step: One of its steps.
+        wall_s: The campaign under the predicted step [s].
+        found: Its simulated failures; without them all campaigns take that time.
+    """
+    exposed = job_exposure(job, step.step_time_s, step.breakdown_s)
+    kinds = [kind.profile for kind in job.cluster.kinds]
+    error = max((job_error(job, kind) for kind in kinds), key=lambda each: each.variance(exposed))
+    walls_s: tuple[float, ...] = (wall_s,)
+    if found is not None:
+        middles = (np.arange(_PARTS) + 0.5) / _PARTS
+        walls_s = tuple(np.quantile(found.walls_s, middles).tolist())
+    return EndTimes(walls_s, error.scale(exposed), error.freedom)
+
 
 _BUSY = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.OPTIMIZER)
 _TRAINING = (Spent.PRODUCTIVE, Spent.MISSING_RANKS, Spent.INTERFERENCE, Spent.LOST_WORK)

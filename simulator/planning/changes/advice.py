@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from simulator.described.job import Job, options_text
-from simulator.planning.changes.faster import what_ifs
-from simulator.planning.changes.fitting import FitSearch, nearest_fit
+from simulator.planning.changes.helpful_changes import FitSearch, nearest_fit, what_ifs
 from simulator.planning.changes.profile_numbers import influences
 from simulator.planning.changes.small_machine import Ladder
 from simulator.planning.changes.trials import OnTrial, Trial

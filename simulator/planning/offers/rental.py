@@ -8,21 +8,63 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
-from simulator.planning.offers import views
+from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
 from simulator.planning.offers.choice import (
     DEFAULT_LATE_RISK,
+    KG_PER_T,
+    KWH_PER_MWH,
     Choice,
     choose,
+    name_of,
     one_offer_for_all,
 )
 from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers, offers_file
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import DAY_S
+from simulator.units import DAY_S, format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+ROW_TEXTS = ("offer",)
+_NUMBERS = ("GPUs", "step time", "MFU", "fits", "done after", "80 % interval", "late", "USD")
+_MORE_NUMBERS = ("MWh", "t CO2e")
+"""Columns that are left out where no row has any."""
+LAST_ROW_TEXTS = ("plan",)
+
+
+def numbers_of(rows: list[OfferResult]) -> tuple[str, ...]:
+    """Columns of numbers that any of the rows can fill."""
+    has = (any(row.energy_kwh is not None for row in rows), any(row.co2_kg for row in rows))
+    return (*_NUMBERS, *(name for name, there in zip(_MORE_NUMBERS, has, strict=True) if there))
+
+
+def row_cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:
+    """A row of the table: the offer, the numbers that are asked for, and the plan or a reason."""
+    if not row.runs:
+        return [row.offer, str(row.gpus), *[""] * (len(numbers) - 1), row.reason]
+    low, high = (each / DAY_S for each in row.done_interval_s)
+    known = {
+        "GPUs": str(row.gpus),
+        "step time": format_seconds(row.step_time_s),
+        "MFU": f"{100 * row.mfu:.0f} %",
+        "fits": f"{100 * row.fits_probability:.1f} %",
+        "done after": f"{row.done_s / DAY_S:.1f} d",
+        "80 % interval": f"{low:.1f} to {high:.1f} d",
+        "late": "" if row.late_probability is None else f"{100 * row.late_probability:.1f} %",
+        "USD": "unknown" if row.usd is None else f"{row.usd:,.0f}",
+        "MWh": "unknown" if row.energy_kwh is None else f"{row.energy_kwh / KWH_PER_MWH:,.1f}",
+        "t CO2e": "unknown" if row.co2_kg is None else f"{row.co2_kg / KG_PER_T:,.1f}",
+    }
+    return [row.offer, *(known[name] for name in numbers), row.plan]
+
+
+def answer_lines(choice: Choice) -> list[str]:
+    """Each named answer in one line."""
+    return [
+        f"{name}: {'none' if row is None else name_of(row)}" for name, row in choice.answers.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -79,15 +121,15 @@ class Rental:
         """What a notebook shows: the table of each workload, and what to rent."""
         from simulator.exporters.html.answer_page import answer_view
 
-        numbers = views.numbers_of(list(self.rows))
-        heads = [*columns(views.TEXTS, numbers), *columns(views.LAST_TEXTS)]
+        numbers = numbers_of(list(self.rows))
+        heads = [*columns(ROW_TEXTS, numbers), *columns(LAST_ROW_TEXTS)]
         tables = [
             Table(
                 choice.workload,
-                "; ".join(views.answer_lines(choice)),
+                "; ".join(answer_lines(choice)),
                 heads,
                 [
-                    cells(views.cells(row, numbers))
+                    cells(row_cells(row, numbers))
                     for row in self.rows
                     if row.workload == choice.workload
                 ],
@@ -125,12 +167,12 @@ class Rental:
         """Write one HTML page that needs no network."""
         from simulator.exporters.html.page import write_page
 
-        numbers = views.numbers_of(list(self.rows))
+        numbers = numbers_of(list(self.rows))
         context = {
             "title": "Which offer to rent",
-            "texts": views.TEXTS,
+            "texts": ROW_TEXTS,
             "numbers": numbers,
-            "last_texts": views.LAST_TEXTS,
+            "last_texts": LAST_ROW_TEXTS,
             "workloads": [self._section(choice, numbers) for choice in self.choices],
             "for_all": self.for_all_text,
         }
@@ -143,13 +185,13 @@ class Rental:
         longest_s = max([row.done_interval_s[1] for row in rows] + [deadline_s or 0.0, 1.0])
         return {
             "name": choice.workload,
-            "answers": views.answer_lines(choice),
+            "answers": answer_lines(choice),
             "sentences": choice.sentences,
             "longest_d": longest_s / DAY_S,
             "deadline": None if deadline_s is None else deadline_s / longest_s,
             "rows": [
                 {
-                    "cells": views.cells(row, numbers),
+                    "cells": row_cells(row, numbers),
                     "is_best": row is choice.best,
                     "start": row.done_interval_s[0] / longest_s,
                     "share": (row.done_interval_s[1] - row.done_interval_s[0]) / longest_s,

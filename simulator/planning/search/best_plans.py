@@ -10,19 +10,78 @@ the pools, and the fastest of those that fit is taken; another may be faster.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.planning.search.search import PlanSearch, search_plans
+from simulator.planning.search.search import PlanChoice, PlanSearch, Pruned, search_plans
 from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import run_step
 from simulator.units import format_bytes
+
+BATCH, GPUS = "batch.global", "cluster.gpus"
+
+
+def merged_searches(
+    searches: Sequence[tuple[Mapping[str, Any], PlanSearch]], top: int
+) -> PlanSearch:
+    """One ranking of searches that differ in their global batch, their number of GPUs, or both.
+
+    Args:
+        searches: Each with what it changes of the job: ``{"batch.global": 256}``.
+        top: Plans of each number of GPUs.
+
+    Returns:
+        The plans with the least time per sequence, first; their changes name batch and GPUs.
+    """
+    ranked = sorted(
+        (
+            (
+                choice.step_time_s / changes.get(BATCH, 1),
+                replace(choice, changes={**changes, **choice.changes}),
+            )
+            for changes, search in searches
+            for choice in search.choices
+        ),
+        key=lambda pair: pair[0],
+    )
+    kept: list[PlanChoice] = []
+    taken: Counter[Any] = Counter()
+    for _, choice in ranked:
+        gpus = choice.changes.get(GPUS)
+        if taken[gpus] < top:
+            kept.append(choice)
+        taken[gpus] += 1
+    parts = [search for _, search in searches]
+    smallest = next(
+        ({**changes, **s.smallest} for changes, s in searches if s.smallest is not None), None
+    )
+    return PlanSearch(
+        choices=tuple(kept),
+        plans=sum(part.plans for part in parts),
+        replayed=sum(part.replayed for part in parts),
+        simulated=sum(part.simulated for part in parts),
+        pruned=_sum([part.pruned for part in parts]),
+        smallest=None if ranked else smallest,
+        gap_share=max((part.gap_share for part in parts), default=0.0),
+    )
+
+
+def _sum(parts: list[Pruned]) -> Pruned:
+    refused = sum((Counter(part.refused) for part in parts), Counter())
+    counts = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(Pruned)
+        if field.name != "refused"
+    }
+    return Pruned(refused=dict(refused.most_common()), **counts)
+
 
 _PLANS_OF_A_KIND = 4
 """Plans of each kind of GPU that are simulated on pools."""

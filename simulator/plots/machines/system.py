@@ -1,30 +1,221 @@
 """What does a system look like: inside a node, and between nodes?
 
-Nodes join by leafs, spines and the core; the width of each tier is written on it.
+Inside a node, or a rack whose GPUs share a switch: scale-up links above, GPUs, the host with its
+PCIe below them, NICs at the lower edge. Nodes join by leafs, spines and
+the core; the width of each tier is written on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
+from math import cos, pi, sin
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
 
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.described.cluster.network import Network, SwitchTier
+from simulator.described.cluster.network import HYBRID_CUBE_MESH_LINKS, Network, SwitchTier
 from simulator.plots import style
 from simulator.plots.machines.diagram import (
     FABRIC_LINE,
     GPU,
+    HOST,
+    NIC,
+    PCIE_LINE,
+    SCALE_UP_LINE,
+    SMALL_PT,
+    SWITCH,
     Box,
+    Point,
     draw_box,
     draw_frame,
     draw_lines,
     label_link,
     row_of_boxes,
 )
-from simulator.plots.machines.node_drawing import draw_node
 from simulator.units import format_bytes, format_rate, format_seconds
+
+_PAD_IN, _TITLE_IN = 0.16, 0.3
+_GPU_IN, _BAR_IN, _NIC_IN = 0.42, 0.34, 0.3
+_NVLINKS_PER_GPU = 6
+"""Of a V100, see ``HYBRID_CUBE_MESH_LINKS``."""
+_LINK_PT, _NARROW_GPU_IN = 1.5, 0.45
+_CUBE_ARCS = {(1, 5): -0.22, (2, 6): 0.22}
+"""Links between the outer corners of the two squares, and how far they bend."""
+
+
+def draw_node(axes: Axes, profile: HardwareProfile, area: Box) -> Point:
+    """Draw one scale-up domain into the area; returns where its NICs leave it."""
+    network = profile.network
+    draw_frame(axes, area, _title(network))
+    inside = Box(
+        area.left + _PAD_IN, area.top + _TITLE_IN,
+        area.width - 2 * _PAD_IN, area.height - _TITLE_IN - _PAD_IN,
+    )  # fmt: skip
+    host = Box(inside.left, inside.bottom - _NIC_IN - 0.42 - _BAR_IN, inside.width, _BAR_IN)
+    above = Box(inside.left, inside.top, inside.width, host.top - inside.top)
+    hosts = network.scale_up.gpus // network.gpus_per_node
+    if hosts > 1:
+        _draw_trays(axes, network, above, hosts)
+    elif network.scale_up.kind == "nvswitch":
+        _draw_switched(axes, profile, above)
+    elif network.scale_up.kind == "pcie":
+        _draw_pcie(axes, profile, above)
+    else:
+        _draw_mesh(axes, profile, above)
+    memory = format_bytes(profile.host.memory_bytes)
+    each = f"each of {hosts} hosts" if hosts > 1 else "host"
+    draw_box(axes, host, f"{each}: PCIe, processors, {memory} memory", face=HOST)
+    _draw_nics(axes, network, host, hosts)
+    return area.lower
+
+
+def _title(network: Network) -> str:
+    gpus, hosts = network.scale_up.gpus, network.scale_up.gpus // network.gpus_per_node
+    kinds = {
+        "nvswitch": "switched", "full-mesh": "full mesh", "hybrid-cube-mesh": "hybrid cube mesh",
+        "pcie": "PCIe",
+    }  # fmt: skip
+    place = f"one rack: {gpus} GPUs in {hosts} hosts" if hosts > 1 else f"one node: {gpus} GPUs"
+    return f"{place}, {kinds[network.scale_up.kind]}"
+
+
+def _rate_text(network: Network) -> str:
+    return f"{format_rate(network.scale_up.bandwidth_bytes_per_s)} per GPU, each direction"
+
+
+def _draw_switched(axes: Axes, profile: HardwareProfile, area: Box) -> None:
+    network = profile.network
+    bar = Box(area.left, area.top + 0.1, area.width, _BAR_IN)
+    gpus = row_of_boxes(
+        Box(area.left, bar.bottom + 0.75, area.width, _GPU_IN), network.scale_up.gpus, 0.08
+    )
+    reduces = ", reduce in the switch" if network.scale_up.in_switch_reduction else ""
+    draw_box(axes, bar, f"scale-up switches{reduces}", face=SWITCH)
+    draw_lines(axes, [((g.upper[0], bar.bottom), g.upper) for g in gpus], SCALE_UP_LINE, 2.4)
+    label_link(axes, (area.centre[0], bar.bottom + 0.375), _rate_text(network))
+    for index, gpu in enumerate(gpus):
+        draw_box(axes, gpu, _gpu_name(index, gpu), face=GPU)
+    _draw_pcie_links(axes, profile, gpus, area.bottom)
+
+
+def _gpu_name(index: int, box: Box) -> str:
+    return f"GPU {index}" if box.width > _NARROW_GPU_IN else f"GPU\n{index}"
+
+
+def _draw_pcie(axes: Axes, profile: HardwareProfile, area: Box) -> None:
+    """No links of their own: all traffic between GPUs passes the host's bridges."""
+    network = profile.network
+    top = area.top + 0.5 * (area.height - _GPU_IN) - 0.25
+    gpus = row_of_boxes(Box(area.left, top, area.width, _GPU_IN), network.scale_up.gpus, 0.08)
+    for index, gpu in enumerate(gpus):
+        draw_box(axes, gpu, _gpu_name(index, gpu), face=GPU)
+    draw_lines(axes, [(g.lower, (g.lower[0], area.bottom)) for g in gpus], SCALE_UP_LINE, 2.4)
+    middle = (area.centre[0], (gpus[0].bottom + area.bottom) / 2)
+    label_link(axes, middle, f"PCIe through host bridges: {_rate_text(network)}")
+
+
+def _draw_pcie_links(
+    axes: Axes, profile: HardwareProfile, gpus: Sequence[Box], bottom: float
+) -> None:
+    draw_lines(axes, [(gpu.lower, (gpu.lower[0], bottom)) for gpu in gpus], PCIE_LINE)
+    middle = (gpus[len(gpus) // 2].left - 0.04, (gpus[0].bottom + bottom) / 2)
+    label_link(axes, middle, f"to the host {format_rate(profile.host.pcie_bytes_per_s)} per GPU")
+
+
+def _draw_trays(axes: Axes, network: Network, area: Box, hosts: int) -> None:
+    bar = Box(area.left, area.top + 0.1, area.width, _BAR_IN)
+    reduces = ", reduce in the switch" if network.scale_up.in_switch_reduction else ""
+    draw_box(axes, bar, f"scale-up switches of the rack{reduces}", face=SWITCH)
+    top = bar.bottom + 0.5
+    columns = row_of_boxes(Box(area.left, top, area.width, area.bottom - top - 0.2), hosts, 0.05)
+    lines = [((c.upper[0], bar.bottom), c.upper) for c in columns]
+    draw_lines(axes, lines, SCALE_UP_LINE, 2.4)
+    draw_lines(axes, [(c.lower, (c.lower[0], area.bottom)) for c in columns], PCIE_LINE)
+    label_link(axes, (area.centre[0], bar.bottom + 0.25), _rate_text(network))
+    per_host = network.gpus_per_node
+    for host, column in enumerate(columns):
+        cell_in = column.height / per_host
+        for index in range(per_host):
+            gpu = Box(column.left, column.top + index * cell_in, column.width, cell_in - 0.04)
+            draw_box(axes, gpu, str(host * per_host + index), face=GPU, size_pt=SMALL_PT)
+
+
+def _draw_mesh(axes: Axes, profile: HardwareProfile, area: Box) -> None:
+    """GPUs with a link to every peer, or those of the cube mesh."""
+    up = profile.network.scale_up
+    mesh = Box(area.left, area.top, area.width, area.height - 0.42)
+    if up.kind == "hybrid-cube-mesh":
+        places = _cube_places(mesh)
+        text = _draw_cube_links(axes, places, up.bandwidth_bytes_per_s / _NVLINKS_PER_GPU)
+    else:
+        places = _circle_places(mesh, up.gpus)
+        draw_lines(axes, list(combinations(places, 2)), SCALE_UP_LINE, 1.3)
+        text = f"{format_rate(up.bandwidth_bytes_per_s / (up.gpus - 1))} per pair, each direction"
+    for index, (x, y) in enumerate(places):
+        draw_box(axes, Box(x - 0.3, y - 0.17, 0.6, 0.34), f"GPU {index}", face=GPU)
+    x, (begin, end) = mesh.centre[0], (mesh.bottom + 0.02, area.bottom)
+    lanes = [x + 0.05 * (lane - (up.gpus - 1) / 2) for lane in range(up.gpus)]
+    draw_lines(axes, [((lane, begin), (lane, end)) for lane in lanes], PCIE_LINE, 1.0)
+    rate = format_rate(profile.host.pcie_bytes_per_s)
+    label_link(axes, (x - 1.35, (begin + end) / 2), text, color=style.BLUE)
+    label_link(axes, (x + 1.35, (begin + end) / 2), f"to the host {rate} per GPU")
+
+
+def _circle_places(area: Box, count: int) -> Sequence[Point]:
+    x, y = area.centre
+    radii = (min(area.width / 2 - 0.4, 1.75), area.height / 2 - 0.22)
+    angles = [2 * pi * (index + 0.5) / count - pi / 2 for index in range(count)]
+    return [(x + radii[0] * cos(angle), y + radii[1] * sin(angle)) for angle in angles]
+
+
+def _cube_places(area: Box) -> Sequence[Point]:
+    """Two squares beside each other: 1 0 4 5 above, 2 3 7 6 below."""
+    left, width = area.left + 0.55, area.width - 1.1
+    columns = [left + width * share for share in (0.0, 0.32, 0.68, 1.0)]
+    upper, lower = area.top + 0.55, area.bottom - 0.55
+    return [
+        (columns[1], upper), (columns[0], upper), (columns[0], lower), (columns[1], lower),
+        (columns[2], upper), (columns[3], upper), (columns[3], lower), (columns[2], lower),
+    ]  # fmt: skip
+
+
+def _draw_cube_links(axes: Axes, places: Sequence[Point], link_bytes_per_s: float) -> str:
+    """Straight lines, arcs between the outer corners, and what a line stands for."""
+    for (a, b), links in HYBRID_CUBE_MESH_LINKS.items():
+        width_pt = _LINK_PT * links
+        if (a, b) not in _CUBE_ARCS:
+            draw_lines(axes, [(places[a], places[b])], SCALE_UP_LINE, width_pt)
+            continue
+        axes.add_patch(
+            FancyArrowPatch(
+                places[a], places[b], arrowstyle="-",
+                connectionstyle=f"arc3,rad={_CUBE_ARCS[a, b]}", color=SCALE_UP_LINE,
+                linewidth=width_pt, zorder=1, shrinkA=0, shrinkB=0,
+            )
+        )  # fmt: skip
+    one, two = format_rate(link_bytes_per_s), format_rate(2 * link_bytes_per_s)
+    return f"thin {one}, thick {two}, each direction"
+
+
+def _draw_nics(axes: Axes, network: Network, host: Box, hosts: int) -> None:
+    fabric = network.fabric
+    count = fabric.nics_per_node if hosts == 1 else hosts
+    top = host.bottom + 0.22
+    if not fabric.nics_per_node:
+        style.write(axes, host.left, top + 0.1, "no NICs: GPUs of other nodes cannot be reached")
+        return
+    width = min(host.width, 0.62 * count + 0.08 * (count - 1))
+    left = host.centre[0] - width / 2
+    nics = row_of_boxes(Box(left, top, width, _NIC_IN), count, 0.08 if hosts == 1 else 0.05)
+    draw_lines(axes, [((n.upper[0], host.bottom), n.upper) for n in nics], PCIE_LINE)
+    draw_lines(axes, [(n.lower, (n.lower[0], n.bottom + 0.36)) for n in nics], FABRIC_LINE, 1.8)
+    for nic in nics:
+        name = "NIC" if hosts == 1 else f"{fabric.nics_per_node}\nNIC"
+        draw_box(axes, nic, name, face=NIC, size_pt=SMALL_PT)
+
 
 _SWITCH_IN, _NODE_IN, _TIER_IN = 0.3, 0.34, 0.72
 _SHOWN_NODES, _MOST_RAILS = 3, 8

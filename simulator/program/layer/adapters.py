@@ -28,8 +28,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from simulator.described.model import Model
-from simulator.described.plan.finetuning import ALL_MATRICES, Lora
 from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_blocks import ALL_MATRICES, Lora
 from simulator.errors import Fault
 from simulator.program.layer.layer_kinds import layer_tensors
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors

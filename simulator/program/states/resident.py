@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
 from simulator.described.job import Job
-from simulator.described.plan.finetuning import quantised_bytes
 from simulator.described.plan.optimizers import UPDATE_RULES, UpdateRule
+from simulator.described.plan.plan_blocks import quantised_bytes
 from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Memory, Owner, total_bytes

@@ -29,7 +29,7 @@ from functools import cached_property
 
 from simulator.cost.kernel_time import output_bytes
 from simulator.described.job import Job
-from simulator.described.plan.finetuning import Lora, quantised_bytes
+from simulator.described.plan.plan_blocks import Lora, quantised_bytes
 from simulator.program.layer.adapters import Adapter, adaptable
 from simulator.program.layer.block import MASK_BYTES
 from simulator.program.layer.pieces import (

@@ -7,6 +7,5 @@ rows                what is kept of the events, in columns
 trace_phases        what the host does at each moment: which operator, which phase
 measured_step       one step of torch's profiler as spans of time
 account             where the time of a step goes, measured or predicted
-kernel_census       whether a trace is of the model that it is compared with
-trace_comparison    both accounts side by side
+trace_comparison    both accounts side by side, and whether the trace is of the same model
 """

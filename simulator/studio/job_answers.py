@@ -1,15 +1,21 @@
-"""What does the page show of one simulated step?
+"""What does the page answer of its job: the step, changes that help, and copies in other formats?
 
-Numbers for scripts, texts for people, both from the functions that write the page of
-``clustersim run --html``.
+Numbers are for scripts, texts for people, both from the functions that write the page of
+``clustersim run --html``. Changes are found by searches of :mod:`simulator.planning.changes`; here
+they become rows with a button.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import yaml
 
 from simulator.api import Result, simulate
 from simulator.described.job import Job
+from simulator.errors import InputError
+from simulator.exporters.deepspeed import deepspeed_config
 from simulator.exporters.html.run_report import (
     memory_owners,
     memory_rows,
@@ -17,9 +23,14 @@ from simulator.exporters.html.run_report import (
     waterfall,
 )
 from simulator.exporters.html.timeline_data import source_blocks, timeline_data
+from simulator.exporters.megatron import megatron_script
+from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
 from simulator.planning.campaign.training_run import campaign_time, energy, money
+from simulator.planning.changes.advice import way_out
+from simulator.planning.changes.helpful_changes import nearest_fit, what_ifs
 from simulator.results.plain_data import fit_to_dict
-from simulator.results.verdict import verdict
+from simulator.results.simulation import run_step
+from simulator.results.verdict import LEAST_SHARE, WhatIf, verdict
 from simulator.studio.controls import State, job_of
 from simulator.units import HOUR_S, format_bytes, format_count, format_seconds
 
@@ -115,3 +126,89 @@ def _timeline(job: Job, result: Result) -> dict[str, Any]:
         "sources": blocks,
         "legend": list(timeline_legend(result)),
     }
+
+
+_MOST_CHANGES = 8
+
+
+def fitting_changes(state: State) -> dict[str, Any]:
+    """The nearest change that makes the job fit, and a faster one where there is one.
+
+    Raises:
+        InputError: The job cannot run, or runs on several kinds of GPUs.
+    """
+    found = nearest_fit(job_of(state))
+    changes = [each for each in (found.nearest, found.faster) if each is not None]
+    return {
+        "said": "" if changes else " ".join(way_out(found)),
+        "tried": found.tried,
+        "changes": [_row(each) for each in changes],
+    }
+
+
+def faster_changes(state: State) -> dict[str, Any]:
+    """Single changes that make the job faster, those that fit first, then the largest gain.
+
+    Raises:
+        InputError: The job cannot run.
+    """
+    job = job_of(state)
+    tried = what_ifs(job)
+    better = [each for each in tried if each.gain >= LEAST_SHARE]
+    better.sort(key=lambda each: (not each.fits, -each.gain))
+    return {
+        "said": verdict(run_step(job), tried),
+        "tried": len(tried),
+        "changes": [_row(each) for each in better[:_MOST_CHANGES]],
+    }
+
+
+def _row(change: WhatIf) -> dict[str, Any]:
+    return {
+        "words": change.words,
+        "fields": dict(change.changes),
+        "gain": change.gain,
+        "step": format_seconds(change.step_time_s),
+        "memory": format_bytes(change.peak_device_bytes),
+        "fits_probability": change.fits_probability,
+        "fits": change.fits,
+        "keeps_learning": not {"batch.global", "batch.seq_len"} & set(change.changes),
+    }
+
+
+def job_copy(state: State, form: str) -> str:
+    """The job of a state in one of the :data:`FORMS`.
+
+    Raises:
+        InputError: There is no such format, or the framework cannot say what the job says.
+    """
+    if form not in FORMS:
+        raise InputError.single("form", "no such format", form, f"use one of {', '.join(FORMS)}")
+    return FORMS[form](job_of(state))
+
+
+def _yaml(job: Job) -> str:
+    return yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True)
+
+
+def _shell(job: Job) -> str:
+    return f"cat > job.yaml <<'END'\n{_yaml(job)}END\nclustersim run job.yaml\n"
+
+
+def _torchtitan(job: Job) -> str:
+    text = torchtitan_config(job)
+    if schedule_csv(job) is not None:
+        rule = "has no name in torchtitan and goes into a CSV file beside the TOML"
+        hint = "copy the YAML, then run clustersim export torchtitan job.yaml --out job.toml"
+        raise InputError.single("plan.schedule", rule, str(job.plan.schedule), hint)
+    return text
+
+
+FORMS: Mapping[str, Callable[[Job], str]] = {
+    "YAML": _yaml,
+    "Command line": _shell,
+    "Megatron-LM": megatron_script,
+    "torchtitan": _torchtitan,
+    "DeepSpeed": deepspeed_config,
+}
+"""What makes a copy of each kind."""

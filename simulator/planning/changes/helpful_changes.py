@@ -1,7 +1,8 @@
-"""Which change makes a job fit, and which saves most memory?
+"""Which change makes a job fit, which saves most memory, and which makes it faster?
 
-Nothing is guessed: whatever is reported was simulated and did fit. Changes are tried in
-the order of what they ask of the user:
+Nothing is guessed: whatever is reported was simulated. Gains are of one kind: the
+changed job and the job itself are simulated by the same engine. To make a job fit, changes are
+tried in the order of what they ask of the user:
 
 1. one change of the plan or the microbatch, on the GPUs there are;
 2. two of them, then three;
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 from math import prod
+from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.described.load import load_profile, profile_names
@@ -217,3 +219,46 @@ def _expected_peak_bytes(before: Mapping[str, float], group: tuple[Trial, ...]) 
         after = [trial.held_bytes.get(owner, 0.0) for trial in group]
         peak += held * prod(num_bytes / held for num_bytes in after) if held else max(after)
     return peak
+
+
+class Reasons(NamedTuple):
+    """What limits a plan, and what would help.
+
+    Attributes:
+        knobs: Changes of the plan that save time, the largest gain first.
+        links: The same for links of twice the rate, which money buys.
+    """
+
+    knobs: tuple[Trial, ...]
+    links: tuple[Trial, ...]
+
+
+def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
+    """Changes on the GPUs there are, the largest gain first, replayed without contention.
+
+    Doubling the microbatches also doubles the global batch, which decides what is learned; its
+    gain says what the bubble and the reductions of a step cost.
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+    found = Trials(job, "replay", on_trial).of(single_changes(job, Question.FASTER))
+    return tuple(sorted(found, key=lambda each: -each.gain))
+
+
+def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = None) -> Reasons:
+    """What would make a plan faster that the search for plans found: other fields, faster links.
+
+    Steps are simulated with contention. ``risk`` decides which of them fit.
+
+    Raises:
+        InputError: The job cannot run.
+    """
+    trials = Trials(job, "des", on_trial, risk)
+
+    def shorter(question: Question) -> tuple[Trial, ...]:
+        found = trials.of(single_changes(job, question))
+        saving = (each for each in found if each.saved_share > 0)
+        return tuple(sorted(saving, key=lambda each: -each.saved_share))
+
+    return Reasons(shorter(Question.UNSEARCHED), shorter(Question.LINKS))

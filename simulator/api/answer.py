@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from simulator.exporters.html.answer_page import AnswerPage
+from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.results.plain_data import json_text
 
 if TYPE_CHECKING:

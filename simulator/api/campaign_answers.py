@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job, plan_text
-from simulator.exporters.html.answer_page import (
+from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Bar,
     Cell,

@@ -11,7 +11,7 @@ from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.one_step import simulate
 from simulator.described.job import Job, changed_fields
 from simulator.errors import InputError
-from simulator.exporters.html.answer_page import (
+from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Cell,
     Column,

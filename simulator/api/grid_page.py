@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import job_yaml
 from simulator.described.job import Job
-from simulator.exporters.html.answer_page import (
+from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Bar,
     Cell,

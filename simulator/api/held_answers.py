@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.one_step import Result, simulate
 from simulator.described.job import Job
-from simulator.exporters.html.answer_page import (
+from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Cell,
     Column,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:

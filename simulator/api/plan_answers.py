@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.described.job import Job, options_text
 from simulator.errors import InputError
-from simulator.exporters.html.answer_page import (
+from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Cell,
     Column,

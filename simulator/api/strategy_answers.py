@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame, job_yaml
 from simulator.api.plan_answers import times_table
 from simulator.described.job import Job, options_text
-from simulator.exporters.html.answer_page import (
+from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Cell,
     Column,
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.planning.changes.helpful_changes import FitSearch
-    from simulator.planning.data_parallel_variants import Comparison, Outcome
-    from simulator.planning.parallelism_kinds import FamilyResult
+    from simulator.planning.compared_strategies import Comparison, FamilyResult, Outcome
     from simulator.planning.search.search import Progress
     from simulator.planning.search.space import Axes
 
@@ -203,8 +202,8 @@ def advise(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
+    from simulator.planning.compared_strategies import compare_families
     from simulator.planning.executors import worker_pool
-    from simulator.planning.parallelism_kinds import compare_families
 
     found = _on_small_machine(job, risk)
     if found is not None:
@@ -281,7 +280,7 @@ class StrategiesAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Time and memory of every strategy, and when to use which."""
-        from simulator.planning.data_parallel_variants import known_strategies
+        from simulator.planning.compared_strategies import known_strategies
 
         job = self.comparisons[0].job
         advice = Table(
@@ -425,6 +424,6 @@ def strategies(
     Raises:
         InputError: No strategy can run the job on that many nodes.
     """
-    from simulator.planning.data_parallel_variants import compare_strategies
+    from simulator.planning.compared_strategies import compare_strategies
 
     return StrategiesAnswer(compare_strategies(job, nodes, on_trial=on_trial))

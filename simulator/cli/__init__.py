@@ -11,8 +11,8 @@ measuring/         calibrate and validate
 studio             a page to click, in the browser
 serving            requests on a deployment, sized and priced
 schedule, schedules_of_job, collective   orders of a pipeline, steps of a collective
-importing, exporting    foreign files
-models, shipped         shipped models and how many parameters one has; profiles and schemas
+foreign_files      import and export
+shipped            shipped models and how many parameters one has; profiles and schemas
 """
 
 from simulator.cli.app import main

@@ -49,9 +49,9 @@ _COMMANDS = {
     "advise": "planning.advise",
     "sensitivity": "planning.variations",
     "diagnose": "planning.diagnose",
-    "distribution": "planning.distribution",
+    "distribution": "planning.variations",
     "capacity": "planning.capacity",
-    "rent": "planning.rent",
+    "rent": "planning.capacity",
     "studio": "studio",
     "schema": "shipped",
     "mcp": "mcp_server",
@@ -59,10 +59,10 @@ _COMMANDS = {
 """Module of each command; the function has the command's name."""
 
 _GROUPS = {
-    "import": "importing",
-    "export": "exporting",
+    "import": "foreign_files",
+    "export": "foreign_files",
     "profile": "shipped",
-    "models": "models",
+    "models": "shipped",
     "calibrate": "measuring.calibrating",
     "validate": "measuring.validating",
     "schedule": "schedule",

@@ -14,7 +14,7 @@ import typer
 from simulator.cli.completion import complete_change, complete_job
 from simulator.cli.console import note
 from simulator.errors import InputError
-from simulator.exporters.html.answer_page import AnswerPage
+from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.files import PICTURES, is_there
 
 if TYPE_CHECKING:

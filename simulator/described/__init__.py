@@ -1,6 +1,6 @@
 """What the user says: frozen, validated, serialisable.
 
-A :mod:`.job` is a :mod:`.model`, a :mod:`.cluster`, a :mod:`.plan` and a batch, whose sequences may
-have many :mod:`.lengths`; :mod:`.load` reads files into it, and :mod:`.rules` holds what must be
+A :mod:`.job` is a :mod:`.model`, a :mod:`.cluster`, a :mod:`.plan`, a batch and its
+:mod:`.variation`; :mod:`.load` reads files into it, and :mod:`.rules` holds what must be
 true between its fields. Foreign models are read by :mod:`.huggingface`.
 """

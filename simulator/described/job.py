@@ -14,10 +14,9 @@ from simulator.described.campaign import Campaign
 from simulator.described.choices import Choices
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
-from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
-from simulator.described.variation import Lengths, Variation
+from simulator.described.variation import Lengths, Perturbation, Variation
 
 _DEFAULT_STACK = "megatron-core"
 

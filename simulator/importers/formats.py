@@ -73,7 +73,7 @@ _ENTRIES = (
     ),
     Format(
         name="deepspeed",
-        reader="finetuning.trainer_files:read_deepspeed_files",
+        reader="finetuning.trainer:read_deepspeed_files",
         framework="DeepSpeed",
         file="A ds_config.json, and TrainingArguments that it is used with.",
         metavar="CONFIG.json",
@@ -108,7 +108,7 @@ _ENTRIES = (
     ),
     Format(
         name="axolotl",
-        reader="finetuning.trainer_files:read_axolotl_files",
+        reader="finetuning.trainer:read_axolotl_files",
         framework="axolotl",
         file="A YAML, and the DeepSpeed JSON that it names.",
         metavar="CONFIG.yaml",
@@ -117,7 +117,7 @@ _ENTRIES = (
     ),
     Format(
         name="llamafactory",
-        reader="finetuning.trainer_files:read_llamafactory_files",
+        reader="finetuning.trainer:read_llamafactory_files",
         framework="LLaMA-Factory",
         file="A YAML or JSON, and the DeepSpeed JSON that it names.",
         metavar="CONFIG.yaml",

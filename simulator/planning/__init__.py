@@ -6,6 +6,6 @@
 :mod:`.run_diagnosis` why an :mod:`.observed_run` is not as predicted. :mod:`.limits` finds the
 largest sizes that fit, :mod:`.drawn_lengths` steps of sequences of many lengths,
 :mod:`.distribution` how steps spread where GPUs, links, experts and lengths vary;
-:mod:`.parallelism_kinds` and :mod:`.data_parallel_variants` compare strategies at their
-best, and as they are.
+:mod:`.compared_strategies` compares families of plans at their best, and ways of data
+parallelism as they are.
 """

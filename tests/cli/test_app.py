@@ -86,7 +86,7 @@ def test_a_command_loads_no_other_command():
     assert "simulator.cli.step.run" in loaded
     assert not {
         "simulator.cli.planning.plan",
-        "simulator.cli.importing",
+        "simulator.cli.foreign_files",
         "simulator.api",
     } & set(loaded)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.load import load_job
+from simulator.described.variation import Perturbation
 from simulator.errors import InputError
 
 JOB = """

@@ -9,7 +9,7 @@ from reports.make.strategies.zero_in_pipeline_costs import zero_runs
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.data_parallel_variants import compare_strategies, known_strategies, on_nodes
+from simulator.planning.compared_strategies import compare_strategies, known_strategies, on_nodes
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Owner
 from simulator.program.states.resident import slice_parameters, state_bytes

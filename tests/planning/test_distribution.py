@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 import simulator as sim
-from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job
-from simulator.described.variation import ExpertVariation, Lengths, Variation
+from simulator.described.variation import ExpertVariation, Lengths, Perturbation, Variation
 from simulator.engine.dependencies import dependencies
 from simulator.engine.des import simulate_program
 from simulator.engine.sampled_replay import Pipelines

@@ -13,7 +13,7 @@ from reports.make.strategies.which_strategy import (
     verdict,
 )
 from simulator.described.load import job_from_document
-from simulator.planning.parallelism_kinds import FAMILIES, compare_families
+from simulator.planning.compared_strategies import FAMILIES, compare_families
 from simulator.planning.search.search import search_plans
 from simulator.planning.search.space import plan_space
 from simulator.results.fit_probability import EVEN

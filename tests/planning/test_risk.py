@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.planning.changes.helpful_changes import nearest_fit, what_ifs
+from simulator.planning.compared_strategies import compare_families
 from simulator.planning.limits import limits
-from simulator.planning.parallelism_kinds import compare_families
 from simulator.planning.search.search import search_plans, search_risks
 from simulator.results.simulation import run_step
 from tests.planning.test_limits import small_job

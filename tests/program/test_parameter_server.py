@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job
+from simulator.described.variation import Perturbation
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError

@@ -7,8 +7,8 @@ import torch
 from torch._utils import _take_tensors
 
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job
+from simulator.described.variation import Perturbation
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job
 from simulator.described.model import Experts
 from simulator.described.plan.plan_blocks import ExpertLoad
+from simulator.described.variation import Perturbation
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.engine.timeline import STREAMS, Timeline

@@ -15,7 +15,7 @@ from reports.make.strategies.zero_in_pipeline_costs import STAGES, ZeroRun, zero
 from reports.make.strategies.zero_in_pipeline_picture import ZeroCurve, draw_zero_in_pipeline
 from simulator.described.job import Job
 from simulator.described.load import load_job
-from simulator.planning.data_parallel_variants import (
+from simulator.planning.compared_strategies import (
     Comparison,
     Outcome,
     compare_strategies,

@@ -2,7 +2,7 @@
 
 ``make advice`` writes ``reports/which-strategy.md`` and its picture. Each situation of the
 well-known table is one job; every family of strategies is taken at its best
-(:mod:`simulator.planning.parallelism_kinds`).
+(:mod:`simulator.planning.compared_strategies`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reports.make.strategies.strategy_map import draw_strategy_map
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.planning.changes.helpful_changes import nearest_fit
-from simulator.planning.parallelism_kinds import FAMILIES, FamilyResult, compare_families
+from simulator.planning.compared_strategies import FAMILIES, FamilyResult, compare_families
 from simulator.planning.search.space import Axes
 from simulator.processor import core_count
 from simulator.units import format_bytes, format_seconds

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.api import AdviseAnswer
-    from simulator.planning.data_parallel_variants import Comparison, Outcome
-    from simulator.planning.parallelism_kinds import FamilyResult
+    from simulator.planning.compared_strategies import Comparison, FamilyResult, Outcome
 
 _BIGGEST = 2
 
@@ -143,7 +142,7 @@ def strategies(
     Example:  clustersim strategies job.yaml --nodes 1,8 --plot strategies.png
     """
     from simulator import api
-    from simulator.planning.data_parallel_variants import known_strategies
+    from simulator.planning.compared_strategies import known_strategies
 
     job, counts = read_job(job_file, changes), whole_numbers(nodes, "--nodes")
     with progress("strategies", len(known_strategies()) * len(counts)) as count:
@@ -156,7 +155,7 @@ def strategies(
             _print_comparison(comparison)
         _print_advice()
     if plot is not None:
-        from simulator.planning.data_parallel_variants import draw_comparisons
+        from simulator.planning.compared_strategies import draw_comparisons
 
         draw_comparisons(found, plot)
         note(f"wrote {plot}")
@@ -198,7 +197,7 @@ def _variant_row(outcome: Outcome) -> Sequence[str]:
 
 
 def _print_advice() -> None:
-    from simulator.planning.data_parallel_variants import known_strategies
+    from simulator.planning.compared_strategies import known_strategies
 
     rows = [(strategy.name, strategy.advice) for strategy in known_strategies()]
     print_table("when to use which", text_columns("", ""), rows)

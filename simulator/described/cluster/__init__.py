@@ -1,4 +1,4 @@
 """The machine.
 
-``hardware`` (a profile), its ``network``, its kernels, what is slower than it should be.
+``hardware`` (a profile), its ``network``, its kernels, and numbers of every system (``common``).
 """

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
-from simulator.described.rules.expert_rules import expert_faults
 from simulator.described.rules.layer_split_rules import (
     context_faults,
     determinism_faults,
+    expert_faults,
     tensor_grid_faults,
 )
 from simulator.described.rules.memory_rules import (
@@ -227,7 +227,7 @@ def _finetuning_faults(job: Job) -> Iterator[Fault]:
     """Between frozen weights, adapters, and the rest of a job.
 
     Names of parameters are judged where these are known
-    (:mod:`simulator.program.layer.layer_rules`).
+    (:mod:`simulator.program.layer.layer_kinds`).
     """
     yield from _master_weights_are_beside_others(job)
     yield from _documents_are_parts_of_sequences(job)

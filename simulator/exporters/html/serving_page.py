@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from simulator.exporters.html.answer_page import (
+from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Bar,
     Cell,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.exporters.html.answer_page import AnswerPage, Table, cells, columns
+from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.planning.offers.choice import (
     DEFAULT_LATE_RISK,
     KG_PER_T,

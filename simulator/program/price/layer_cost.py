@@ -47,8 +47,8 @@ from simulator.program.layer.model_ends import (
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Axis, Layer
 from simulator.program.layer.tensors import ParameterTensor
-from simulator.program.price.captured import captured_pieces, without
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
+from simulator.program.price.host_pace import captured_pieces, without
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import LINK_PORT
-from simulator.described.cluster.perturbations import Perturbation
 from simulator.described.job import Job, Pool
+from simulator.described.variation import Perturbation
 from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import COMMUNICATION, Category, Part, Work
 

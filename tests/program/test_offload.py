@@ -175,6 +175,17 @@ def test_zero_offload_leaves_two_of_sixteen_bytes_on_the_gpu():
     assert not drives
 
 
+@pytest.mark.parametrize(("parameters", "weights_bytes"), [(None, 0), ("cpu", 4)])
+def test_fp32_weights_that_the_cpus_update_are_on_the_host_once(parameters, weights_bytes):
+    """4 M of weights, whether they are only updated there or fetched from there, too."""
+    offload = {"optimizer": "cpu", "parameters": parameters}
+    job = offload_job(stack="deepspeed", precision="fp32", zero=3, offload=offload)
+    host = dict(offloaded_states(job, ParameterCount(1e12))[0])
+    assert host.get(Owner.WEIGHTS, 0) == weights_bytes * 1e12
+    assert host.get(Owner.MASTER_WEIGHTS, 0) == (4 - weights_bytes) * 1e12
+    assert host[Owner.OPTIMIZER_STATES] == 8e12
+
+
 @pytest.mark.parametrize(
     ("layers", "hidden", "printed_tib"),
     [

@@ -220,3 +220,14 @@ def test_a_class_is_called_after_its_first_rank_and_knows_all_of_them():
     classes = build_program(job_of(4)).classes
     found = [(each.first_rank, each.ranks, each.count) for each in classes]
     assert found == [(0, (0,), 1), (1, (1, 2, 3), 3)]
+
+
+def test_a_class_says_what_it_does_and_what_slows_it_down():
+    job = job_of(4)
+    replicas = "receives the weights for every microbatch"
+    assert build_program(job).classes[1].cause == replicas
+    slow = job.model_copy(update={"perturbations": (Perturbation(gpu=(2, 2), slowdown=0.5),)})
+    causes = {each.first_rank: each.cause for each in build_program(slow).classes}
+    assert causes[1] == replicas
+    assert causes[2].startswith(f"{replicas}; ")
+    assert "50" in causes[2]

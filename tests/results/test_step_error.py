@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,6 +71,16 @@ def test_every_number_that_steps_follow_stands_in_a_profile():
     provenance = load_profile("h100-sxm-80gb").provenance
     paths = [n.path for n in shipped_errors().open_numbers(load_profile("h100-sxm-80gb"), "bf16")]
     assert [path for path in paths if path not in provenance] == []
+
+
+def test_runs_of_one_source_spread_by_its_factor_wider_before_the_first_is_known():
+    """A factor on standard deviations is squared on variances; what all sources share stays."""
+    errors = replace(shipped_errors(), noise_after_runs=3.0, freedom=5.0)
+    known = StepError(np.eye(4), np.full(4, 0.1**2), freedom=40.0)
+    before = errors.learning(known)
+    assert np.sqrt(before.noise) == pytest.approx(np.full(4, 0.3))
+    assert np.array_equal(before.covariance, np.eye(4))
+    assert before.freedom == 5.0
 
 
 def test_an_unknown_framework_has_a_wider_band_than_one_that_was_near():

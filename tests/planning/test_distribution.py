@@ -175,10 +175,8 @@ def test_sampled_steps_are_the_longest_paths_one_at_a_time(job):
     job = varied(job, compute={"sigma": 0.2, "lasting": 0.3}, links={"sigma": 0.1})
     sampler = step_sampler.StepSampler(job, seed=1)
     program, found_s = sampler.costs.program, sampler.ends(3)[0]
-    expected_s = [
-        longest_path_s(program, step_sampler._Chunk(sampler, 0, 3).durations_of(0, sample))
-        for sample in range(3)
-    ]
+    durations_s = step_sampler._Chunk(sampler, 0, 3).durations_of([(0, 0), (0, 1), (0, 2)])
+    expected_s = [longest_path_s(program, each) for each in durations_s.T.tolist()]
     assert found_s == pytest.approx(expected_s, rel=1e-12)
 
 

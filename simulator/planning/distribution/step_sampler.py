@@ -7,7 +7,7 @@ steps of it are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -231,9 +231,6 @@ class StepSampler:
         size = max(1, min(samples, _CHUNK // self.drawn))
         return [(first, min(size, samples - first)) for first in range(0, samples, size)]
 
-    def _chunks(self, samples: int) -> Iterator[_Chunk]:
-        return (_Chunk(self, *span) for span in self.spans(samples))
-
     def ends(self, samples: int) -> Floats:
         """When each pipeline that is drawn is done [s], shape (pipelines, samples)."""
         return self.ends_of(self.spans(samples))
@@ -252,28 +249,29 @@ class StepSampler:
         samples = len(order)
         strata = min(_CONTROLS, samples)
         chosen = [int(order[int((k + 0.5) / strata * samples)]) for k in range(strata)]
-        ratios = [
-            self._control_ratio(sample, int(ends[:, sample].argmax()), samples) for sample in chosen
-        ]
+        seconds = np.empty((len(self.costs.program.operations), strata))
+        for first, count in self.spans(samples):
+            inside = [k for k, sample in enumerate(chosen) if first <= sample < first + count]
+            if inside:
+                places = [(int(ends[:, chosen[k]].argmax()), chosen[k] - first) for k in inside]
+                seconds[:, inside] = _Chunk(self, first, count).durations_of(places)
+        alone = Pipelines({}, (1, strata))
+        replayed_s = sampled_replay(
+            self.costs.program, self.costs.order, alone, lambda index: seconds[index : index + 1]
+        )[0]
+        ratios = ([self._simulated_s(each) for each in seconds.T] / replayed_s).tolist()
         return Control(strata, math.fsum(ratios) / strata, max(abs(ratio - 1) for ratio in ratios))
 
-    def _control_ratio(self, sample: int, pipeline: int, samples: int) -> float:
-        """Simulated over replayed time of one pipeline of one sample."""
-        chunk = next(chunk for chunk in self._chunks(samples) if sample < chunk.past)
-        seconds = chunk.durations_of(pipeline, sample - chunk.first)
-        program, costs = self.costs.program, self.costs
-        scaled = []
+    def _simulated_s(self, seconds: Floats) -> float:
+        """The full simulation of a step whose operations take so long [s]."""
+        program, scaled = self.costs.program, []
         for operation, its_s, usual_s in zip(
-            program.operations, seconds, costs.seconds.tolist(), strict=True
+            program.operations, seconds.tolist(), self.costs.seconds.tolist(), strict=True
         ):
             factor = its_s / usual_s if usual_s else 1.0
             work = replace(operation.work, seconds=operation.work.seconds * factor)
             scaled.append(replace(operation, work=work))
-        simulated = simulate_program(replace(program, operations=scaled))
-        alone = sampled_replay(
-            program, costs.order, Pipelines({}, (1, 1)), lambda index: np.array([[seconds[index]]])
-        )
-        return simulated.step_time_s / float(alone[0, 0])
+        return simulate_program(replace(program, operations=scaled)).step_time_s
 
 
 def _of_batch(job: Job, **fields: Any) -> Job:
@@ -292,7 +290,6 @@ class _Chunk:
 
     def __init__(self, sampler: StepSampler, first: int, count: int) -> None:
         self._sampler, job = sampler, sampler.job
-        self.first, self.past = first, first + count
         self._pipelines = sampler.joined(count)
         self._shape = shape = self._pipelines.shape
         random = np.random.default_rng([sampler.seed, 2, sampler.pipelines, first])
@@ -310,13 +307,16 @@ class _Chunk:
         costs = self._sampler.costs
         return sampled_replay(costs.program, costs.order, self._pipelines, self._durations_s)
 
-    def durations_of(self, pipeline: int, sample: int) -> list[float]:
-        """Durations of one pipeline in one sample, by operation [s]; of a new chunk only."""
+    def durations_of(self, places: Sequence[tuple[int, int]]) -> Floats:
+        """Durations of some pipelines and samples [s], shape (operations, places).
+
+        Only a new chunk draws those of which its ends are made.
+        """
         costs = self._sampler.costs
-        found = [0.0] * len(costs.order.operations)
+        found = np.empty((len(costs.program.operations), len(places)))
         for index in costs.order.operations:
             durations = np.broadcast_to(self._durations_s(index), self._shape)
-            found[index] = float(durations[pipeline, sample])
+            found[index] = [durations[place] for place in places]
         return found
 
     def peaks_bytes(self) -> Floats:

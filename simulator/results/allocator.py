@@ -112,14 +112,15 @@ class _FreeBlocks:
 
     def pop(self, size: int, limit: float = math.inf) -> Block | None:
         """The smallest one of at least so many bytes and less than a limit."""
-        sizes = self._sizes
-        index = bisect_left(sizes, size)
-        if index == len(sizes) or sizes[index] >= limit:
-            return None
-        queue = self._queues[sizes[index]]
+        sizes, queue = self._sizes, self._queues.get(size)
+        if not queue:
+            index = bisect_left(sizes, size)
+            if index == len(sizes) or sizes[index] >= limit:
+                return None
+            queue = self._queues[sizes[index]]
         block, _ = queue.popitem(last=False)
         if not queue:
-            del sizes[index]
+            del sizes[bisect_left(sizes, block.num_bytes)]
         if block.before is block.after:  # both None
             del self.segments[block]
         return block
@@ -353,17 +354,19 @@ def reserved_bytes(
     # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
     is_free = math.isinf(min(room_bytes, collects_above_bytes))
     limits = {"room_bytes": room_bytes, "collects_above_bytes": collects_above_bytes}
-    first, most_bytes, requests = [] if started is None else [started], 0, _Requests()
-    whole = {each: _asked(each) for each in dict.fromkeys([*first, *exchanges])}
+    # Equal exchanges are mostly one object, which is told by its identity far sooner.
+    order, most_bytes, requests = [*map(id, exchanges)], 0, _Requests()
+    first = [] if started is None else [started]
+    distinct = {id(each): each for each in [*first, *exchanges]}
+    whole = {key: _asked(each) for key, each in distinct.items()}
     present = {requests[one].pool for each in whole.values() for takes in each for one in takes}
     for pools in [{pool} for pool in present] if is_free else [present]:
-        part = {
-            each: tuple(tuple(one for one in many if requests[one].pool in pools) for many in both)
-            for each, both in whole.items()
+        parts = {
+            key: tuple(tuple(one for one in many if requests[one].pool in pools) for many in both)
+            for key, both in whole.items()
         }
-        before, step = ([part[each] for each in many] for many in (first, exchanges))
         allocator = CachingAllocator(settings, **limits)
-        _Replay(step, before, requests, allocator).run_steps(steps)
+        _Replay(order, [*map(id, first)], parts, requests, allocator).run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
 
@@ -426,11 +429,13 @@ class _Replay:
     """An allocator on its way through a step."""
 
     def __init__(
-        self, exchanges: Sequence[_Part], started: Sequence[_Part],
+        self, order: Sequence[int], started: Sequence[int], parts: Mapping[int, _Part],
         requests: Mapping[_Asked, Request], allocator: CachingAllocator,
     ) -> None:  # fmt: skip
-        known = {part: n for n, part in enumerate(dict.fromkeys([*started, *exchanges]))}
-        self.numbers = [known[part] for part in exchanges if any(part)]
+        known = {part: n for n, part in enumerate(dict.fromkeys(parts.values()))}
+        number = {key: known[part] for key, part in parts.items()}
+        has_any = {key for key, part in parts.items() if any(part)}
+        self.numbers = [number[key] for key in order if key in has_any]
         """Equal exchanges have equal numbers."""
         self.allocator = allocator
         self._repeats_until: dict[int, int] = {}
@@ -442,16 +447,17 @@ class _Replay:
             more.subtract(gives)
         self._takes = [[(self._taken[one], requests[one]) for one in takes] for takes, _ in known]
         self._gives = [[self._taken[one] for one in gives] for _, gives in known]
-        for part in started:
-            self._exchange(known[part])
+        for key in started:
+            self._exchange(number[key])
 
     def run_steps(self, steps: int) -> None:
         """Run the step as often as it can make a difference."""
-        start, nothing_stays = None, [0] * len(self._taken)
+        start = None
         for _ in range(steps):
-            if start is not None and self._at(start, nothing_stays):
+            now = self.moment([0] * len(self._taken))
+            if start is not None and now.state == start.state:
                 break
-            start = self.moment(nothing_stays)
+            start = now
             self.run()
 
     def run(self) -> None:
@@ -476,15 +482,13 @@ class _Replay:
             if self._repeats(index, index - before) < 2:
                 continue
             period = index - marked_at
-            floors = self._floors(marked_at if mark else before, index)
-            now = self._at(mark, floors) if mark else None
+            now = self._as_at(mark, marked_at, index) if mark else None
             if mark and now and (repeats := self._repeats(index, period)):
                 _move_on(mark, now, repeats)
                 index += period * repeats
                 mark, patience = None, 0
             elif mark is None or period >= patience:
-                floors = self._floors(before, index)
-                mark, marked_at = self.moment(floors), index
+                mark, marked_at = self.moment(self._floors(before, index)), index
                 patience = 2 * patience or index - before
 
     def _repeats(self, index: int, period: int) -> int:
@@ -542,14 +546,13 @@ class _Replay:
         )
         return _Moment(state, blocks, staying(before), staying(after))
 
-    def _at(self, moment: _Moment, floors: list[int]) -> _Moment | None:
-        """The moment now, if the allocator goes on as it did from another one."""
-        then = moment.state
+    def _as_at(self, mark: _Moment, first: int, end: int) -> _Moment | None:
+        """The moment now, if the allocator goes on as it did from a mark before some exchanges."""
         heights = [*map(len, self._taken.values())]
-        if (self.allocator.reserved_bytes, heights, floors) != then[:3]:
+        if (self.allocator.reserved_bytes, heights) != mark.state[:2]:
             return None
-        now = self.moment(floors)
-        return now if now.state == then else None
+        now = self.moment(self._floors(first, end))
+        return now if now.state == mark.state else None
 
 
 def _move_on(past: _Moment, now: _Moment, periods: int) -> None:

@@ -62,6 +62,7 @@ def gemm_s(
     accumulate: bool = False,
     aligned: bool = True,
     fits_tiles: bool = False,
+    cuts_inner: bool = True,
     read_again_after: int = 0,
 ) -> float:
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
@@ -83,6 +84,7 @@ def gemm_s(
         fits_tiles: Whether the output is known to fill tiles and waves of the real library, as
             that of a shape which a search over shapes has found best; those known here are a
             choice of the library's.
+        cuts_inner: Whether the library may cut the inner dimension among multiprocessors.
         read_again_after: After how many such products the operands are read again, and found in the
             last cache where all of these fit: 1 where a benchmark repeats one call, 0 is never.
             Products of a training step find other weights and activations there.
@@ -107,6 +109,7 @@ def gemm_s(
         accumulate=accumulate,
         aligned=aligned,
         fits_tiles=fits_tiles,
+        cuts_inner=cuts_inner,
         read_again_after=read_again_after,
     )
 
@@ -128,6 +131,7 @@ def grouped_gemm_s(
     accumulate: bool = False,
     aligned: bool = True,
     fits_tiles: bool = False,
+    cuts_inner: bool = True,
     read_again_after: int = 0,
 ) -> float:
     """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
@@ -161,7 +165,7 @@ def grouped_gemm_s(
         tiles = math.fsum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
         rate = sm_flop_per_s * largest / _overhead(tile, model)
         step_s = 2.0 * tile_m * tile_n / rate
-        for split in _SPLITS:
+        for split in _SPLITS if cuts_inner else (1,):
             filled = split * tiles / sms
             if split > 1 and filled > _SPLIT_BELOW_WAVES:
                 break

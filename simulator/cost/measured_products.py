@@ -32,12 +32,14 @@ def gemm_s(
     accumulate: bool = False,
     aligned: bool = True,
     fits_tiles: bool = False,
+    cuts_inner: bool = True,
     read_again_after: int = 0,
 ) -> float:
     """Seconds of :func:`simulator.cost.gemm.gemm_s`, corrected by the system's table."""
     modelled_s = gemm.gemm_s(
         profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
-        aligned=aligned, fits_tiles=fits_tiles, read_again_after=read_again_after,
+        aligned=aligned, fits_tiles=fits_tiles, cuts_inner=cuts_inner,
+        read_again_after=read_again_after,
     )  # fmt: skip
     ratio = measured_over_modelled(profile, m, n, k, batch=batch, precision=precision)
     return modelled_s if ratio is None else modelled_s * ratio

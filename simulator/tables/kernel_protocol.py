@@ -29,6 +29,7 @@ class Protocol:
         weights: Products with weights of their own that take turns.
         clears_cache: Whether the last cache is overwritten before each call.
         is_eager: Whether norms and softmaxes are torch's own kernels.
+        cuts_inner: Whether the library may cut the inner dimension of a product.
         inner: Column of a product's inner dimension, ``k`` or ``n``; the other is its columns.
     """
 
@@ -39,6 +40,7 @@ class Protocol:
     weights: int = 1
     clears_cache: bool = False
     is_eager: bool = False
+    cuts_inner: bool = True
     inner: str = "k"
 
     @property
@@ -60,13 +62,14 @@ def protocol_of(row: KernelRow) -> Protocol:
     for known in shipped_facts("benchmarks"):
         if all(word in said for word in known["words"]):
             return Protocol(
-                known["warm_up"],
-                known["counted"],
+                known.get("warm_up", 0),
+                known.get("counted", 1),
                 parse_quantity(known.get("host", "0 s"), "s"),
                 known.get("per_group", False),
                 known.get("weights", 1),
                 known.get("clears_cache", False),
                 known.get("eager", False),
+                known.get("cuts_inner", True),
                 known.get("inner", "k"),
             )
     return Protocol()

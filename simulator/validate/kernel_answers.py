@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from simulator import cells
 from simulator.cost.kernel_time import (
@@ -25,7 +27,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 from simulator.errors import InputError
 from simulator.serving.kernels.parameters import expert_fit, kernel_fits
-from simulator.serving.kernels.routed_experts import experts_s
+from simulator.serving.kernels.routed_experts import busiest_rank_rows, grouped_experts_s
 from simulator.tables.kernel_protocol import mean_call_s, protocol_of
 from simulator.tables.kernel_rows import (
     KernelRow,
@@ -128,7 +130,8 @@ def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     accumulate = "accumulate=True" in row.text("notes")
     cool_s = gemm_s(
         profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
-        fits_tiles=row.is_best_shape, read_again_after=protocol.read_again_after,
+        fits_tiles=row.is_best_shape, cuts_inner=protocol.cuts_inner,
+        read_again_after=protocol.read_again_after,
     )  # fmt: skip
     predicted_s = mean_call_s(profile, precision, cool_s, flop, protocol)
     if precision == "fp8" and "framework linear" in row.text("notes"):
@@ -160,14 +163,35 @@ def _experts(row: KernelRow, profile: HardwareProfile) -> Comparison:
     top_k, ranks = row.noted(r"topk"), row.noted(r"\bEP")
     if top_k is None or ranks is None:
         raise SkippedRowError("topk or EP is not stated")
-    device = profile.device
-    predicted_s = experts_s(
-        expert_fit(kernel_fits(profile.name), precision), precision, row.count("m"),
-        experts=row.count("batch"), top_k=top_k, ranks=ranks, hidden=row.count("k"),
-        ffn_hidden=row.count("n"), matrices=3, peak_flop_per_s=peak_flop_per_s(profile, precision),
-        bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+    tokens, experts = row.count("m"), row.count("batch")
+    device_and_shape: dict[str, Any] = {
+        "hidden": row.count("k"), "ffn_hidden": row.count("n"), "matrices": 3,
+        "peak_flop_per_s": peak_flop_per_s(profile, precision),
+        "bandwidth_bytes_per_s": profile.device.memory_bandwidth_bytes_per_s,
+    }  # fmt: skip
+    fit = expert_fit(kernel_fits(profile.name), precision)
+    runs_over_all = "vllm" in row.text("source")
+    skew = re.search(r"power_law_(\d+\.\d+)", row.text("notes"))
+    draws = (
+        busiest_rank_rows(tokens, experts, top_k, ranks, float(skew.group(1)))
+        if skew
+        else [_even_rows(tokens, experts, top_k, ranks)]
+    )
+    predicted_s = statistics.fmean(
+        grouped_experts_s(
+            fit, precision, [(1.0, rows) for rows in of_rank if rows],
+            rows_elsewhere=max(0.0, tokens * top_k - sum(of_rank)) * runs_over_all,
+            **device_and_shape,
+        )
+        for of_rank in draws
     )  # fmt: skip
     return Comparison(_measured_s(row), predicted_s)
+
+
+def _even_rows(tokens: int, experts: int, top_k: int, ranks: int) -> Sequence[float]:
+    """Rows of each expert of a rank where all experts get as many, or one each in turn."""
+    each = max(1.0, tokens * top_k / experts)
+    return [each] * min(experts // ranks, math.ceil(tokens * top_k / ranks))
 
 
 def _unfused_attention(row: KernelRow, profile: HardwareProfile) -> Comparison:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Iterable, Sequence
 
 from simulator.serving.kernels.parameters import FORMATS, ExpertFit
 
@@ -10,6 +12,15 @@ _JOIN = 3.0
 _HIDDEN_BYTES, _FFN_BYTES = 8.0, 6.0
 """Bytes that a routed token moves for each number of the residual stream and of its expert's
 MLP: gathered, written, read and summed in 16 bits (counted)."""
+
+_ELSEWHERE_HIDDEN_BYTES, _ELSEWHERE_FFN_BYTES = 4.0, 10.0
+"""The same of a token whose expert lies on another rank, where a kernel runs over all tokens: zeros
+are written and read in place of its products.
+
+Source: vLLM 0.14, fused_moe.py: ``fused_moe_kernel`` writes zeros for experts that the map does not
+hold; the activation and the sum over a token's experts run over all rows."""
+
+_POWER_LAW_DRAWS = 16
 
 
 def touched_experts(experts: int, top_k: int, tokens: float) -> float:
@@ -51,12 +62,77 @@ def experts_s(
     """
     touched = touched_experts(experts, top_k, tokens) / ranks
     rows = tokens * top_k / ranks
+    return grouped_experts_s(
+        fit, weight_format, [(touched, rows / touched)], hidden=hidden, ffn_hidden=ffn_hidden,
+        matrices=matrices, peak_flop_per_s=peak_flop_per_s,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+    )  # fmt: skip
+
+
+def grouped_experts_s(
+    fit: ExpertFit,
+    weight_format: str,
+    loads: Iterable[tuple[float, float]],
+    *,
+    rows_elsewhere: float = 0.0,
+    hidden: int,
+    ffn_hidden: int,
+    matrices: int,
+    peak_flop_per_s: float,
+    bandwidth_bytes_per_s: float,
+) -> float:
+    """Seconds of the grouped products of experts whose rows are known.
+
+    Args:
+        fit: Parameters of the family and format.
+        weight_format: Format of the weights.
+        loads: Numbers of experts, each with the rows that each of so many has, above 0.
+        rows_elsewhere: Rows of experts on other ranks that the kernel runs over too.
+        hidden, ffn_hidden, matrices, peak_flop_per_s, bandwidth_bytes_per_s: As of
+            :func:`experts_s`.
+    """
+    counted = list(loads)
+    touched = math.fsum(count for count, _ in counted)
+    rows = math.fsum(count * each for count, each in counted)
     numel = matrices * hidden * ffn_hidden
-    weight_bytes = touched * numel * FORMATS[weight_format].weight_bytes
-    moved_bytes = weight_bytes + rows * (_HIDDEN_BYTES * hidden + _FFN_BYTES * ffn_hidden)
-    per_expert = rows / touched
-    padded = touched * fit.tile_rows * math.ceil(per_expert / fit.tile_rows)
+    moved_bytes = touched * numel * FORMATS[weight_format].weight_bytes
+    moved_bytes += rows * (_HIDDEN_BYTES * hidden + _FFN_BYTES * ffn_hidden)
+    moved_bytes += rows_elsewhere * (
+        _ELSEWHERE_HIDDEN_BYTES * hidden + _ELSEWHERE_FFN_BYTES * ffn_hidden
+    )
+    tile_rows = fit.tile_rows
+    padded = math.fsum(count * tile_rows * math.ceil(each / tile_rows) for count, each in counted)
     memory_s = moved_bytes / (fit.memory_efficiency * bandwidth_bytes_per_s)
     flop = 2.0 * padded * numel * (1.0 + fit.width_half / ffn_hidden)
     compute_s = flop / (fit.efficiency * peak_flop_per_s)
     return float(fit.floor_s + (memory_s**_JOIN + compute_s**_JOIN) ** (1.0 / _JOIN))
+
+
+def busiest_rank_rows(
+    tokens: int, experts: int, top_k: int, ranks: int, exponent: float
+) -> Sequence[Sequence[int]]:
+    """Rows of each expert of the busiest rank, in several draws of a power law.
+
+    Args:
+        tokens: Tokens that all ranks route together.
+        experts: Routed experts of the layer.
+        top_k: Experts that each token visits.
+        ranks: Ranks over which whole experts lie.
+        exponent: Of the density of an expert's share of the tokens, not 1.
+
+    Source:
+        ai-dynamo/aiconfigurator, collector/helper.py, ``_generate_power_law_distribution``: shares
+        between 1 and 0.8 tokens, or 0.01 and 2 where rows are fewer than experts; the rank with
+        most rows is measured. Its draws are not known; these are of a fixed seed.
+    """
+    draw, power = random.Random(0), 1.0 - exponent
+    least, most = (1.0, 0.8 * tokens) if tokens * top_k > experts else (0.01, 2.0)
+    low, width = least**power, most**power - least**power
+    found = []
+    for _ in range(_POWER_LAW_DRAWS):
+        shares = [(width * draw.random() + low) ** (1.0 / power) for _ in range(experts)]
+        row = tokens * top_k / math.fsum(shares)
+        rows = [round(row * share) for share in shares]
+        size = experts // ranks
+        found.append(max((rows[at : at + size] for at in range(0, experts, size)), key=sum))
+    return found

@@ -30,9 +30,6 @@ from simulator.tables.kernel_rows import SkippedRowError, read_kernel_rows
 
 PAGE = Path("reports/kernels.md")
 
-ROWS_OF_A_KIND = 12
-"""Rows of a kind that each of the many fits takes, fewer than the shipped one does."""
-
 Errors = Mapping[str, float]
 
 _GROUPS: Sequence[tuple[str, str]] = (
@@ -51,8 +48,8 @@ Written by `python -m reports.make.fit.kernels_page kernels_open.csv kernels_ope
 the absolute relative error of the predicted time, mean / median in %. *In sample*: rows of all
 teams and GPUs are in the fit. *Team unseen*: all rows of a team (a repository) are left out of the
 fit, then predicted. *GPU unseen*: all rows of a GPU are, so it is its data sheet and its family.
-The numbers in the profiles are of fits that hold less to their priors, with weights of 0.02 and
-0.07 instead of 0.6: nearer to their own rows, and what runs of training were held against.
+Experts of serving engines are predicted with the numbers of serving, fitted to other rows of the
+same team; no other team measured them.
 
 {answered} of {rows} rows are answered; of the others, {limits}.
 """
@@ -64,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tables", type=Path, nargs="+", help="kernel tables (CSV)")
     options = parser.parse_args(arguments)
     every = measured_kernels(options.tables)
-    rows = sampled(every, ROWS_OF_A_KIND)
+    rows = sampled(every)
     full = fit_families(rows)
     seen = _errors(every, full)
     team = _left_out(every, rows, full, lambda one: one.team)

@@ -77,6 +77,14 @@ def test_operands_in_the_cache_are_read_as_fast_as_it_is():
     assert cold - 1e-6 == pytest.approx(4 * (cached - 1e-6), rel=1e-3)
 
 
+def test_a_library_that_cuts_no_inner_dimension_leaves_multiprocessors_idle():
+    """One tile of 64 x 32: cut in four it would run on all four SMs."""
+    whole_s, cut_s = (
+        gemm_s(without_floor(), 64, 32, 2**20, cuts_inner=cuts) for cuts in (False, True)
+    )
+    assert whole_s == pytest.approx(4 * cut_s, rel=0.01)
+
+
 def test_small_tiles_lose_rate_as_tile_half_says():
     """One 64 x 64 tile per SM: overhead 1 + h/64 against 1 + h (1/256 + 1/128)/2."""
     plain, penalised = without_floor(), without_floor(tile_half=64.0)

@@ -8,6 +8,11 @@ from simulator.described.load import load_model, load_profile
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.described import Deployment
 from simulator.serving.kernels.parameters import kernel_fits
+from simulator.serving.kernels.routed_experts import (
+    busiest_rank_rows,
+    experts_s,
+    grouped_experts_s,
+)
 from simulator.serving.request import Request
 from simulator.serving.schedulers.scheduler import Batch, Limits
 from simulator.serving.schedulers.sglang import Sglang
@@ -56,3 +61,33 @@ def test_sglang_looks_at_what_has_arrived_every_so_many_steps_of_answers():
         steps += 1
     assert steps == 10
     assert scheduler.load == 2
+
+
+LAYER = {
+    "hidden": 2048, "ffn_hidden": 768, "matrices": 3,
+    "peak_flop_per_s": 312e12, "bandwidth_bytes_per_s": 2e12,
+}  # fmt: skip
+
+
+def grouped_s(loads, **more):
+    return grouped_experts_s(
+        kernel_fits("a100-sxm-80gb").experts["bf16"], "bf16", loads, **LAYER, **more
+    )
+
+
+def test_experts_of_even_rows_take_what_routing_by_chance_takes_where_all_are_visited():
+    fit = kernel_fits("a100-sxm-80gb").experts["bf16"]
+    by_chance_s = experts_s(fit, "bf16", 65536, experts=8, top_k=2, ranks=2, **LAYER)
+    assert by_chance_s == pytest.approx(grouped_s([(4, 16384.0)]))
+
+
+def test_rows_of_other_ranks_cost_their_bytes_where_the_kernel_runs_over_them():
+    assert grouped_s([(1, 256)], rows_elsewhere=65536) > 2 * grouped_s([(1, 256)])
+
+
+def test_the_busiest_rank_of_a_power_law_has_more_than_its_share_and_all_ranks_have_all():
+    for rows in busiest_rank_rows(4096, 128, 8, 4, 1.01):
+        assert len(rows) == 32
+        assert 4096 * 8 / 4 < sum(rows) < 4096 * 8
+    for rows in busiest_rank_rows(4096, 128, 8, 1, 1.01):
+        assert sum(rows) == pytest.approx(4096 * 8, rel=0.01)

@@ -21,6 +21,7 @@ def limited_profile(joule_per_operation: float, boost_s: float):
         ("", "framework linear timed with CUDA graphs; tflops derived", (6, 6)),
         ("", "cuBLASLt, random init, 10000 warm-up; time derived", (10000, 1)),
         ("baidu-research/DeepBench:results", "cuBLAS", (1, 400)),
+        ("sitar-lab/NeuSight:test/linear.csv", "torch linear", (21, 5)),
         ("", "best shape found; theory 989 TFLOPS", (0, 1)),
         ("", "", (0, 1)),
     ],
@@ -37,6 +38,11 @@ def test_what_a_program_does_between_calls_is_known():
     assert protocol_of(KernelRow(liger)).clears_cache
     assert protocol_of(KernelRow({"source": "sitar-lab/NeuSight:test/bmm.csv"})).inner == "n"
     assert protocol_of(KernelRow({"source": "sitar-lab/NeuSight:test/linear.csv"})).inner == "k"
+
+
+def test_what_a_library_cannot_do_is_known():
+    assert not protocol_of(KernelRow({"notes": "DeepGEMM bench"})).cuts_inner
+    assert protocol_of(KernelRow({"notes": "cuBLAS"})).cuts_inner
 
 
 def test_a_repeated_call_finds_its_operands_cached():

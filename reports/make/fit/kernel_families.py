@@ -81,7 +81,8 @@ _SPREAD: Mapping[str, float] = MappingProxyType(
 )  # fmt: skip
 """How far an addition of an architecture ordinarily goes, in logarithms, of shares in log odds.
 
-Energies differ most: they go with the square of a voltage that is 0.7 to 1.05 V, by the board's power.
+Energies differ most: they go with the square of the voltage, which a board's power sets between 0.7
+and 1.05 V (assumption; rows of teams left out agree).
 """
 
 _OF_LEVEL: Mapping[str, float] = MappingProxyType({"all": 2.0, "architecture": 1.0, "gpu": 0.5})

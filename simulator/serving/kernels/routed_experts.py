@@ -88,8 +88,11 @@ def grouped_experts_s(
         weight_format: Format of the weights.
         loads: Numbers of experts, each with the rows that each of so many has, above 0.
         rows_elsewhere: Rows of experts on other ranks that the kernel runs over too.
-        hidden, ffn_hidden, matrices, peak_flop_per_s, bandwidth_bytes_per_s: As of
-            :func:`experts_s`.
+        hidden: Width of the residual stream.
+        ffn_hidden: Width of an expert on this rank.
+        matrices: Matrices of an expert: 3 with a gate, else 2.
+        peak_flop_per_s: Dense rate of the format.
+        bandwidth_bytes_per_s: Of the device's memory.
     """
     counted = list(loads)
     touched = math.fsum(count for count, _ in counted)

@@ -63,7 +63,7 @@ def experts_s(
     touched = touched_experts(experts, top_k, tokens) / ranks
     rows = tokens * top_k / ranks
     return grouped_experts_s(
-        fit, weight_format, [(touched, rows / touched)], hidden=hidden, ffn_hidden=ffn_hidden,
+        fit, weight_format, [(touched, rows)], hidden=hidden, ffn_hidden=ffn_hidden,
         matrices=matrices, peak_flop_per_s=peak_flop_per_s,
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
     )  # fmt: skip
@@ -86,7 +86,7 @@ def grouped_experts_s(
     Args:
         fit: Parameters of the family and format.
         weight_format: Format of the weights.
-        loads: Numbers of experts, each with the rows that each of so many has, above 0.
+        loads: Numbers of experts that have as many rows each, with the rows of these together.
         rows_elsewhere: Rows of experts on other ranks that the kernel runs over too.
         hidden: Width of the residual stream.
         ffn_hidden: Width of an expert on this rank.
@@ -96,15 +96,15 @@ def grouped_experts_s(
     """
     counted = list(loads)
     touched = math.fsum(count for count, _ in counted)
-    rows = math.fsum(count * each for count, each in counted)
+    rows = math.fsum(of_these for _, of_these in counted)
     numel = matrices * hidden * ffn_hidden
     moved_bytes = touched * numel * FORMATS[weight_format].weight_bytes
     moved_bytes += rows * (_HIDDEN_BYTES * hidden + _FFN_BYTES * ffn_hidden)
     moved_bytes += rows_elsewhere * (
         _ELSEWHERE_HIDDEN_BYTES * hidden + _ELSEWHERE_FFN_BYTES * ffn_hidden
     )
-    tile_rows = fit.tile_rows
-    padded = math.fsum(count * tile_rows * math.ceil(each / tile_rows) for count, each in counted)
+    tile = fit.tile_rows
+    padded = math.fsum(count * tile * math.ceil(some / count / tile) for count, some in counted)
     memory_s = moved_bytes / (fit.memory_efficiency * bandwidth_bytes_per_s)
     flop = 2.0 * padded * numel * (1.0 + fit.width_half / ffn_hidden)
     compute_s = flop / (fit.efficiency * peak_flop_per_s)

@@ -184,6 +184,29 @@ def test_tree_between_two_nodes_passes_the_buffer_once_where_a_ring_passes_it_al
     assert cost.port_bytes["fabric"] == pytest.approx(1e9)
 
 
+@pytest.mark.parametrize(("nic", "seconds"), [("1 GB/s", 2.0), ("2 GB/s", 2.0), ("0.5 GB/s", 4.0)])
+def test_a_tree_between_two_nodes_is_no_faster_than_half_of_its_channels(
+    nic: str, seconds: float
+) -> None:
+    # Eight NICs, a channel of 2 GB/s each: 8 GB/s go through the tree, however fast the NICs are.
+    network = round_network(
+        scale_up__bandwidth="1000 GB/s", fabric__nic=nic, fabric__tree_channel="2 GB/s",
+        fabric__tree_piece="1 B",
+    )  # fmt: skip
+    cost = collective_cost(CollectiveKind.ALL_REDUCE, 16e9, Group(16, 8), network, algorithm="tree")
+    assert cost.seconds == pytest.approx(seconds, rel=1e-3)
+
+
+def test_nccl_takes_a_ring_between_two_nodes_with_fast_nics_and_a_tree_with_slow_ones() -> None:
+    # A100s: 23.6 GB/s per channel of a tree; a ring of 16 ranks passes 15/8 of the buffer.
+    for nic, algorithm in (("25 GB/s", "ring"), ("12.5 GB/s", "tree")):
+        network = round_network(
+            scale_up__bandwidth="300 GB/s", fabric__nic=nic, fabric__tree_channel="23.6 GB/s"
+        )
+        best = collective_cost(CollectiveKind.ALL_REDUCE, 1e9, Group(16, 8), network)
+        assert best.algorithm == algorithm
+
+
 def test_in_switch_reduction_passes_one_plus_one_nth_of_the_buffer() -> None:
     network = round_network(
         scale_up__in_switch_reduction=True,

@@ -32,7 +32,7 @@ from types import MappingProxyType
 
 from simulator.cost.collectives.closed_forms import tree_depth
 from simulator.cost.collectives.types import Algorithm, CollectiveKind, Demand, Group
-from simulator.described.cluster.network import Network
+from simulator.described.cluster.network import Fabric, Network
 
 TREE_EFFICIENCY = 0.92 * 0.85
 """Rate of an in-node tree over that of a ring. Source: NCCL src/graph/tuning.cc."""
@@ -41,6 +41,7 @@ PAT_EFFICIENCY = 0.75
 """Rate of PAT over that of a ring. Source: NCCL src/graph/tuning.cc."""
 
 _MIN_IN_SWITCH_RANKS = 3
+_LEAST_NODES = 2
 
 
 def _ring(num_bytes: float, group: Group, rounds: int) -> Demand:
@@ -81,7 +82,7 @@ def chain(num_bytes: float, group: Group, _: Network) -> Demand:
     return _ring(num_bytes * n / (n - 1), group, rounds=1)._replace(copied_bytes=0.0)
 
 
-def tree_all_reduce(num_bytes: float, group: Group, _: Network) -> Demand:
+def tree_all_reduce(num_bytes: float, group: Group, network: Network) -> Demand:
     """A chain inside each node, a double binary tree between nodes, up and down."""
     r = group.local_ranks
     up_bytes = 2 * num_bytes if r > 1 else 0.0
@@ -92,8 +93,21 @@ def tree_all_reduce(num_bytes: float, group: Group, _: Network) -> Demand:
         up_bytes,
         fabric_bytes,
         scale_up_efficiency=TREE_EFFICIENCY,
+        fabric_efficiency=_tree_efficiency(group, network.fabric),
         is_tree=True,
     )
+
+
+def _tree_efficiency(group: Group, fabric: Fabric) -> float:
+    """Rate of a tree between two nodes over that of their NICs.
+
+    A channel carries a part of the buffer up and down, so it adds up half of what it carries. That
+    is less than a fast NIC passes, and a ring of few ranks is then faster.
+    Source: NCCL src/graph/tuning.cc: bus bandwidth of trees, half of which is the buffer's.
+    """
+    if fabric.tree_channel_bytes_per_s is None or group.nodes != _LEAST_NODES:
+        return 1.0
+    return min(1.0, fabric.tree_channel_bytes_per_s / (2 * fabric.nic_bytes_per_s))
 
 
 def _tree_between_nodes(num_bytes: float, group: Group) -> tuple[int, float]:

@@ -128,6 +128,9 @@ class Fabric(Spec):
     tree_piece_bytes: Bytes = 1.5e6
     """Bytes that one rank's share of the NICs carries before the next level of a tree starts:
     chunks of all channels. By default near what InfiniBand's rows tell, an assumption."""
+    tree_channel_bytes_per_s: BytesPerSecond | None = None
+    """Most that one channel of a tree, one per NIC, adds up between two nodes, up and down; no
+    limit where unknown (``perChMaxTreeBws`` of NCCL's src/graph/tuning.cc)."""
     ring_piece_bytes: Bytes = 0.0
     """Part of a message from which on a hop of a ring takes all of ``bulk_latency``; a smaller one
     is stored and sent on sooner, in no less than ``latency``. 0 where parts of any size take it."""

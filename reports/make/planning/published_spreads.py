@@ -47,8 +47,9 @@ priced from its tokens alone.
 
 Steps spread as predicted; their level is {verl_error:.0f} % too low. So are forwards alone: of the
 longest step they are priced at {forward_s:.1f} s, while `timing_s/old_log_prob` is 25.6 s. The
-log's own MFU of 0.78 is 115 TFLOP/s of an H20, whose profile has products at 137. Weights and
-optimizer states that verl brings to the GPUs and back are 2 % of an update and not modelled.
+log's own MFU of 0.78 is 115 TFLOP/s of an H20, whose profile has products at 137 and assumes that
+its clock lasts. Weights and optimizer states that verl brings to the GPUs and back are 2 % of an
+update and not modelled.
 
 ## Lengths: {vime_steps} steps of vime on 8 MI300X
 

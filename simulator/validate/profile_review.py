@@ -140,11 +140,12 @@ def _gaps(profile: HardwareProfile) -> Iterator[Remark]:
 
 
 def _is_without_effect(field: str, profile: HardwareProfile) -> bool:
-    """Whether a field says what a job is up against, or the system has nothing it applies to."""
+    """Whether a field changes nothing by default, or the system has nothing it applies to."""
     up = profile.network.scale_up
     if field.startswith("in_switch"):
         return not up.in_switch_reduction
-    return field in ("background_load", "slowness") or (field == "crowding" and up.kind != "pcie")
+    is_off = field in ("background_load", "slowness", "ring_piece_bytes")
+    return is_off or (field == "crowding" and up.kind != "pcie")
 
 
 def _unlike(profile: HardwareProfile, neighbours: Sequence[HardwareProfile]) -> Iterator[Remark]:

@@ -208,7 +208,7 @@ def test_a_step_repeats_the_modules_and_keeps_less():
     )
     up = 2 * T * A * (Q * (N + R) + C * (N + V))
     costs = StageCosts(plain)
-    assert costs.units.of(costs.units.layers[0]).time.recompute.flop == pytest.approx(up)
+    assert costs.units.of(costs.units.layers[0]).times.time.recompute.flop == pytest.approx(up)
     layer = Slice(1, 2)
     saved = [sum(size for _, size in StageCosts(job).saved(layer)) for job in (plain, chosen)]
     assert saved[0] < saved[1]

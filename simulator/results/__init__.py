@@ -2,7 +2,8 @@
 
 :mod:`.simulation` runs a job, :mod:`.step` is the result, :mod:`.summary` makes it from
 :mod:`.waits` (where time goes: bubbles and other waits) and :mod:`.memory` (who holds what at
-each moment; :mod:`.allocator`: how much of it PyTorch reserves).
+each moment; :mod:`.allocator`: how much of it PyTorch reserves, by the rules of its
+:mod:`.caching_allocator`).
 :mod:`.step_error` says how far off it may be, :mod:`.own_runs` what measured steps tell of that.
 :mod:`.traffic` lists what ranks send, :mod:`.difference` compares steps, :mod:`.verdict` and
 :mod:`.plain_data` say it in words and as JSON; the rest are rows and boxes for pictures.

@@ -263,7 +263,8 @@ def _candidates(
     job: Job, vary: Axes | None, most_bytes: float, executor: Executor | None, at_a_time: int
 ) -> _Candidates:
     refuse_pools(job, "the best plan")
-    return _Candidates(plan_space(job, vary), most_bytes, executor, at_a_time)
+    with without_collection():
+        return _Candidates(plan_space(job, vary), most_bytes, executor, at_a_time)
 
 
 class _Trial(NamedTuple):
@@ -301,8 +302,7 @@ class _Candidates:
         self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int
     ) -> None:
         self.space, self.at_a_time = space, at_a_time
-        with without_collection():
-            self.bounds = plan_bounds(space, most_bytes=most_bytes)
+        self.bounds = plan_bounds(space, most_bytes=most_bytes)
         self._run = map if executor is None else executor.map
         self._known: dict[int, _Trial] = {}
 

@@ -48,11 +48,8 @@ def is_data_parallel_only(job: Job) -> bool:
 
 def _can_shard(job: Job) -> bool:
     """Whether the stack runs the plan's ZeRO stage with its pipeline."""
-    return _shards_in_pipeline(job, job.plan.pp, job.plan.zero)
-
-
-def _shards_in_pipeline(job: Job, stages: int, zero: int) -> bool:
-    return stages == 1 or zero <= 1 or job.stack_name in _SHARDING_UNDER_A_PIPELINE
+    plan = job.plan
+    return plan.pp == 1 or plan.zero <= 1 or job.stack_name in _SHARDING_UNDER_A_PIPELINE
 
 
 def still_shards(changed: Job, job: Job) -> bool:
@@ -120,15 +117,25 @@ class PlanSpace:
         return np.full(len(self), value)
 
     @cached_property
+    def copy_ranks(self) -> NDArray[np.int64]:
+        """Ranks that hold one copy of the model in every plan."""
+        ranks: NDArray[np.int64] = (
+            self.column("plan.tp") * self.column("plan.pp") * self.column("plan.cp")
+        )
+        return ranks
+
+    @cached_property
     def dp(self) -> NDArray[np.int64]:
         """Data-parallel degree of every plan."""
-        width = self.column("plan.tp") * self.column("plan.pp") * self.column("plan.cp")
-        return self.job.cluster.gpus // width
+        degree: NDArray[np.int64] = self.job.cluster.gpus // self.copy_ranks
+        return degree
 
     @cached_property
     def microbatches(self) -> NDArray[np.int64]:
         """Microbatches per data-parallel rank and step of every plan."""
-        return self.job.batch.global_batch // (self.column(_MICRO) * self.dp)
+        sequences = np.maximum(1, self.column(_MICRO) * self.dp)
+        count: NDArray[np.int64] = self.job.batch.global_batch // sequences
+        return count
 
 
 def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
@@ -143,20 +150,18 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     """
     given = {path: _checked(job, path, values) for path, values in (vary or {}).items()}
     axes = {**default_axes(job), **given}
-    sizes = [range(len(values)) for values in axes.values()]
-    refused: Counter[str] = Counter()
-    kept, parts = [], model_parts(job.model)
-    for codes in product(*sizes):
-        changes = {
-            path: values[code] for (path, values), code in zip(axes.items(), codes, strict=True)
-        }
-        fault = _first_fault(job, changes, parts)
-        if fault is None:
-            kept.append(codes)
-        else:
-            refused[fault.path] += 1
-    table = np.asarray(kept, dtype=np.int64).reshape(len(kept), len(axes))
-    return PlanSpace(job, axes, table, dict(refused.most_common()))
+    sizes = [len(values) for values in axes.values()]
+    codes = np.indices(sizes, dtype=np.int64).reshape(len(sizes), -1).T
+    kept, refused = np.ones(len(codes), dtype=np.bool_), Counter[str]()
+    for path, is_sound in _cheap_rules(PlanSpace(job, axes, codes, {})):
+        refused[path] += int(np.count_nonzero(kept & ~is_sound))
+        kept &= is_sound
+    codes, parts = codes[kept], model_parts(job.model)
+    plans = PlanSpace(job, axes, codes, {})
+    faults = [_first_fault(plans.plan_job(number), parts) for number in range(len(plans))]
+    refused.update(fault.path for fault in faults if fault)
+    sound = np.asarray([fault is None for fault in faults], dtype=np.bool_)
+    return PlanSpace(job, axes, codes[sound], dict((+refused).most_common()))
 
 
 def searchable_job(load: Callable[[Mapping[str, Any]], Job]) -> Job:
@@ -235,40 +240,32 @@ def checked_values(path: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _first_fault(job: Job, changes: Mapping[str, Any], parts: Sequence[LayerPart]) -> Fault | None:
-    """The first rule that a plan breaks, if any; rules that cost nothing go first."""
-    fault = next(_cheap_faults(job, changes), None)
-    if fault is not None:
-        return fault
-    changed = _with_plan(job, changes)
-    faults = job_faults(changed)
+def _first_fault(job: Job, parts: Sequence[LayerPart]) -> Fault | None:
+    """The first rule that a job breaks, if any, of those that are not cheap."""
+    faults = job_faults(job)
     if faults:
         return faults[0]
-    if changed.choices.shards_states and changed.dp * changed.plan.cp == 1:
+    if job.choices.shards_states and job.dp * job.plan.cp == 1:
         return Fault("plan.zero", "has no ranks to shard over")
-    unruled = (fault for part in parts for fault in part.unruled(changed.model, changed.plan))
+    unruled = (fault for part in parts for fault in part.unruled(job.model, job.plan))
     return next(unruled, None)
 
 
-def _cheap_faults(job: Job, changes: Mapping[str, Any]) -> Iterator[Fault]:
-    """Divisions without remainder, equal virtual stages and ZeRO, before a job is made."""
-    plan, batch = job.plan, job.batch
-    degrees = {
-        n: changes.get(f"plan.{n}", getattr(plan, n)) for n in ("tp", "pp", "cp", "vpp", "zero")
-    }
-    width = degrees["tp"] * degrees["pp"] * degrees["cp"]
-    if job.cluster.gpus % width:
-        yield Fault("cluster.gpus", "must be a multiple of tp x pp x cp")
-    per_step = job.cluster.gpus // width * changes.get(_MICRO, batch.micro_batch)
-    if per_step == 0 or batch.global_batch % per_step:
-        yield Fault("batch.global", "must be a multiple of micro x dp")
-    if "plan.vpp" in changes and degrees["vpp"] > 1:
-        if degrees["pp"] == 1:
-            yield Fault("plan.vpp", "needs a pipeline")
-        if plan_units(job) % (degrees["pp"] * degrees["vpp"]):
-            yield Fault("plan.vpp", "gives virtual stages different numbers of layers")
-    if not _shards_in_pipeline(job, degrees["pp"], degrees["zero"]):
-        yield Fault("plan.zero", "is not supported by the stack in a pipeline")
+def _cheap_rules(plans: PlanSpace) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Divisions without remainder, equal virtual stages and ZeRO, before any job is made.
+
+    Yields:
+        A field, and in which plans it is sound; shape (plans,).
+    """
+    job, stages, chunks = plans.job, plans.column("plan.pp"), plans.column("plan.vpp")
+    yield "cluster.gpus", plans.dp * plans.copy_ranks == job.cluster.gpus
+    passed = plans.microbatches * plans.column(_MICRO) * plans.dp
+    yield "batch.global", passed == job.batch.global_batch
+    if "plan.vpp" in plans.axes:
+        divides = plan_units(job) % (stages * chunks) == 0
+        yield "plan.vpp", (chunks == 1) | (stages > 1) & divides
+    if job.stack_name not in _SHARDING_UNDER_A_PIPELINE:
+        yield "plan.zero", (stages == 1) | (plans.column("plan.zero") <= 1)
 
 
 def _with_plan(job: Job, changes: Mapping[str, Any]) -> Job:

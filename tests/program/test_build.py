@@ -176,6 +176,14 @@ def test_sends_hold_the_compute_stream_unless_they_overlap(overlaps):
     assert (Stream.COMPUTE in streams) == (not overlaps)
 
 
+def test_microbatches_of_a_second_step_are_counted_on_from_those_of_the_first():
+    job = small_job(gpus=2, pp=2, global_batch=4)
+    forward = [op.microbatch for op in of_kind(build_program(job, steps=2), Kind.FORWARD)]
+    once = sorted(op.microbatch for op in of_kind(build_program(job), Kind.FORWARD))
+    assert set(once) == {0, 1, 2, 3}
+    assert sorted(forward) == once + [microbatch + 4 for microbatch in once]
+
+
 def test_every_stage_updates_once_after_a_norm_that_all_stages_share():
     program = build_program(small_job(gpus=4, pp=4))
     (norm,) = [op for op in of_kind(program, Kind.ALL_REDUCE) if op.category is Category.OPTIMIZER]

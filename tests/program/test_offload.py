@@ -16,7 +16,7 @@ from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.space import plan_space
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
-from simulator.program.states.outside_memory import offloaded_states
+from simulator.program.states.outside_memory import PARAMETER_BUFFERS, offloaded_states
 from simulator.program.states.resident import ParameterCount, resident_memory
 from simulator.results.simulation import run_step
 from tests.jobs import host_profile, small_job
@@ -396,6 +396,16 @@ def test_a_node_needs_room_for_what_leaves_all_of_its_gpus():
     assert host.fits
     small = offload_job(gpus=8, global_batch=8, profile=host_profile(memory="1 MB"), **ZERO_OFFLOAD)
     assert not run_step(small).fits
+
+
+def test_weights_are_read_from_drives_no_further_ahead_than_there_are_buffers():
+    """DeepSpeed's ``buffer_count`` of them: the next read waits until the first is copied on."""
+    operations = build_program(offload_job(global_batch=1, **INFINITY)).operations
+    fetches = [i for i, op in enumerate(operations) if op.kind is Kind.COPY_TO_DEVICE]
+    assert len(fetches) > PARAMETER_BUFFERS
+    for emptied, fetch in zip(fetches, fetches[PARAMETER_BUFFERS:], strict=False):
+        (read,) = (i for i in operations[fetch].after if operations[i].kind is Kind.NVME_READ)
+        assert operations[read].after == (emptied,)
 
 
 @pytest.mark.parametrize(

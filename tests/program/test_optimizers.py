@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.job import Job
+from simulator.described.model import Experts
 from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
@@ -138,6 +139,14 @@ def test_sharded_muon_shares_the_products_and_gathers_matrices_in_sixteen_bits()
     assert gather.kind is Kind.ALL_GATHER
     assert gather.category is Category.DATA_PARALLEL
     assert [c.name for c in gather.work.collectives] == ["momentum"]
+
+
+def test_ranks_share_the_products_of_experts_however_these_are_spread():
+    """A quarter of the products of every expert, or all products of a quarter of the experts."""
+    model = small_model(experts=Experts(count=4, top_k=2, ffn_hidden=128))
+    shared, spread = (small_job(model, gpus=4, ep=ep, optimizer="muon", zero=1) for ep in (1, 4))
+    _, flop = orthogonalisation(shared, stage_slices(shared, 1))
+    assert orthogonalisation(spread, stage_slices(spread, 1))[1] == pytest.approx(flop)
 
 
 def test_owners_of_whole_parameters_gather_nothing_for_muon():

@@ -10,7 +10,15 @@ from simulator.cost.collectives import CollectiveKind
 from simulator.described.load import job_from_document
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Owner
-from simulator.program.layer.pieces import Axis, Exchange, Gemm, GroupedGemm, Layer, Split
+from simulator.program.layer.pieces import (
+    Axis,
+    Exchange,
+    Gemm,
+    GridProduct,
+    GroupedGemm,
+    Layer,
+    Split,
+)
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.split_backward import (
     Halves,
@@ -86,6 +94,12 @@ def test_products_of_every_tensor_method_wait_for_their_weight_gradients(method,
         }
     )  # fmt: skip
     assert total(StageCosts(job).halves(LAYER).pending) > 0
+
+
+def test_operands_on_a_grid_wait_in_the_part_that_a_rank_keeps():
+    """Half of the 4 x 2 elements of a weight: half of 8 x 4 inputs and of 8 x 2 gradients."""
+    product = GridProduct("up", Gemm("block", m=8, k=4, n=2), 2, 4.0, (), (), ())
+    assert pending_bytes(Layer((product,), (), 0.0), 1, 2.0, 2.0) == (8 * 4 / 2 * 2, 8 * 2 / 2 * 2)
 
 
 def test_inputs_that_are_gathered_again_wait_in_parts_and_gradients_whole():

@@ -87,6 +87,14 @@ def test_what_cannot_run_is_refused_by_row_and_cell(text, place, said):
     assert said in faults_of(text)[place]
 
 
+def test_a_cell_that_waits_forever_comes_with_the_way_out():
+    with pytest.raises(InputError) as caught:
+        written_schedule("0F0,0B0\n1B0,1F0", "mine.csv")
+    (fault, *_) = (each for each in caught.value.faults if each.path == "row 2, column 1")
+    assert fault.rule == "waits forever for 1F0 (row 2, column 2)"
+    assert fault.hint == "the rows wait for each other; change their order"
+
+
 def test_a_mistake_that_repeats_is_told_a_dozen_times():
     doubled = "\n".join(
         f"{row},{row}" for row in write_order(schedule_order("1f1b", 4, 1, 8)).split()

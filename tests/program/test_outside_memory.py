@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.job import Job
+from simulator.described.load import load_profile
 from simulator.program.states.outside_memory import communicator_memory, outside_memory
-from tests.jobs import small_job
+from tests.jobs import small_job, small_model
 
 MIB = 2.0**20
 
@@ -21,6 +22,16 @@ def a_job(*, gpus: int = 1, tp: int = 1, **stack: object) -> Job:
 )
 def test_a_rank_pays_for_every_group_it_is_in_and_for_that_of_all(gpus, tp, communicators):
     assert sum(communicator_memory(a_job(gpus=gpus, tp=tp)).values()) == communicators
+
+
+@pytest.mark.parametrize(("dispatch", "peers"), [("all_to_all", 7), ("all_gather", 0)])
+def test_an_all_to_all_of_eight_ranks_takes_what_was_seen_on_eight_h100(dispatch, peers):
+    """3.28 GB (NVIDIA/nccl#1685)."""
+    profile = load_profile("h100-sxm-80gb")
+    model = small_model(experts={"count": 8, "top_k": 2, "ffn_hidden": 32})
+    job = small_job(model, profile=profile, gpus=8, ep=8, ep_dispatch=dispatch)
+    held = outside_memory(job).get("connections: expert", 0.0)
+    assert held == pytest.approx(peers / 7 * 3.28e9, rel=0.01)
 
 
 def test_old_software_loads_1343_mib_of_kernels_used_or_not():

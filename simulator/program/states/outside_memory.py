@@ -1,18 +1,22 @@
 """What does one rank hold outside the GPU's allocator: communicators, kernels, host memory, NVMe?
 
 NCCL allocates its channels' buffers when a communicator is first used. A rank is in one per
-kind of group that has more than one rank, and in the one of all ranks. One process for all GPUs
+kind of group that has more than one rank, and in the one of all ranks. An all_to_all connects each
+pair of ranks of a node over all channels, with buffers of their own. One process for all GPUs
 has one communicator, and workers of parameter servers have none. Old software loads all kernels
 of PyTorch and of CUDA's libraries, whether they are used or not.
 
 Pinned buffers come on top of offloaded states: copies pass through a few pieces at a time, so
 buffers have a constant size whatever the model (ZeRO-R's constant-size buffers).
 
-Ignores: what the point-to-point transfers of a pipeline add.
-Source: ``hardware_profiles/common`` for communicators. Context and all kernels of
-CUDA 11.2: 1,343 MiB on a V100, ``model_memory_anatomy`` of Hugging Face's Transformers (January
-2022); taken for other GPUs, too (assumption). ZeRO-Offload (arXiv 2101.06840, section 4): 14 of
-16 B per parameter on the host; ZeRO-Infinity (arXiv 2104.07857, sections 3.1 and 5.1.3).
+Ignores: what the point-to-point transfers of a pipeline add, and all_to_alls between nodes, without
+NVSwitches, or among more than the eight ranks of a node.
+Source: ``hardware_profiles/common`` for communicators. NVIDIA/nccl#1685 for all_to_alls: one among
+8 H100 takes 3.28 GB, by 32 channels to each of 7 others, with buffers of 10 MiB (a fifo of each
+protocol) and of 2 MiB (a page); two of the latter per channel make up the sum. Context and all
+kernels of CUDA 11.2: 1,343 MiB on a V100, ``model_memory_anatomy`` of Hugging Face's Transformers
+(January 2022); taken for other GPUs, too (assumption). ZeRO-Offload (arXiv 2101.06840, section 4):
+14 of 16 B per parameter on the host; ZeRO-Infinity (arXiv 2104.07857, sections 3.1 and 5.1.3).
 DeepSpeed's ``cpu_adam.h`` for the size of a tile, its ``offload_param.buffer_count`` for the number
 of buffers.
 """
@@ -43,11 +47,18 @@ from simulator.program.states.resident import (
 
 _PAIR = 2
 _ALL_KERNELS_BYTES = 1343 * 2.0**20
+_PEER_BYTES = 32 * (10 + 2 + 2) * 2.0**20
+"""Connections to another rank of a node that an all_to_all trades with [B]."""
+_RANKS_OF_A_NODE = 8
 
 
 def outside_memory(job: Job) -> Mapping[str, float]:
     """What one rank holds beyond the allocator and the driver's context, by cause [B]."""
-    held = {**communicator_memory(job), "kernels that are not used": unused_kernel_bytes(job)}
+    held = {
+        **communicator_memory(job),
+        "connections: expert": expert_connection_bytes(job),
+        "kernels that are not used": unused_kernel_bytes(job),
+    }
     return {cause: num_bytes for cause, num_bytes in held.items() if num_bytes}
 
 
@@ -89,6 +100,15 @@ def communicator_bytes(ranks: int, common: Common) -> float:
     if ranks <= 1:
         return 0.0
     return common.pair_communicator_bytes if ranks == _PAIR else common.communicator_bytes
+
+
+def expert_connection_bytes(job: Job) -> float:
+    """Device memory by which a rank trades tokens with the others of its node [B]."""
+    network, group = job.cluster.profile.network, expert_group(job)
+    is_direct = network.library == "nccl" and network.scale_up.kind == "nvswitch"
+    if job.plan.ep_dispatch != "all_to_all" or not is_direct or group.ranks == 1:
+        return 0.0
+    return (min(group.ranks_per_node, _RANKS_OF_A_NODE) - 1) * _PEER_BYTES
 
 
 TILE_NUMEL = 128 * 2**20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -31,3 +32,4 @@ def test_workers_end_with_a_killed_sweep(wanted, tmp_path):
 def test_of_two_sweeps_that_start_at_once_one_is_refused_or_comes_later(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert two_starts(fresh(tmp_path / "two"), Random(1)) in {"one refused", "both ended"}
+    assert Path.cwd() == tmp_path  # where the rest of the page is kept

@@ -9,9 +9,8 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
-import os
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -83,9 +82,8 @@ def _child(folder: Path, more: list[str], barrier: Barrier, answer: Connection) 
 
 def _sweep(folder: Path, more: list[str] | None = None) -> tuple[int, str]:
     """Exit code of a sweep and what it said."""
-    os.chdir(folder)
     said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    with chdir(folder), redirect_stdout(said), redirect_stderr(said):
         try:
             main([*_WORDS, *(more or [])])
         except SystemExit as ended:

@@ -34,7 +34,7 @@ _PROFILES = {"rtx-pro-6000-server": "rtx-pro-6000-blackwell-96gb"}
 """Profiles of GPUs that the tables name otherwise."""
 _LATENT, _VALUE = 576, 512
 """Numbers of a token in DeepSeek's compressed cache, and those of them that are values."""
-_MOST_TOKENS = 16384
+_MOST_TOKENS, _FEW = 16384, 4.0
 
 
 class KernelRow(NamedTuple):
@@ -52,12 +52,24 @@ class KernelRow(NamedTuple):
         """Whether the row's time is that of launching kernels one by one."""
         return self.engine == "vllm" and (self.kernel == "latent" or self.form == "fp8_block")
 
+    @property
+    def is_unlike_engines(self) -> bool:
+        """Whether engines would run another kernel.
+
+        On Hopper, vLLM's experts with fp8 weights take six to ten times as long as those weights
+        take to read, and SGLang's with mxfp4 weights as long as 16-bit ones: untuned and unpacked.
+        SGLang's server takes Triton's kernels of 4 bits (``server_args.py``, gpt-oss).
+        """
+        pair = (self.engine, self.form)
+        is_other = pair in (("vllm", "fp8"), ("sglang", "mxfp4"))
+        return self.kernel == "experts" and self.gpu.startswith("h") and is_other
+
 
 def kernel_rows(tables: Sequence[Path]) -> Iterator[KernelRow]:
     """Rows of products, experts and attention that have a time.
 
-    Left out: windows, and routing that the collector skewed on purpose; random prompts, of which
-    measured runs are made, are routed nearly evenly.
+    Left out: windows, and routing that the collector skewed on purpose where experts get more rows
+    than a few: which rank is the busiest then decides, not the kernel.
     """
     for table in tables:
         raw = table.read_bytes()
@@ -73,12 +85,12 @@ def _row(cells: Mapping[str, str]) -> KernelRow | None:
     seconds = _number(cells, "time_us") * 1e-6
     if kernel is None or seconds <= 0 or _number(cells, "window_size") > 0:
         return None
-    if cells.get("distribution", "").startswith("power_law"):
-        return None
     form = _FORMS.get(_first(cells, "dtype", "gemm_dtype", "moe_dtype"), "")
     needs_form = kernel in ("products", "experts")
     shape = _shape(kernel, cells)
     if (needs_form and not form) or shape.get("tokens", 0) > _MOST_TOKENS:
+        return None
+    if cells.get("distribution", "").startswith("power_law") and _rows_per_expert(shape) > _FEW:
         return None
     engine = _ENGINES.get(cells["engine"], cells["engine"])
     return KernelRow(kernel, form if needs_form else "", cells["gpu"], engine, seconds, shape)
@@ -92,6 +104,10 @@ def _kernel(cells: Mapping[str, str]) -> str | None:
     if name in ("mla", "generation_mla"):
         return "latent" if decodes else None
     return {"gemm": "products", "moe": "experts"}.get(name)
+
+
+def _rows_per_expert(shape: Mapping[str, float]) -> float:
+    return shape["tokens"] * shape["top_k"] / shape["experts"]
 
 
 def _shape(kernel: str, cells: Mapping[str, str]) -> dict[str, float]:

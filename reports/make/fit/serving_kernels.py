@@ -34,7 +34,7 @@ _ARCHITECTURES = {
 }
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "products": ("floor", "efficiency", "memory_efficiency", "tile_half", "k_ramp"),
-    "experts": ("floor", "memory_efficiency", "efficiency", "tile_rows", "width_half"),
+    "experts": ("floor", "memory_efficiency", "efficiency", "tile_half", "width_half"),
     "decode": ("floor", "memory_efficiency", "head", "key"),
     "prefill": ("floor", "efficiency", "tail"),
     "latent": ("floor", "memory_efficiency", "efficiency"),
@@ -45,7 +45,6 @@ _BOUNDS = {
     "memory_efficiency": (0.1, 1.1),
     "tile_half": (1.0, 200.0),
     "k_ramp": (10.0, 1000.0),
-    "tile_rows": (1.0, 128.0),
     "width_half": (10.0, 2000.0),
     "head": (1e-10, 2e-7),
     "key": (1e-10, 1e-7),
@@ -58,7 +57,6 @@ _START = {
     "memory_efficiency": 0.8,
     "tile_half": 50.0,
     "k_ramp": 50.0,
-    "tile_rows": 40.0,
     "width_half": 150.0,
     "head": 1e-8,
     "key": 5e-9,
@@ -83,14 +81,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tables", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", nargs="*", help="families; all if not given")
+    parser.add_argument("--kernels", nargs="*", help="of _NAMES; all if not given")
     options = parser.parse_args(arguments)
     groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
     for row in kernel_rows(options.tables):
-        if row.gpu in _ARCHITECTURES and not row.is_of_the_host:
+        if row.gpu in _ARCHITECTURES and not (row.is_of_the_host or row.is_unlike_engines):
             groups[_ARCHITECTURES[row.gpu], row.kernel, row.form].append(row)
     document = yaml.safe_load(_KERNELS.read_text(encoding="utf-8"))
     for (family, kernel, form), rows in sorted(groups.items()):
         if options.only and family not in options.only:
+            continue
+        if options.kernels and kernel not in options.kernels:
             continue
         _fit_group(document[family], kernel, form, rows)
     if options.write:

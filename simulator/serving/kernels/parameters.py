@@ -65,7 +65,8 @@ class ExpertFit(Spec):
     floor_s: Seconds
     memory_efficiency: Ratio
     efficiency: Ratio
-    tile_rows: Ratio
+    tile_half: Ratio
+    """Rows of a tile at which half of the efficiency is left."""
     width_half: Ratio
     """Width of an expert's MLP on a rank at which half of the efficiency is left."""
     source: Provenance

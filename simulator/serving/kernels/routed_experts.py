@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from simulator.serving.kernels.parameters import FORMATS, ExpertFit
 
 _JOIN = 3.0
+_TILE_ROWS = (8, 16, 32, 64, 128)
+"""Heights of tiles. Source: vLLM, fused_moe.py, ``get_default_config`` (16 to 128 by rows per
+expert); TensorRT-LLM, CUTLASS MoE with operands swapped (8 and more)."""
 _HIDDEN_BYTES, _FFN_BYTES = 8.0, 6.0
 """Bytes that a routed token moves for each number of the residual stream and of its expert's
 MLP: gathered, written, read and summed in 16 bits (counted)."""
@@ -29,6 +32,17 @@ def touched_experts(experts: int, top_k: int, tokens: float) -> float:
     Source: the expectation of a draw of ``top_k`` out of ``experts`` for each token.
     """
     return float(experts * (1.0 - (1.0 - top_k / experts) ** tokens))
+
+
+def _computed_rows(rows: float, tile_half: float) -> float:
+    """Rows that an expert with so many is computed with, in tiles of the best height.
+
+    The last tile is half empty on average. A tile of few rows reads weights into the
+    multiprocessor for little: with ``tile_half`` rows half of the time is lost.
+    """
+    return min(
+        max(tile, rows + (tile - 1.0) / 2.0) * (1.0 + tile_half / tile) for tile in _TILE_ROWS
+    )
 
 
 def experts_s(
@@ -103,10 +117,11 @@ def grouped_experts_s(
     moved_bytes += rows_elsewhere * (
         _ELSEWHERE_HIDDEN_BYTES * hidden + _ELSEWHERE_FFN_BYTES * ffn_hidden
     )
-    tile = fit.tile_rows
-    padded = math.fsum(count * tile * math.ceil(some / count / tile) for count, some in counted)
     memory_s = moved_bytes / (fit.memory_efficiency * bandwidth_bytes_per_s)
-    flop = 2.0 * padded * numel * (1.0 + fit.width_half / ffn_hidden)
+    computed = math.fsum(
+        count * _computed_rows(some / count, fit.tile_half) for count, some in counted
+    )
+    flop = 2.0 * computed * numel * (1.0 + fit.width_half / ffn_hidden)
     compute_s = flop / (fit.efficiency * peak_flop_per_s)
     return float(fit.floor_s + (memory_s**_JOIN + compute_s**_JOIN) ** (1.0 / _JOIN))
 

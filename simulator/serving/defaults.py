@@ -40,6 +40,8 @@ class EngineDefaults(Spec):
     """Defaults of an engine from a version on; sizes may depend on the GPU's memory."""
 
     first_version: Annotated[str, Field(alias="from")]
+    year: Count = 1
+    """First in which a run that names no version has it."""
     scheduler: str
     max_requests: _BySize
     max_tokens: _BySize
@@ -48,6 +50,7 @@ class EngineDefaults(Spec):
     prefix_caching: Flag
     chunked_prefill: Flag
     plans_ahead: Flag
+    captures_graphs: Flag = True
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
     """Sizes of batches that graphs are captured for: first, last and step of each range."""
     host: Host
@@ -70,6 +73,11 @@ def engine_defaults(deployment: Deployment) -> EngineDefaults:
         return entries[-1]
     wanted = version_key(deployment.version)
     return [e for e in entries if version_key(e.first_version) <= wanted][-1]
+
+
+def version_of_year(engine: str, year: int) -> str:
+    """First version of the defaults of an engine in a year; empty before any."""
+    return next((e.first_version for e in reversed(_known()[engine]) if e.year <= year), "")
 
 
 def scheduler_name(deployment: Deployment) -> str:

@@ -87,7 +87,9 @@ class StepTime:
             deployment.profile.name, deployment.engine, deployment.version, without
         )
         self._shapes = layer_shapes(deployment)
-        self._host = engine_defaults(deployment).host
+        defaults = engine_defaults(deployment)
+        self._host = defaults.host
+        self._graphs = deployment.graphs and defaults.captures_graphs
         device = deployment.profile.device
         self._bandwidth = device.memory_bandwidth_bytes_per_s
         self._sm_count = device.sm_count
@@ -103,7 +105,7 @@ class StepTime:
             + (_KERNELS_OF_EXPERTS if self._model.experts else 0)
             + (_KERNELS_OF_LATENT if self._model.latent_attention else 0)
         )
-        ranges = deployment.graph_batches or engine_defaults(deployment).graph_batches
+        ranges = deployment.graph_batches or defaults.graph_batches
         self._graph_sizes = [n for low, high, by in ranges for n in range(low, high + 1, by)]
         self._windows = [(s.window, s.layers) for s in self._shapes]
         self._checked = 1 + (self._drafts.draft_tokens if self._drafts else 0)
@@ -122,7 +124,7 @@ class StepTime:
             device_s += self._adapters_s(batch, fixed.tokens)
         if batch.swapped_blocks:
             device_s += self._swap_s(batch.swapped_blocks)
-        if batch.chunks or not self._deployment.graphs:
+        if batch.chunks or not self._graphs:
             # Kernels that are launched one by one run no faster than they are launched.
             device_s = max(device_s, self._launches * self._host.launch_s)
         return StepSeconds(device_s, fixed.host_s)

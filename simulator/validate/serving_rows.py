@@ -14,6 +14,7 @@ from simulator.cells import rows_of
 from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError, InputError
 from simulator.files import LONG_NUMBER, MOST_DIGITS, Unpacked
+from simulator.serving.defaults import version_of_year
 from simulator.serving.described import (
     Arrivals,
     Deployment,
@@ -189,7 +190,7 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
         "profile": _loaded(load_profile, _GPUS.get(cells["gpu"], cells["gpu"]), "profile"),
         "engine": engine,
         "scheduler": "static" if "static" in row.scenario else "",
-        "version": _version(cells.get("engine_version", "")),
+        "version": _version(cells, engine),
         "weights": _weights(weights, cells),
         "cache": _cache(cells, engine),
         "has_front_end": "closed loop" in row.scenario,
@@ -375,10 +376,13 @@ def _loaded(load: Any, name: str, kind: str) -> Any:
         raise SkippedRowError(f"no {kind} of {name}") from error
 
 
-def _version(text: str) -> str:
-    match = re.match(r"v?(\d+(?:\.\d+)*)", text)
+def _version(cells: Mapping[str, str], engine: str) -> str:
+    """The version that a row names, or the first of its year."""
+    text = cells.get("engine_version", "")
+    match = re.match(r"v?(\d{1,2}(?:\.\d+)*)(?![-\d])", text)
     if not match:
-        return ""
+        year = re.search(r"20\d\d", text) or re.search(r"20\d\d", cells.get("year", ""))
+        return version_of_year(engine, int(year[0])) if year else ""
     # TensorRT-LLM has no version 10: that is TensorRT's own, of containers of 2025.
     return "0.18" if match[1].startswith("10.") else match[1]
 

@@ -62,8 +62,16 @@ _START = {
     "key": 5e-9,
     "tail": 0.5,
 }
+_EXPERTS_START = {
+    "floor": 3e-5,
+    "memory_efficiency": 0.95,
+    "efficiency": 0.35,
+    "tile_half": 25.0,
+    "width_half": 300.0,
+}
+"""Medians of the groups with more than a hundred rows."""
 _MOST_ROWS, _LEAST_OWN_ROWS, _OWN_GAIN = 260, 40, 0.8
-_PULL, _SOFT = 0.045, 0.15
+_PULL, _EXPERTS_PULL, _SOFT = 0.045, 0.15, 0.15
 
 
 class Fit(NamedTuple):
@@ -100,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fit_group(family: dict[str, Any], kernel: str, form: str, rows: list[KernelRow]) -> None:
-    together = _fitted(kernel, _sampled(rows), _START)
+    start = _EXPERTS_START if kernel == "experts" else _START
+    together = _fitted(kernel, _sampled(rows), start)
     _put(family, kernel, form, together)
     print(kernel, form, _shown(together))
     for engine in sorted({row.engine for row in rows}):
@@ -122,7 +131,7 @@ def _fitted(kernel: str, rows: Sequence[KernelRow], start: Mapping[str, float]) 
     low, high = np.log([_BOUNDS[name] for name in names]).T
     first = np.clip(np.log([start[name] for name in names]), low + 0.01, high - 0.01)
     measured = np.log([row.seconds for row in rows])
-    pull = _PULL * math.sqrt(len(rows) / 30)
+    pull = _EXPERTS_PULL if kernel == "experts" else _PULL * math.sqrt(len(rows) / 30)
 
     def left(logs: Any) -> Any:
         numbers = dict(zip(names, np.exp(logs), strict=True))

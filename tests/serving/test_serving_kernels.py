@@ -7,14 +7,14 @@ import pytest
 from simulator.described.load import load_model, load_profile
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.described import Deployment
-from simulator.serving.kernels.parameters import kernel_fits
+from simulator.serving.kernels.parameters import ExpertFit, kernel_fits
 from simulator.serving.kernels.routed_experts import (
     busiest_rank_rows,
     experts_s,
     grouped_experts_s,
 )
 from simulator.serving.request import Request
-from simulator.serving.schedulers.scheduler import Batch, Limits
+from simulator.serving.schedulers.scheduler import Batch, Chunk, Limits
 from simulator.serving.schedulers.sglang import Sglang
 from simulator.serving.step_time import StepTime
 
@@ -32,6 +32,51 @@ def test_a_factor_of_running_engines_is_left_out_with_the_source_that_told_it():
         plain.products["fp8"].efficiency / 1.25
     )
     assert elsewhere == slowed
+
+
+@pytest.mark.parametrize(("rows", "computed_rows"), [(1, 8 * 2.0), (1024, 1087.5 * 1.0625)])
+def test_an_expert_is_computed_in_tiles_of_the_height_that_suits_its_rows(rows, computed_rows):
+    # Half of the rate at 8 rows, and at 10 columns: the smallest tile for one row, the largest
+    # for many.
+    fit = ExpertFit(
+        floor_s="0 us",
+        memory_efficiency=1.0,
+        efficiency=1.0,
+        tile_half=8.0,
+        width_half=10.0,
+        source={"kind": "assumed", "reference": "round numbers"},
+    )
+    took_s = experts_s(
+        fit,
+        "bf16",
+        rows,
+        experts=1,
+        top_k=1,
+        ranks=1,
+        hidden=100,
+        ffn_hidden=10,
+        matrices=3,
+        peak_flop_per_s=1e6,
+        bandwidth_bytes_per_s=1e15,
+    )
+    assert took_s == pytest.approx(2 * 2 * computed_rows * 3 * 100 * 10 / 1e6)
+
+
+def test_an_engine_before_graphs_launches_every_kernel_of_every_step():
+    alone = Batch(1, 128.0)
+    old, new = (StepTime(deployment(version=version))(alone) for version in ("0.2.0", "0.2.6"))
+    assert old.device_s == pytest.approx(32 * 12 * 35e-6)
+    assert new.device_s < old.device_s
+
+
+def test_products_of_16_bits_slow_down_with_the_clock_of_long_work():
+    fast = deployment()
+    kernels = fast.profile.kernels.model_copy(update={"sustained_clock": 0.37})
+    slow = fast.model_copy(update={"profile": fast.profile.model_copy(update={"kernels": kernels})})
+    prompts = Batch(0, 0.0)
+    prompts.chunks.append(Chunk(Request(0, 0.0, 8192, 1), 8192, 0))
+    times = [StepTime(d)(prompts).device_s for d in (fast, slow)]
+    assert 1.5 < times[1] / times[0] < 2.0
 
 
 def test_an_entry_before_a_version_holds_for_older_versions_alone():

@@ -10,7 +10,7 @@ from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
 from simulator.validate.serving import predicted
 from simulator.validate.serving_commands import ServingFacts, facts_file_of, tuned_limits
-from simulator.validate.serving_rows import read_serving_rows
+from simulator.validate.serving_rows import deployment_of, read_serving_rows
 
 TABLE = Path(__file__).parents[2] / "reports" / "data" / "serving_open.csv.gz"
 KNOWN = ServingFacts(facts_file_of(TABLE))
@@ -72,6 +72,23 @@ def test_facts_that_errors_told_are_left_out_with_their_source():
     }
     assert KNOWN.command(cells).acceptance == (0.7, 0.55, 0.45)
     assert KNOWN.command(cells, residuals=False).acceptance == ()
+
+
+@pytest.mark.parametrize(
+    ("named", "version"),
+    [
+        ("0.9.1", "0.9.1"),
+        ("2023-11", "0"),
+        ("latest, 2024-11", "0.6"),
+        ("1.x (main)", "1"),
+        ("", ""),
+    ],
+)
+def test_a_run_without_a_version_has_that_of_its_year(tmp_path, named, version):
+    table = tmp_path / "runs.csv"
+    row = f'a,us,vllm,"{named}",llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,fixed batch,8,8,1,,,'
+    table.write_text(f"{HEAD}\n{row}\n", encoding="utf-8")
+    assert deployment_of(read_serving_rows(table)[0]).version == version
 
 
 def test_a_table_without_a_file_of_facts_is_predicted_from_its_rows_alone(tmp_path):

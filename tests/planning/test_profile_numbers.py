@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.load import job_from_document
-from simulator.planning.changes.profile_numbers import sensitivities
-from simulator.results.simulation import run_step
+from simulator.planning.changes.profile_numbers import _unread_blocks, sensitivities
+from simulator.planning.changes.single_changes import number_change, profile_numbers
+from simulator.results.simulation import StepTimes, run_step
 
 JOB = {
     "model": {"layers": 2, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000},
@@ -39,6 +40,19 @@ def test_the_largest_effect_comes_first_and_what_is_not_used_has_none(found):
     assert by_field["kernels.gemm.fp8.efficiency"].effect == 0
     assert by_field["device.power"].effect == 0
     assert by_field["kernels.gemm.bf16.efficiency"].effect > 0.003
+
+
+def test_numbers_of_blocks_that_no_step_reads_change_nothing():
+    job = job_from_document(JOB)
+    steps, numbers = StepTimes(job, "replay"), profile_numbers(job.cluster.profile)
+    blocks = tuple(f"{block}." for block in _unread_blocks(job, steps, numbers))
+    assert "kernels.gemm.fp8." in blocks
+    assert not "kernels.gemm.bf16.efficiency".startswith(blocks)
+    never_read = [field for field in numbers if field.startswith(blocks)]
+    assert len(never_read) > 20
+    for field in never_read:
+        changed = job.replace(number_change(field, numbers[field], 0.9).fields)
+        assert steps.of(changed) == steps.step_time_s
 
 
 def test_every_number_says_where_it_is_from_and_shares_stay_shares(found):

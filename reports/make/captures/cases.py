@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
+from reports.make.captures.causes import NOTHING, Without
 from simulator.described.documents import read_yaml
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
@@ -22,11 +25,13 @@ class Case:
         name: In the page.
         document: The job, as a file would say it.
         why: What differs, found by looking at both timelines; empty where nothing does.
+        without: What takes these causes away.
     """
 
     name: str
     document: Mapping[str, Any] = field(hash=False)
     why: str = ""
+    without: Without = NOTHING
 
     def job(self, profile: str | None = None) -> Job:
         """The job on its profile, or on another one."""
@@ -38,7 +43,8 @@ class Case:
 def all_cases(file: Path = CASES_FILE) -> list[Case]:
     """The cases of a file: models by name, and plans for them."""
     document = read_yaml(file)
-    models, every = document["models"], document["every"]
+    models, every, reasons = document["models"], document["every"], document["reasons"]
+    switches = {name: Without.of(reason["without"]) for name, reason in reasons.items()}
     return [
         Case(
             name,
@@ -48,7 +54,8 @@ def all_cases(file: Path = CASES_FILE) -> list[Case]:
                 "batch": {**every["batch"], **given.get("batch", {})},
                 "plan": {**every["plan"], **given["plan"]},
             },
-            "; ".join(document["reasons"][reason] for reason in given.get("why", ())),
+            "; ".join(reasons[reason]["text"] for reason in given.get("why", ())),
+            reduce(or_, (switches[reason] for reason in given.get("why", ())), NOTHING),
         )
         for name, given in document["cases"].items()
     ]

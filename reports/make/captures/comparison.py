@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from reports.make.captures.captured_case import CapturedCase
 from reports.make.captures.cases import Case
+from reports.make.captures.causes import NO_LAUNCHES, NOTHING, Issued, Without
 from simulator.capture.result import CaptureResult, simulate_capture
+from simulator.capture.table import Capture
 from simulator.described.job import Job
 from simulator.program.ir import Owner
 from simulator.results.simulation import run_step
@@ -38,8 +40,8 @@ _NORM_BYTES = 4
 
 _Both = tuple[CaptureResult, StepResult]
 """The captured step and the own program's."""
-Issued = tuple[str, int, float, tuple[tuple[str, int], ...]]
-"""Kind, ranks, message [B], and bytes through each port, which say where the group lies."""
+STEP_LIMIT, PEAK_LIMIT = 0.03, 0.01
+"""Beyond which a difference needs a cause."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +54,19 @@ class StageComparison:
             the host comes to it, the own program a layer ahead.
         tracked_bytes: Peak that torch's tracker counts [B]; None where it cannot follow.
         memory: Memory of both, the captured first.
+        without: What is left out of the comparison.
     """
 
     captured: Mapping[str, Sequence[Issued]]
     own: Mapping[str, Sequence[Issued]]
     tracked_bytes: int | None
     memory: tuple[ClassMemory, ClassMemory]
+    without: Without = NOTHING
 
     @property
     def exchanges_are_equal(self) -> bool:
         """Operation for operation, in order."""
-        return self.captured == self.own
+        return self.without.issued(self.captured) == self.without.issued(self.own)
 
     @property
     def peak_difference(self) -> float:
@@ -85,11 +89,17 @@ class StageComparison:
     @property
     def owner_difference(self) -> tuple[str, float]:
         """The owner that differs most at the peak, and by how much of the own program's peak."""
-        captured, own = (_held(each) for each in self.memory)
+        captured, own = (self.without.held(_held(each)) for each in self.memory)
         peak_bytes = self.memory[1].peak_allocated_bytes
         parts = {name: (captured[name] - own[name]) / peak_bytes for name in captured | own}
         worst = max(parts, key=lambda name: abs(parts[name]))
         return worst, parts[worst]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether exchanges differ, or memory beyond the limit."""
+        apart = max(abs(self.peak_difference), abs(self.owner_difference[1]))
+        return apart > PEAK_LIMIT or not self.exchanges_are_equal
 
 
 @dataclass(frozen=True)
@@ -101,12 +111,20 @@ class Comparison:
         stages: In order of the pipeline, on the first profile.
         steps: The captured step and the own program's, by profile.
         device_steps: The same where launches take no time.
+        rest: Without the causes that are known, where anything is beyond a limit.
     """
 
     case: Case
     stages: tuple[StageComparison, ...]
     steps: Mapping[str, _Both]
     device_steps: Mapping[str, _Both]
+    rest: Comparison | None = None
+
+    @property
+    def is_far(self) -> bool:
+        """Whether anything is beyond a limit."""
+        steps = any(abs(each) > STEP_LIMIT for each in self.step_differences)
+        return steps or any(stage.is_far for stage in self.stages)
 
     @property
     def step_differences(self) -> tuple[float, ...]:
@@ -125,29 +143,40 @@ def _difference(both: _Both) -> float:
 
 
 def compared(case: Case, found: CapturedCase, profiles: Sequence[str] = PROFILES) -> Comparison:
-    """Both sides of a case, on every profile."""
-    jobs = {name: found.job.replace({"cluster.profile": name}) for name in profiles}
-    steps = {name: _simulated(found, job) for name, job in jobs.items()}
-    device_steps = {
-        name: _simulated(found, job.replace({"cluster.kernels.launch": "0 s"}))
-        for name, job in jobs.items()
-    }
+    """Both sides of a case, on every profile; again without its causes where they are far apart."""
+    one = _compared(case, found, profiles, NOTHING)
+    return replace(one, rest=_compared(case, found, profiles, case.without)) if one.is_far else one
+
+
+def _compared(
+    case: Case, found: CapturedCase, profiles: Sequence[str], without: Without
+) -> Comparison:
+    capture = without.capture(found.capture)
+    jobs = [found.job.replace({"cluster.profile": name}) for name in profiles]
+    steps, device_steps = (
+        {
+            name: _simulated(capture, job.replace(each.changes(job.cluster.profile)))
+            for name, job in zip(profiles, jobs, strict=True)
+        }
+        for each in (without, without | Without(systems=(NO_LAUNCHES,)))
+    )
     captured, own = steps[profiles[0]]
-    ranks = [table.rank for table in found.capture.tables]
+    ranks = [table.rank for table in capture.tables]
     stages = tuple(
         StageComparison(
             issued(captured, stage),
             issued(own, stage),
             found.tracked_bytes.get(rank),
             (captured.memory[stage], own.memory[stage]),
+            without,
         )
         for stage, rank in enumerate(ranks)
     )
     return Comparison(case, stages, steps, device_steps)
 
 
-def _simulated(found: CapturedCase, job: Job) -> _Both:
-    return simulate_capture(found.capture, job.cluster.profile), run_step(job)
+def _simulated(capture: Capture, job: Job) -> _Both:
+    return simulate_capture(capture, job.cluster.profile), run_step(job)
 
 
 def issued(result: StepResult, stage: int) -> dict[str, list[Issued]]:

@@ -15,7 +15,12 @@ from simulator.cost.kernel_time import output_bytes
 from simulator.described.job import Job
 from simulator.described.plan.optimizers import UPDATE_RULES, UpdateRule
 from simulator.described.plan.plan_blocks import quantised_bytes
-from simulator.program.grid.rank_groups import data_group, expert_shard_group, shard_group
+from simulator.program.grid.rank_groups import (
+    data_group,
+    expert_data_group,
+    expert_shard_group,
+    shard_group,
+)
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.adapters import adaptable, frozen, frozen_in_layer, held_tensors
@@ -270,8 +275,11 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
         # Gathered for the first forward and kept to the last backward.
         held[Owner.GATHERED_WEIGHTS] = weights * per.gathered
     if choices.holds_buckets and data_group(job).ranks > 1:
-        # They have the format of the parameters, whatever the format of the sum.
-        held[Owner.COMMUNICATION] = gradients * (per.weights or per.master)
+        # They have the format of the parameters, whatever the format of the sum; experts that no
+        # other rank holds are reduced by nobody.
+        has_copies = expert_data_group(job).ranks > 1
+        reduced = gradients if has_copies else min(gradients, parameters.dense)
+        held[Owner.COMMUNICATION] = reduced * (per.weights or per.master)
     return tuple(held.items())
 
 

@@ -312,12 +312,14 @@ class RoutedExperts(nn.Module):
         """What the experts add to the hidden state (b, s, h)."""
         rows = hidden.flatten(0, 1)
         weights, chosen = self.route(rows)
-        result = torch.zeros_like(rows)
-        matrices = self.matrices()
-        for expert, (row, rank) in enumerate(self._rows_of_experts(chosen)):
-            output = self.expert(rows[row], matrices[expert]) * weights[row, rank, None]
-            result = result.index_add(0, row, output.to(result.dtype))
-        return result.view_as(hidden) + self.shared_output(hidden)
+        matrices, of_experts = self.matrices(), list(self._rows_of_experts(chosen))
+        outputs = [
+            self.expert(rows[row], matrices[expert]) * weights[row, rank, None]
+            for expert, (row, rank) in enumerate(of_experts)
+        ]
+        copies = torch.cat([row * self.top_k + rank for row, rank in of_experts])
+        result = added_up(torch.cat(outputs), copies, self.top_k)
+        return result.to(rows.dtype).view_as(hidden) + self.shared_output(hidden)
 
     def _rows_of_experts(self, chosen: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Rows of each expert, and which of their choices it is."""
@@ -357,6 +359,19 @@ class RoutedExperts(nn.Module):
         if self.shared_gate is None:
             return output
         return output * torch.sigmoid(cast(Tensor, self.shared_gate(hidden)))
+
+
+def added_up(outputs: Tensor, copies: Tensor, top_k: int) -> Tensor:
+    """Sums of the outputs of each token's copies, shape (tokens, h).
+
+    Outputs are put in order, so that backward needs none of them, as that of ``index_add`` does.
+
+    Args:
+        outputs: Of all copies, shape (copies, h).
+        copies: Which copy each of them is of, token by token, of shape (copies,).
+        top_k: Copies of a token.
+    """
+    return outputs[copies.argsort()].view(-1, top_k, outputs.shape[1]).sum(1)
 
 
 def norm_of(model: Model) -> nn.Module:

@@ -21,6 +21,7 @@ from simulator.program.grid.stage_layers import Slice
 from simulator.validate.torch_run.reference_model import (
     Layer,
     RoutedExperts,
+    added_up,
     check_has_reference,
     norm_of,
 )
@@ -103,9 +104,7 @@ class SpreadExperts(nn.Module):
             self.routed = counts
         returned = self._pass_experts(copies, counts.view(-1, own))
         weighted = returned * weights.flatten()[order, None]
-        result = torch.zeros_like(rows).index_add(
-            0, order // self.experts.top_k, weighted.to(rows.dtype)
-        )
+        result = added_up(weighted, order, self.experts.top_k).to(rows.dtype)
         return result.view_as(hidden) + self.experts.shared_output(hidden)
 
     def _pass_experts(self, copies: Tensor, counts: Tensor) -> Tensor:
@@ -120,12 +119,16 @@ class SpreadExperts(nn.Module):
                 arriving = _even_counts(counts)
             sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
         rows = _traded(copies, sent, received, self.group)
-        output = torch.zeros_like(rows)
         matrices = self.experts.matrices()
-        for index, row in enumerate(self._rows_of_experts(rows, arriving, own)):
-            done = self.experts.expert(rows[row], matrices[index])
-            output = output.index_add(0, row, done.to(output.dtype))
-        return _traded(output, received, sent, self.group)
+        if own == 1:
+            output = self.experts.expert(rows, matrices[0])
+            return _traded(output.to(rows.dtype), received, sent, self.group)
+        of_experts = list(self._rows_of_experts(rows, arriving, own))
+        outputs = [
+            self.experts.expert(rows[row], matrices[index]) for index, row in enumerate(of_experts)
+        ]
+        output = torch.cat(outputs)[torch.cat(of_experts).argsort()]
+        return _traded(output.to(rows.dtype), received, sent, self.group)
 
     def _rows_of_experts(self, rows: Tensor, arriving: Tensor, own: int) -> Iterator[Tensor]:
         """Numbers of the rows of each of the rank's experts, which came rank by rank."""

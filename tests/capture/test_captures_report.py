@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ import pytest
 from reports.make.captures.captured_case import captured_rank
 from reports.make.captures.captures_page import PEAK_LIMIT, STEP_LIMIT, page
 from reports.make.captures.cases import Case, all_cases
+from reports.make.captures.causes import NOTHING, SYSTEMS, Without
 from reports.make.captures.comparison import compared
 from reports.make.captures.published_rows import published_table
 from simulator.capture.recording import one_rank
+from simulator.capture.table import BlockOwner
+from simulator.errors import InputError
 from simulator.validate.torch_run import rank_grid
+from tests.capture.made_up import Step, capture_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 LLAMA = {
@@ -65,3 +70,46 @@ def test_functions_that_were_imported_before_a_capture_are_answered_too():
     with one_rank._process_groups(0, 2):
         assert rank_grid.init_device_mesh is not original
     assert rank_grid.init_device_mesh is original
+
+
+def test_results_that_are_left_out_take_no_memory_but_for_gradients():
+    step = Step()
+    step.kernel()
+    step.kernel()
+    step.block(100, 0, owner=BlockOwner.PARAMETER)
+    step.block(1000, 1, 2)
+    step.block(10, 1, owner=BlockOwner.GRADIENT)
+    capture = capture_of(step)
+    for name in ("mm", "mm 4096x4096"):
+        (table,) = Without(operators=(name,)).capture(capture).tables
+        assert table.held_bytes.tolist() == [100, 110]
+    (table,) = Without(operators=("mm 1x1", "bmm")).capture(capture).tables
+    assert max(table.held_bytes) == 1110
+
+
+def test_exchanges_are_compared_in_order_in_any_order_or_by_their_sums():
+    first, second = ("all_gather", 8, 4.0, ()), ("all_gather", 8, 2.0, ())
+    joined = ("all_gather", 8, 6.0, ())
+    here, swapped, apart = {"dp": [first, second]}, {"dp": [second, first]}, {"edp": [joined]}
+    assert NOTHING.issued(here) != NOTHING.issued(swapped)
+    in_any_order, by_sums = (Without(exchanges=(each,)) for each in ("order", "buckets"))
+    assert in_any_order.issued(here) == in_any_order.issued(swapped) != in_any_order.issued(apart)
+    assert by_sums.issued(here) == by_sums.issued(apart)
+
+
+def test_owners_that_are_counted_together_are_one():
+    held = Without(together=("a", "b")).held(Counter(a=1, b=2, c=3))
+    assert held == {"a and b": 3, "c": 3}
+
+
+def test_systems_without_a_cause_are_changes_of_a_job():
+    job = a_case(zero=3).job()
+    changed = job.replace(Without(systems=tuple(SYSTEMS)).changes(job.cluster.profile))
+    kernels = changed.cluster.profile.kernels
+    assert kernels.launch_s == 0
+    assert kernels.row_efficiency == kernels.memory_efficiency
+
+
+def test_a_reason_that_takes_nothing_away_is_refused():
+    with pytest.raises(InputError, match="leaves nothing out"):
+        Without.of({"nothing": ["mm"]})

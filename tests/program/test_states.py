@@ -205,6 +205,15 @@ def test_every_routed_expert_is_held_once_by_the_ranks_of_its_group(
     assert held == parameter_count(model) - routed + copied_numel(job) + padding
 
 
+@pytest.mark.parametrize(("ep", "reduced"), [(1, 30), (4, 30), (8, 10)])
+def test_buckets_hold_no_gradients_of_experts_that_one_rank_alone_has(ep, reduced):
+    model = small_model(experts=Experts(count=8, top_k=2, ffn_hidden=128))
+    pure = {"base": "torch", "keeps_master_weights": False}
+    job = small_job(model, gpus=8, global_batch=8, ep=ep, zero=0, stack=pure)
+    held = dict(resident_memory(job, ParameterCount(dense=10, expert=20)))
+    assert held[Owner.COMMUNICATION] == 2 * reduced
+
+
 def test_an_adam_step_reads_and_writes_states_and_reads_gradients_twice():
     """Per parameter: 2 x 12 of states, 2 x 4 of fp32 gradients, 2 of 16-bit weights."""
     assert optimizer_traffic_bytes(small_job(), ParameterCount(1e6)) == 34e6

@@ -210,8 +210,9 @@ _HEADER = """\
 # to serving_kernels_open.csv and kernels_engines_opened.csv (rows of ai-dynamo/aiconfigurator,
 # Apache-2.0, and of InferSim, DeepSeek and Sarathi-Serve): least squares of the logarithm with a
 # soft loss, over all engines together, and under by_engine for those whose kernels are others.
-# Left out are rows of vLLM 0.24 with blocks of fp8 and with latent attention: their least time of
-# 80 to 180 us is the host's. in_situ has factors that measured runs of serving told.
+# Left out are rows of vLLM 0.24 with blocks of fp8 and with latent attention, whose least time of
+# 80 to 180 us is the host's, and experts on Hopper that engines do not run (see the file).
+# in_situ has factors that measured runs of serving told.
 # sm80 is Ampere (measured on A100; that Volta behaves alike is assumed), sm90 Hopper (H100, H200,
 # H800), sm100 Blackwell (B200, GB200), sm120 consumer Blackwell (RTX PRO 6000), sm89 Ada, of which
 # that it behaves alike is assumed, gfx942 MI300X and MI325X, gfx950 MI355X.

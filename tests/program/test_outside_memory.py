@@ -24,6 +24,11 @@ def test_a_rank_pays_for_every_group_it_is_in_and_for_that_of_all(gpus, tp, comm
     assert sum(communicator_memory(a_job(gpus=gpus, tp=tp)).values()) == communicators
 
 
+def test_only_groups_of_several_ranks_have_a_communicator():
+    held = communicator_memory(a_job(gpus=8))
+    assert set(held) == {"communicator: data", "communicator: all ranks"}
+
+
 @pytest.mark.parametrize(("dispatch", "peers"), [("all_to_all", 7), ("all_gather", 0)])
 def test_an_all_to_all_of_eight_ranks_takes_what_was_seen_on_eight_h100(dispatch, peers):
     """3.28 GB (NVIDIA/nccl#1685)."""

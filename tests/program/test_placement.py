@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.cost.collectives import Group
 from simulator.described.job import Job
+from simulator.described.load import load_profile
 from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
 from simulator.program.grid.placement import (
@@ -127,6 +128,13 @@ def test_a_pipeline_hop_is_as_wide_as_what_lies_between_its_first_ranks():
     job = small_job(gpus=32, pp=4, tp=2, profile=profile)
     pairs = [pipeline_pair(job, stage, stage + 1) for stage in range(3)]
     assert pairs == [Group(2, 1, 1, 0), Group(2, 1, 1, 1), Group(2, 1, 1, 0)]
+
+
+def test_two_gpus_of_a_full_mesh_have_one_of_its_links():
+    """Each of eight GPUs has a link of its own to each of the seven others (AMD's MI300X)."""
+    job = small_job(gpus=8, tp=2, profile=load_profile("mi300x"))
+    (pairs,) = (each for each in placement(job).groups if each.name == "tp")
+    assert pairs.bytes_per_s == pytest.approx(job.cluster.network.scale_up_bytes_per_s / 7)
 
 
 def test_levels_widen_with_distance():

@@ -71,7 +71,7 @@ _EXPERTS_START = {
 }
 """Medians of the groups with more than a hundred rows."""
 _MOST_ROWS, _LEAST_OWN_ROWS, _OWN_GAIN = 260, 40, 0.8
-_PULL, _EXPERTS_PULL, _SOFT = 0.045, 0.15, 0.15
+_PULL, _EXPERTS_PULL, _SOFT = 0.045, 0.45, 0.15
 
 
 class Fit(NamedTuple):
@@ -131,7 +131,8 @@ def _fitted(kernel: str, rows: Sequence[KernelRow], start: Mapping[str, float]) 
     low, high = np.log([_BOUNDS[name] for name in names]).T
     first = np.clip(np.log([start[name] for name in names]), low + 0.01, high - 0.01)
     measured = np.log([row.seconds for row in rows])
-    pull = _EXPERTS_PULL if kernel == "experts" else _PULL * math.sqrt(len(rows) / 30)
+    # Few rows of experts are bound by computing, so many rows say little of its efficiency.
+    pull = (_EXPERTS_PULL if kernel == "experts" else _PULL) * math.sqrt(len(rows) / 30)
 
     def left(logs: Any) -> Any:
         numbers = dict(zip(names, np.exp(logs), strict=True))

@@ -69,6 +69,7 @@ _LEAST_SPAN_S, _SPAN_PER_TOKEN_S = 400.0, 0.3
 batch grows for as long as several answers take; MLPerf's runs last 600 s at least."""
 _WARM_UP_SHARE = 0.5
 _MOST_REQUESTS = 12_000
+_LARGEST = 2.0**60
 _CONTRADICTION = 3.0
 """Users that a closed loop's own rate and latencies imply, over those that it states, or the
 reverse, from which on one of its numbers is wrong (Little's law holds for all of them)."""
@@ -116,8 +117,15 @@ class ServingRow:
         return self.facts.command(self.cells, residuals=not without)
 
     def number(self, name: str) -> float | None:
-        """A cell as a number; None where it is empty."""
-        return _number(self.cells.get(name, ""))
+        """A cell as a number; None where it is empty.
+
+        Raises:
+            SkippedRowError: No run has so many of anything.
+        """
+        value = _number(self.cells.get(name, ""))
+        if value is not None and abs(value) > _LARGEST:
+            raise SkippedRowError(f"{name} is larger than that of any run")
+        return value
 
     def whole(self, name: str, default: int = 1) -> int:
         """A cell as a whole number."""

@@ -271,8 +271,8 @@ _POOLS = frozenset({"sweep", "validate"})
 """Commands that share their work among processes, unless they are told one."""
 _WRITES = frozenset({"--out", "--plot", "--html", "--trace", "--dask", "--kept"})
 _LINES = (
-    "run gpt2-1xa100 --json --set batch.seq_len=512",
-    "memory gpt2-1xa100 --json --set plan.zero=1",
+    "run gpt2-1xa100 --json --set batch.global=24 --set batch.seq_len=512",
+    "memory gpt2-1xa100 --json --set batch.global=24 --set plan.zero=1",
     "compare gpt2-1xa100 gpt2-1xa100 --set plan.precision=fp32",
     "schedule show 1f1b --pp 4 --microbatches 8",
     "schedule compare 1f1b zb-h1 --pp 4 --microbatches 8 --weight 1",
@@ -282,7 +282,7 @@ _LINES = (
     "sweep gpt2-1xa100 --grid batch.micro=1,2 --workers 1",
     "placement gpt2-1xa100", "traffic gpt2-1xa100 --json",
     "models count gpt2 --json", "profile show h100-sxm-80gb --json",
-    "limits gpt2-1xa100 --json", "sensitivity gpt2-1xa100 --json",
+    "limits gpt2-1xa100 --json --set batch.global=24", "sensitivity gpt2-1xa100 --json",
     "export megatron gpt2-1xa100", "export torchtitan gpt2-1xa100", "export deepspeed gpt2-1xa100",
 )  # fmt: skip
 

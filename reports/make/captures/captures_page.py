@@ -38,6 +38,14 @@ _DIFFERS = (
     "",
 )
 
+_NOT_COMPARED = (
+    "",
+    "Not among the jobs, because the job does not know of it: FSDP2 over more ranks than a layer has",
+    "experts pads each stack of experts to one per rank, so that 8 experts on 16 ranks hold and move",
+    "twice their weights.",
+    "",
+)
+
 _PUBLISHED = (
     "## Published runs of torchtitan",
     "",
@@ -63,7 +71,7 @@ def page(found: Sequence[Comparison]) -> str:
             "",
             *_DIFFERS,
             *map(_cause, far),
-            "",
+            *_NOT_COMPARED,
             *_PUBLISHED,
             *published_table(),
             "",

@@ -41,8 +41,8 @@ _DIFFERS = (
 _NOT_COMPARED = (
     "",
     "Not among the jobs, because the job does not know of it: FSDP2 over more ranks than a layer",
-    "has experts pads each stack of experts to one per rank, so that 8 experts on 16 ranks hold and",
-    "move twice their weights.",
+    "has experts pads each stack of experts to one per rank, so that 8 experts on 16 ranks hold",
+    "and move twice their weights.",
     "",
 )
 

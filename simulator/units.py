@@ -161,7 +161,7 @@ def format_seconds(seconds: float) -> str:
     if magnitude >= 2 * HOUR_S:
         return f"{_significant(seconds / HOUR_S)} h"
     for unit in ("s", "ms", "us"):
-        if magnitude >= _TIME[unit]:
+        if _rounded(magnitude) >= _TIME[unit]:
             return f"{_significant(seconds / float(_TIME[unit]))} {unit}"
     return "0 s" if magnitude < _ROUNDING_S else f"{_significant(seconds * 1e9)} ns"
 
@@ -181,7 +181,7 @@ def signed_percent(share: float) -> str:
 def format_rate(bytes_per_s: float) -> str:
     """Bandwidth for people: decimal units ("450 GB/s")."""
     for unit in ("TB", "GB", "MB", "kB"):
-        if abs(bytes_per_s) >= _BYTES[unit]:
+        if _rounded(abs(bytes_per_s)) >= _BYTES[unit]:
             return f"{_significant(bytes_per_s / float(_BYTES[unit]))} {unit}/s"
     return f"{bytes_per_s:.0f} B/s"
 
@@ -193,8 +193,10 @@ def percent(share: float, digits: int = 1) -> str:
 
 def format_count(count: float) -> str:
     """Large counts for people ("70.6 B", "1.23 M"); exact below ten thousand."""
+    if abs(count) < 10_000:
+        return f"{count:g}"
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(count) >= factor * (10 if unit == "k" else 1):
+        if _rounded(abs(count)) >= factor:
             return f"{_significant(count / factor)} {unit}"
     return f"{count:g}"
 
@@ -202,5 +204,10 @@ def format_count(count: float) -> str:
 def _significant(value: float, digits: int = 3) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    decimals = max(0, digits - 1 - math.floor(math.log10(_rounded(abs(value), digits))))
     return f"{value:.{decimals}f}"
+
+
+def _rounded(value: float, digits: int = 3) -> float:
+    """What is printed of a value decides its unit and decimals: 999.9 M is 1.00 B."""
+    return float(f"{value:.{digits}g}")

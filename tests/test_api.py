@@ -64,6 +64,7 @@ def test_tables_of_a_result_print_as_plain_words(job):
     result = sim.simulate(job)
     assert repr(dict(result.breakdown)).startswith("{'forward': ")
     assert "'weights': " in repr(dict(result.memory[0].by_owner))
+    assert "array" not in repr(result.memory)
     assert result.breakdown == result.breakdown_s
 
 

@@ -174,16 +174,22 @@ def _given(
     """
     from simulator.importers.assembly import Given
 
+    changed = parse_assignments(changes or ())
     return Given(
         profile=profile,
-        gpus=gpus,
+        # A batch that is stated per GPU follows from their number, whichever option states it.
+        gpus=gpus or _whole_or_none(changed.get("cluster.gpus")),
         model=model,
         global_batch=global_batch,
         micro_batch=micro_batch,
         seq_len=seq_len,
         ignore=tuple(ignore or ()),
-        changes=parse_assignments(changes or ()),
+        changes=changed,
     )
+
+
+def _whole_or_none(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _with_definitions(given: Given, define: Sequence[str] | None) -> Given:

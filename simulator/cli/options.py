@@ -124,7 +124,7 @@ def read_job(
     """
     from simulator.api import load_job
 
-    refuse_captures(path)
+    refuse_other_files(path)
     job = load_job(path, parse_assignments(assignments or ()))
     note_doubts(job)
     if not (yes or unfolded is None or os.environ.get(_YES)):
@@ -143,17 +143,21 @@ def _ask_before_long_work(job: Job, way_on: str, unfolded: bool) -> None:
         raise effort.refusal(way_on)
 
 
-def refuse_captures(path: Path) -> None:
-    """Refuse a captured step where a job is needed, and one that is not there.
+def refuse_other_files(path: Path) -> None:
+    """Refuse a captured step where a job is needed, one that is not there, and foreign files.
 
     Raises:
-        InputError: It is a capture, or is called like one and does not exist.
+        InputError: It is a capture, is called like one and does not exist, or is the settings
+            file of a framework.
     """
     if path.suffix == ".capture" and not is_there(path):
         hint = f"make it with clustersim capture TRAIN.py --world N --out {path}"
         raise InputError.single("JOB.yaml", "is not a file", str(path), hint)
     if path.suffix in {".yaml", ".yml"} or not is_there(path):
         return
+    if path.suffix in {".toml", ".sh"}:
+        hint = "clustersim import makes a job of a framework's files"
+        raise InputError.single("JOB.yaml", "is not a job", str(path), hint)
     from simulator.capture.file import is_capture
 
     if is_capture(path):

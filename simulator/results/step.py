@@ -65,8 +65,8 @@ class ClassMemory:
     least_device_bytes: float
     peak_time_s: float
     by_owner: Mapping[Owner, float]
-    time_s: NDArray[np.float64]
-    owner_bytes: Mapping[Owner, NDArray[np.float64]]
+    time_s: NDArray[np.float64] = field(repr=False)
+    owner_bytes: Mapping[Owner, NDArray[np.float64]] = field(repr=False)
     outside: Mapping[str, float] = field(default_factory=dict)
     role: str = ""
     capacity_bytes: float = math.inf

@@ -114,6 +114,14 @@ def test_one_job_alone_is_asked_for_another(clustersim, job_file):
     assert "--variant plan.tp=2" in outcome.err
 
 
+def test_a_change_in_place_of_a_job_is_told_from_a_missing_file(clustersim, job_file):
+    outcome = clustersim("compare", job_file, "--variant", "plan.tp=4", "plan.pp=4")
+    assert outcome.code == 2
+    assert "is a change, not a job; to change a field, write --variant or --set plan.pp=4" in (
+        outcome.err
+    )
+
+
 def test_files_of_one_name_are_told_apart_by_their_folders(clustersim, job_file, tmp_path):
     (tmp_path / "b").mkdir()
     twin = tmp_path / "b" / job_file.name

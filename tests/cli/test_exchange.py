@@ -63,6 +63,22 @@ def test_a_costly_setting_is_bad_input_with_nothing_on_stdout(clustersim, write)
     assert "--ignore zero_optimization.zero_hpz_partition_size" in outcome.err
 
 
+def test_gpus_count_for_the_batch_whichever_option_states_them(clustersim):
+    file = FILES / "llama3_70b.toml"
+    either = [
+        clustersim("import", "torchtitan", file, *option).out
+        for option in (("--gpus", 512), ("--set", "cluster.gpus=512"))
+    ]
+    assert either[0] == either[1]
+    assert "global: 128" in either[0]
+
+
+def test_a_framework_s_file_in_place_of_a_job_is_sent_to_import(clustersim):
+    outcome = clustersim("run", FILES / "llama3_70b.toml")
+    assert outcome.code == 2
+    assert "is not a job; clustersim import makes a job of a framework's files" in outcome.err
+
+
 def test_a_schedule_without_a_name_in_torchtitan_lies_beside_the_file(clustersim, write, tmp_path):
     job = write(
         """

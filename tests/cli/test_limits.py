@@ -16,7 +16,7 @@ def test_limits_are_given_with_their_step(clustersim, job_file):
 def test_limits_of_a_job_that_does_not_fit_end_with_1(clustersim, job_file):
     outcome = clustersim("limits", job_file, "--set", "cluster.device.memory=4 GiB")
     assert outcome.code == 1
-    assert "runs out of memory with more than 5.0 %" in outcome.err
+    assert "runs out of memory with a probability above 5.0 %" in outcome.err
 
 
 def test_savings_are_part_of_the_memory_document(clustersim, job_file):

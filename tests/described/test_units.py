@@ -148,6 +148,11 @@ def test_printed_seconds_are_within_half_a_percent(value):
         (format_count(70.6e9), "70.6 B"),
         (format_count(9999), "9999"),
         (format_count(1.23e6), "1.23 M"),
+        (format_count(999_885_952), "1.00 B"),
+        (format_count(9999.6), "9999.6"),
+        (format_seconds(0.99996), "1.00 s"),
+        (format_seconds(9.996), "10.0 s"),
+        (format_rate(999.96e6), "1.00 GB/s"),
     ],
 )
 def test_people_read_three_significant_digits(text, expected):

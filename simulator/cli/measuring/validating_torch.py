@@ -27,7 +27,7 @@ from simulator.cli.options import (
     option,
     parse_assignments,
     quantity,
-    refuse_captures,
+    refuse_other_files,
 )
 from simulator.errors import InputError
 from simulator.extras import require
@@ -108,7 +108,7 @@ def torch(
     require("torch", "runs the job")
     from simulator.validate.torch_run.train_and_compare import validate_torch
 
-    refuse_captures(job)
+    refuse_other_files(job)
     assigned = parse_assignments(changes or ())
     if profile is not None:
         assigned["cluster.profile"] = _found(profile)

@@ -34,7 +34,7 @@ from simulator.cli.options import (
     option,
     parse_assignments,
     quantity,
-    refuse_captures,
+    refuse_other_files,
     whole_numbers,
     write_answer_page,
 )
@@ -179,7 +179,7 @@ def _read(
     from simulator.described.load import job_file
     from simulator.planning.search.space import searchable_job
 
-    refuse_captures(path)
+    refuse_other_files(path)
     assigned = parse_assignments(changes or ())
     if campaign_file is not None:
         document = read_yaml(job_file(path), "give a job as YAML")

@@ -27,7 +27,7 @@ from simulator.cli.options import (
     note_doubts,
     option,
     parse_assignments,
-    refuse_captures,
+    refuse_other_files,
     whole_numbers,
     write_answer_page,
 )
@@ -90,7 +90,7 @@ def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
     from simulator.api import load_job
     from simulator.planning.search.space import searchable_job
 
-    refuse_captures(path)
+    refuse_other_files(path)
     given = parse_assignments(assignments or ())
     job = searchable_job(lambda changes: load_job(path, {**given, **changes}))
     note_doubts(job)

@@ -139,7 +139,7 @@ def limits(
         if limit.obstacle:
             note(f"{limit.field}: {limit.obstacle}")
     if any(not limit.obstacle and limit.largest < limit.now for limit in found):
-        note(f"The job as it is runs out of memory with more than {percent(risk)}.")
+        note(f"The job as it is runs out of memory with a probability above {percent(risk)}.")
         raise typer.Exit(1)
 
 

@@ -112,6 +112,11 @@ def _jobs(
         raise InputError.single(
             "JOB.yaml", "needs a second job to compare with", str(files[0]), hint
         )
+    for path in files:
+        if "=" in path.name and not path.exists():
+            hint = f"to change a field, write --variant or --set {path}; a variant's fields "
+            hint += "are joined by commas"
+            raise InputError.single("JOB.yaml", "is a change, not a job", str(path), hint)
     jobs = [(_name(path, files), read_job(path, changes)) for path in files]
     for text in variants:
         variant = jobs[0][1].replace(parse_assignments(_assignments(text)))

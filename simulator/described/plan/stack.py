@@ -272,6 +272,9 @@ class Stack(Spec):
     recompute_stops_early: Flag = False
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
+    frozen_units_keep_inputs: Flag = False
+    """Where weights are sharded and layers, all of them frozen beside adapters, are recomputed with
+    reentrant autograd, their inputs and the gradients of these stay until backward ends (FSDP1)."""
     attention: AttentionKernel = "flash"
     """How core attention is computed where the plan does not say."""
     flash_kernel: FlashKernel = "best"

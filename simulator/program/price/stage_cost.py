@@ -79,6 +79,16 @@ class _Contents:
         return math.fsum(total_bytes(unit.saved) * count for unit, count in self.units)
 
     @cached_property
+    def recomputed_inputs(self) -> Memory:
+        """Of each layer that a function computes again, and the gradient of it, as large."""
+        units = ((unit.backward, count) for unit, count in self.units)
+        return tuple(
+            (backward.owner, num_bytes)
+            for backward, count in units
+            for num_bytes in backward.inputs * (2 * count * backward.calls_backward)
+        )
+
+    @cached_property
     def halves(self) -> Halves:
         of_units = [unit.halves for unit, count in self.units for _ in range(count)]
         columns = zip(*of_units, strict=True) if of_units else ((),) * len(Halves._fields)
@@ -240,6 +250,11 @@ class StageCosts:
             )
             self._tied[key] = plain._replace(holds=plain.holds + tied) if tied else plain
         return self._tied[key]
+
+    def kept_inputs(self, run: Slice) -> Memory:
+        """What stays of a run's layers until backward of all layers ends."""
+        keeps = self.job.choices.keeps_recomputed_inputs
+        return self._contents_of(run).recomputed_inputs if keeps else ()
 
     def alone(self, run: Slice) -> Memory:
         """Memory held while a forward runs that no backward follows: its largest unit's."""

@@ -328,6 +328,7 @@ class _Emitter:
         runs = self._backward_runs(task)
         waiting = self.costs.waiting_gradient if phase is Phase.BACKWARD else ()
         after_loss = next((run for run in runs if not run.has_loss), None)
+        kept: Memory = ()
         # Weight gradients need no weights, so nothing is gathered for them.
         uses_weights = phase is not Phase.BACKWARD_WEIGHT
         gathers = (
@@ -356,6 +357,10 @@ class _Emitter:
                 operation.takes += waiting
             if run.has_embedding and after_loss is not None:
                 operation.gives += waiting
+            if phase is Phase.BACKWARD and run is not runs[-1]:
+                kept += self.costs.kept_inputs(run)
+                operation.leaves += self.costs.kept_inputs(run)
+        self.program.operations[end].gives += kept
         return end
 
     def _book_backward(self, operation: Operation, task: _Task, run: Slice, made: Memory) -> None:

@@ -138,7 +138,7 @@ class Backward:
         in_attention = at.place < self._first_of_mlp
         freed = [size for size, gone in zip(self._kept, is_free, strict=True) if gone]
         rest = [size for size, gone in zip(self._kept, is_free, strict=True) if not gone]
-        rest = [*self._inputs, *rest]
+        rest = [*self.inputs, *rest]
         owner = self.owner
         return BackwardMemory(_blocks(owner, freed), _blocks(owner, rest), holds, in_attention)
 
@@ -160,14 +160,14 @@ class Backward:
         return at.made / self.weights if self.weights else 1.0
 
     @cached_property
-    def _inputs(self) -> tuple[float, ...]:
-        """Copies of the layer's input that are kept."""
+    def inputs(self) -> tuple[float, ...]:
+        """Copies of the layer's input that are kept [B]."""
         return self.outcome.kept_bytes[: len(self.outcome.kept_bytes) - len(self.layer.saved)]
 
     @cached_property
     def _kept(self) -> tuple[float, ...]:
         """What stays of each saved activation."""
-        return self.outcome.kept_bytes[len(self._inputs) :]
+        return self.outcome.kept_bytes[len(self.inputs) :]
 
     @cached_property
     def _restored(self) -> tuple[float, ...]:

@@ -464,15 +464,11 @@ class Choices:
         return self._stack.selective_policy
 
     @property
-    def recompute_stops_early(self) -> bool:
-        """Whether recomputation ends once all that backward needs is there."""
-        return self._stack.recompute_stops_early
-
-    @property
     def keeps_recomputed_inputs(self) -> bool:
         """Whether inputs of recomputed layers, and their gradients, stay until backward ends."""
-        is_frozen = self._stack.frozen_units_keep_inputs and self._plan.lora is not None
-        return is_frozen and self.shards_weights and not self.recompute_stops_early
+        stack = self._stack
+        is_frozen = self._plan.lora is not None and self.shards_weights
+        return is_frozen and stack.frozen_units_keep_inputs and not stack.recompute_stops_early
 
     # What tensor-parallel ranks do.
 

@@ -34,7 +34,7 @@ the maker. *Assumed* means that nobody has measured it: it widens the prediction
 
 *Runs* counts published training runs on the system that predictions are compared with. *Trust* is
 *good* for 20 runs or more and at most a third of the numbers assumed, *fair* for at least one run,
-and *low* for none: [calibrate](calibrating.md) such a system first.
+and *low* for none, or for more than half assumed: [calibrate](calibrating.md) such a system first.
 [What is modelled](what-is-modelled.md#known-biases) has the errors by system, and
 `clustersim profile show NAME` prints each number with its reference.
 """
@@ -87,7 +87,7 @@ def _system(name: str, runs: int) -> tuple[str, ...]:
 
 def trust(runs: int, assumed_share: float) -> str:
     """How far predictions for a system are backed by runs: good, fair or low."""
-    if not runs:
+    if not runs or assumed_share > 1 / 2:
         return "low"
     return "good" if runs >= _MANY_RUNS and assumed_share <= 1 / 3 else "fair"
 

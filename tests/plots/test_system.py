@@ -30,7 +30,9 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
     profile = load_profile(name)
     written = texts(profile)
     gpus = profile.network.scale_up.gpus
-    if gpus == profile.network.gpus_per_node:
+    if profile.network.scale_up.torus is not None:
+        assert any(text.startswith(f"one pod: {gpus} GPUs") for text in written)
+    elif gpus == profile.network.gpus_per_node:
         drawn = {text.replace("\n", " ") for text in written}
         assert {f"GPU {index}" for index in range(gpus)} <= drawn
     else:
@@ -48,6 +50,7 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
         ("mi300x", ["64.0 GB/s per pair, each direction"]),
         ("dgx1-v100-32gb", ["thin 25.0 GB/s, thick 50.0 GB/s, each direction"]),
         ("l40s", ["PCIe through host bridges: 32.0 GB/s per GPU, each direction"]),
+        ("tpu-v6e", ["2D torus, 100 GB/s per link, each direction; rings of 16 chips"]),
         ("gb200-nvl72", ["one rack: 72 GPUs in 18 hosts, switched"]),
     ],
 )

@@ -3,7 +3,8 @@
 algorithms         which algorithms there are, and what each asks of the links
 closed_forms       rings, trees and direct exchanges on equal links
 collective_time    hops and bytes as seconds
-tiers, types       switch tiers above leafs; the words of question and answer
+tiers, torus       switch tiers above leafs; links to neighbours
+types              the words of question and answer
 
 Bytes follow nccl-tests: all_reduce and broadcast the buffer, all_gather the total
 output, reduce_scatter the total input, all_to_all one rank's whole send buffer.

@@ -31,8 +31,9 @@ from math import ceil, log2
 from types import MappingProxyType
 
 from simulator.cost.collectives.closed_forms import tree_depth
+from simulator.cost.collectives.torus import all_to_all_share, ring_hops, ring_link_share
 from simulator.cost.collectives.types import Algorithm, CollectiveKind, Demand, Group
-from simulator.described.cluster.network import Fabric, Network
+from simulator.described.cluster.network import Fabric, Network, Torus
 
 TREE_EFFICIENCY = 0.92 * 0.85
 """Rate of an in-node tree over that of a ring. Source: NCCL src/graph/tuning.cc."""
@@ -44,20 +45,22 @@ _MIN_IN_SWITCH_RANKS = 3
 _LEAST_NODES = 2
 
 
-def _ring(num_bytes: float, group: Group, rounds: int) -> Demand:
+def _ring(num_bytes: float, group: Group, rounds: int, torus: Torus | None) -> Demand:
     """A ring through all ranks, node after node.
 
     Each step passes S/n to the next rank. One rank of a node passes it over the fabric;
     NCCL turns its rings so that the ranks of a node take this role equally. A rank works
     once more than it sends: first it only sends and last it only receives, and its own
-    part goes from its input to its output (NCCL src/device/all_gather.h).
+    part goes from its input to its output (NCCL src/device/all_gather.h). In a torus all its
+    dimensions pass on parts at once, so fewer hops follow each other.
     """
     n, r, nodes = group.ranks, group.ranks_per_node, group.nodes
     fabric_hops = rounds * (nodes - 1)
     link_bytes = rounds * num_bytes * (n - 1) / n
     out = 1 / r if nodes > 1 else 0.0
+    hops = n - nodes if torus is None else nodes * ring_hops(group.local_ranks, torus)
     return Demand(
-        rounds * (n - 1) - fabric_hops,
+        rounds * hops,
         fabric_hops,
         link_bytes * (1 - out),
         link_bytes * out,
@@ -66,20 +69,21 @@ def _ring(num_bytes: float, group: Group, rounds: int) -> Demand:
     )
 
 
-def ring_all_reduce(num_bytes: float, group: Group, _: Network) -> Demand:
+def ring_all_reduce(num_bytes: float, group: Group, network: Network) -> Demand:
     """Twice around the ring: reduce-scatter, then all-gather."""
-    return _ring(num_bytes, group, rounds=2)
+    return _ring(num_bytes, group, 2, network.scale_up.torus)
 
 
-def ring_once(num_bytes: float, group: Group, _: Network) -> Demand:
+def ring_once(num_bytes: float, group: Group, network: Network) -> Demand:
     """Once around the ring: all-gather, or backwards reduce-scatter."""
-    return _ring(num_bytes, group, rounds=1)
+    return _ring(num_bytes, group, 1, network.scale_up.torus)
 
 
-def chain(num_bytes: float, group: Group, _: Network) -> Demand:
+def chain(num_bytes: float, group: Group, network: Network) -> Demand:
     """From rank to rank, the whole buffer: broadcast, or backwards reduce."""
     n = group.ranks
-    return _ring(num_bytes * n / (n - 1), group, rounds=1)._replace(copied_bytes=0.0)
+    torus = network.scale_up.torus
+    return _ring(num_bytes * n / (n - 1), group, 1, torus)._replace(copied_bytes=0.0)
 
 
 def tree_all_reduce(num_bytes: float, group: Group, network: Network) -> Demand:
@@ -167,19 +171,22 @@ def pat(num_bytes: float, group: Group, network: Network) -> Demand | None:
     return Demand(0, tree_depth(n), 0.0, num_bytes * (n - 1) / n, fabric_efficiency=PAT_EFFICIENCY)
 
 
-def pairwise_all_to_all(num_bytes: float, group: Group, _: Network) -> Demand:
+def pairwise_all_to_all(num_bytes: float, group: Group, network: Network) -> Demand:
     """Every rank sends S/n to every other at once, limited by its own ports.
 
     In the node a hop says that the buffer is ready and one brings the data; over the
-    fabric, receivers announce buffers ahead. Its own S/n a rank copies.
+    fabric, receivers announce buffers ahead. Its own S/n a rank copies. Through a torus, what
+    goes far takes links of those between.
     """
-    n, r = group.ranks, group.local_ranks
+    n, r, torus = group.ranks, group.local_ranks, network.scale_up.torus
+    share = 1.0 if torus is None else all_to_all_share(r, torus) / ring_link_share(r, torus)
     return Demand(
         2 if r > 1 else 0,
         1 if n > r else 0,
         num_bytes * (r - 1) / n,
         num_bytes * (n - r) / n,
         copied_bytes=num_bytes / n,
+        scale_up_efficiency=share,
     )
 
 

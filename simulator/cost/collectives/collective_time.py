@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from math import sqrt
 from typing import NamedTuple
 
+from simulator.cost.collectives.torus import ring_link_share
 from simulator.cost.collectives.types import Demand
 from simulator.described.cluster.network import Fabric, Network, ScaleUp
 from simulator.errors import InputError
@@ -176,8 +177,10 @@ def reachable_link_share(up: ScaleUp, ranks: int) -> float:
     """Share of a GPU's scale-up links that lead to the other ``ranks`` of its group.
 
     A switch gives all of them to any peer. In a full mesh every peer has its own link. Over PCIe
-    more GPUs crowd what joins their slots.
+    more GPUs crowd what joins their slots. In a torus it depends on the block that they form.
     """
+    if up.torus is not None:
+        return ring_link_share(ranks, up.torus)
     if up.kind == "pcie":
         share: float = (2 / max(2, ranks)) ** up.crowding
         return share

@@ -27,7 +27,7 @@ from simulator.errors import InputError
 from simulator.units import format_quantity
 
 Wiring = Literal["fat-tree", "rail-optimised"]
-ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie"]
+ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie", "torus"]
 Library = Literal["nccl", "gloo"]
 FabricKind = Literal["ib", "roce", "efa", "efa-1", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -48,15 +48,26 @@ HYBRID_CUBE_MESH_LINKS: Mapping[tuple[int, int], int] = {
 Source: NVIDIA DGX-1 system architecture white paper; ``nvidia-smi topo -m`` of such a node."""
 
 
+class Torus(Spec):
+    """A grid of chips that are joined to their neighbours: two links per chip and dimension."""
+
+    dimensions: Literal[2, 3]
+    """Of the grid."""
+    ring: Ranks
+    """Chips along a dimension from which on, and at multiples of which, its ends are joined."""
+
+
 class ScaleUp(Spec):
     """Links inside one scale-up domain (a node, or a rack for NVL72)."""
 
     kind: ScaleUpKind
     """How the GPUs of a domain are joined."""
+    torus: Torus | None = None
+    """Its shape, where ``kind`` is one."""
     gpus: Ranks
     """GPUs in one domain."""
     bandwidth_bytes_per_s: BytesPerSecond
-    """Per GPU and direction, payload as on the data sheet."""
+    """Per GPU and direction, payload as on the data sheet; of a torus, that of all links."""
     efficiency: PositiveFraction
     """Share of it that large ring collectives reach."""
     latency_s: Seconds

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile, peak_name
 from simulator.described.cluster.kernel_parameters import Precision
-from simulator.described.cluster.network import Fabric, Network, SwitchTier
+from simulator.described.cluster.network import Fabric, Network, ScaleUp, SwitchTier
 from simulator.errors import Fault
 from simulator.units import (
     format_bytes,
@@ -92,6 +92,7 @@ def network_faults(network: Network, path: str) -> Iterator[Fault]:
         path: Where it lies in what the user wrote.
     """
     yield from _nics_divide(network, path)
+    yield from _torus_has_a_shape(network.scale_up, f"{path}.scale_up")
     fabric = network.fabric
     for name, tier in (("leaf", fabric.leaf), ("pod", fabric.pod)):
         yield from _tier_says_what_is_below(tier, f"{path}.fabric.{name}")
@@ -108,6 +109,13 @@ def _nics_divide(network: Network, path: str) -> Iterator[Fault]:
             nics,
             "count only the NICs that carry traffic of GPUs",
         )
+
+
+def _torus_has_a_shape(up: ScaleUp, path: str) -> Iterator[Fault]:
+    if (up.kind == "torus") != (up.torus is not None):
+        rule = "is the shape of links of kind torus, which only they have"
+        value = None if up.torus is None else up.torus.model_dump()
+        yield Fault(f"{path}.torus", rule, value, "give kind: torus and torus, or neither")
 
 
 def _tier_says_what_is_below(tier: SwitchTier, path: str) -> Iterator[Fault]:

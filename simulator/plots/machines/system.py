@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.described.cluster.network import HYBRID_CUBE_MESH_LINKS, Network, SwitchTier
+from simulator.described.cluster.network import HYBRID_CUBE_MESH_LINKS, Network, SwitchTier, Torus
 from simulator.plots import style
 from simulator.plots.machines.diagram import (
     FABRIC_LINE,
@@ -42,6 +42,8 @@ _GPU_IN, _BAR_IN, _NIC_IN = 0.42, 0.34, 0.3
 _NVLINKS_PER_GPU = 6
 """Of a V100, see ``HYBRID_CUBE_MESH_LINKS``."""
 _LINK_PT, _NARROW_GPU_IN = 1.5, 0.45
+_TORUS_PART = (3, 6)
+"""Rows and columns that are drawn of a torus."""
 _CUBE_ARCS = {(1, 5): -0.22, (2, 6): 0.22}
 """Links between the outer corners of the two squares, and how far they bend."""
 
@@ -57,7 +59,9 @@ def draw_node(axes: Axes, profile: HardwareProfile, area: Box) -> Point:
     host = Box(inside.left, inside.bottom - _NIC_IN - 0.42 - _BAR_IN, inside.width, _BAR_IN)
     above = Box(inside.left, inside.top, inside.width, host.top - inside.top)
     hosts = network.scale_up.gpus // network.gpus_per_node
-    if hosts > 1:
+    if network.scale_up.torus is not None:
+        _draw_torus(axes, network, network.scale_up.torus, above)
+    elif hosts > 1:
         _draw_trays(axes, network, above, hosts)
     elif network.scale_up.kind == "nvswitch":
         _draw_switched(axes, profile, above)
@@ -76,9 +80,10 @@ def _title(network: Network) -> str:
     gpus, hosts = network.scale_up.gpus, network.scale_up.gpus // network.gpus_per_node
     kinds = {
         "nvswitch": "switched", "full-mesh": "full mesh", "hybrid-cube-mesh": "hybrid cube mesh",
-        "pcie": "PCIe",
+        "pcie": "PCIe", "torus": "torus",
     }  # fmt: skip
-    place = f"one rack: {gpus} GPUs in {hosts} hosts" if hosts > 1 else f"one node: {gpus} GPUs"
+    domain = "rack" if network.scale_up.torus is None else "pod"
+    place = f"one {domain}: {gpus} GPUs in {hosts} hosts" if hosts > 1 else f"one node: {gpus} GPUs"
     return f"{place}, {kinds[network.scale_up.kind]}"
 
 
@@ -141,6 +146,27 @@ def _draw_trays(axes: Axes, network: Network, area: Box, hosts: int) -> None:
         for index in range(per_host):
             gpu = Box(column.left, column.top + index * cell_in, column.width, cell_in - 0.04)
             draw_box(axes, gpu, str(host * per_host + index), face=GPU, size_pt=SMALL_PT)
+
+
+def _draw_torus(axes: Axes, network: Network, torus: Torus, area: Box) -> None:
+    """Some chips of one plane with their links, which go on at the edges."""
+    rows, columns = _TORUS_PART
+    rate = format_rate(network.scale_up.bandwidth_bytes_per_s / (2 * torus.dimensions))
+    each = f"{rate} per link, each direction"
+    text = f"{torus.dimensions}D torus, {each}; rings of {torus.ring} chips"
+    grid = Box(area.left + 0.4, area.top + 0.15, area.width - 0.8, area.height - 0.75)
+    lines = row_of_boxes(Box(grid.left, grid.top, grid.width, 0.0), columns, 0.45)
+    step_in = grid.height / rows
+    for row in range(rows):
+        y = grid.top + (row + 0.5) * step_in
+        ends = ((grid.left - 0.3, y), (grid.left + grid.width + 0.3, y))
+        draw_lines(axes, [ends], SCALE_UP_LINE, 2.0)
+        for line in lines:
+            draw_box(axes, Box(line.left, y - 0.13, line.width, 0.26), "chip", face=GPU)
+    top, bottom = grid.top - 0.1, grid.bottom + 0.1
+    across = [((line.centre[0], top), (line.centre[0], bottom)) for line in lines]
+    draw_lines(axes, across, SCALE_UP_LINE, 2.0)
+    label_link(axes, (area.centre[0], grid.bottom + 0.3), text, color=style.BLUE)
 
 
 def _draw_mesh(axes: Axes, profile: HardwareProfile, area: Box) -> None:

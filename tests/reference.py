@@ -104,7 +104,7 @@ _PARTS_OF_A_JOB = {
     ),
     "The hardware profile": (
         "Device", "PeakRates", "KernelModel", "GemmModel", "AttentionModel", "Network", "ScaleUp",
-        "Fabric", "SwitchTier", "Host", "Nvme", "OwnRuns", "Common",
+        "Torus", "Fabric", "SwitchTier", "Host", "Nvme", "OwnRuns", "Common",
     ),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ from simulator.planning.search.plan_costs import (
     Floats,
     Ints,
     Pipeline,
-    PlanMemory,
+    PlanActivations,
     PlanTimes,
 )
 from simulator.planning.search.space import PlanSpace
@@ -73,25 +73,45 @@ def plan_bounds(
 ) -> PlanBounds:
     """Lower bounds of the step time and of the memory of every plan.
 
-    Costs that are missing in ``tables`` are added. Steps of plans that hold more than
-    ``most_bytes`` are left out.
+    Costs that are missing in ``tables`` are added. Of plans that hold more than ``most_bytes`` the
+    step is left out, and what passes hold of those whose states alone do.
     """
     tables = tables or CostTables(space)
     step_s, allocated_bytes, device_bytes = np.zeros((3, len(space)))
-    for plans in tables.groups:
-        pipeline = tables.pipeline(int(plans[0]))
-        memory = tables.memory(plans, pipeline)
-        allocated_bytes[plans] = _allocated_bytes(pipeline, memory, space.microbatches[plans])
-        unused_share, outside_bytes = tables.outside(plans, pipeline)
-        device_bytes[plans] = allocated_bytes[plans] * (1 + unused_share) + outside_bytes
-    device_bytes += space.job.cluster.profile.device.context_bytes
-    device_bytes *= ROUNDING
     for group in tables.groups:
-        plans, pipeline = group[device_bytes[group] <= most_bytes], tables.pipeline(int(group[0]))
+        pipeline = tables.pipeline(int(group[0]))
+        memory = _group_memory(space, tables, group, most_bytes)
+        allocated_bytes[group], device_bytes[group] = memory
+        plans = group[device_bytes[group] <= most_bytes]
         if len(plans) and pipeline.adds_up:
             times, exposure = tables.times(plans, pipeline), tables.exposure(plans, pipeline)
             step_s[plans] = _step_s(pipeline, times, exposure, space.microbatches[plans])
     return PlanBounds(step_s * ROUNDING, allocated_bytes * ROUNDING, device_bytes)
+
+
+def _group_memory(
+    space: PlanSpace, tables: CostTables, group: Ints, most_bytes: float
+) -> tuple[Floats, Floats]:
+    """What plans with one pipeline hold in tensors, and in all; shape (plans,) each [B]."""
+    pipeline = tables.pipeline(int(group[0]))
+    states = tables.states(group, pipeline)
+    resident_bytes = _per_rank(pipeline, states.resident_bytes)
+    more_bytes = _per_rank(pipeline, states.update_bytes)
+    unused_share, outside_bytes = tables.outside(group, pipeline)
+    context_bytes = space.job.cluster.profile.device.context_bytes
+
+    def held_bytes() -> tuple[Floats, Floats]:
+        allocated_bytes: Floats = (resident_bytes + more_bytes).max(axis=1)
+        device_bytes = allocated_bytes * (1 + unused_share) + outside_bytes + context_bytes
+        return allocated_bytes, device_bytes * ROUNDING
+
+    small = np.flatnonzero(held_bytes()[1] <= most_bytes)
+    if len(small):
+        plans = group[small]
+        activations = tables.activations(plans, pipeline)
+        active_bytes = _active_bytes(pipeline, activations, space.microbatches[plans])
+        more_bytes[small] = np.maximum(more_bytes[small], active_bytes)
+    return held_bytes()
 
 
 def _step_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, microbatches: Ints) -> Floats:
@@ -139,16 +159,7 @@ def _per_rank(pipeline: Pipeline, per_run: Floats) -> Floats:
     return per_rank
 
 
-def _allocated_bytes(pipeline: Pipeline, costs: PlanMemory, microbatches: Ints) -> Floats:
-    """What tensors take on the fullest rank at least, shape (plans,) [B]."""
-    resident_bytes = _per_rank(pipeline, costs.resident_bytes)
-    update_bytes = _per_rank(pipeline, costs.update_bytes)
-    active_bytes = _active_bytes(pipeline, costs, microbatches)
-    fullest: Floats = (resident_bytes + np.maximum(update_bytes, active_bytes)).max(axis=1)
-    return fullest
-
-
-def _active_bytes(pipeline: Pipeline, costs: PlanMemory, microbatches: Ints) -> Floats:
+def _active_bytes(pipeline: Pipeline, costs: PlanActivations, microbatches: Ints) -> Floats:
     """What passes hold and work with at the fullest backward, shape (plans, ranks) [B].
 
     Where nothing is known of later ones it is the first backward only, and where the schedule

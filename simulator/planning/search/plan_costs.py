@@ -127,13 +127,18 @@ def _content(run: Slice, kinds: Sequence[LayerKind], recompute_layers: int | Non
     )  # fmt: skip
 
 
-class PlanMemory(NamedTuple):
-    """What each plan of a group holds, per virtual stage of the model: shape (plans, runs) [B]."""
+class PlanStates(NamedTuple):
+    """What each plan of a group keeps, per virtual stage of the model: shape (plans, runs) [B]."""
+
+    resident_bytes: Floats
+    update_bytes: Floats
+
+
+class PlanActivations(NamedTuple):
+    """What a microbatch of each plan saves and works with, in the same shape [B]."""
 
     saved_bytes: Floats
     working_bytes: Floats
-    resident_bytes: Floats
-    update_bytes: Floats
 
 
 class PlanTimes(NamedTuple):
@@ -180,6 +185,7 @@ class CostTables:
         self._space = space
         self._pipelines: dict[tuple[int, ...], Pipeline] = {}
         self._stage_costs: dict[int, StageCosts] = {}
+        self._activation_costs: dict[int, StageCosts] = {}
         self._rows: dict[Hashable, list[float]] = {}
         self._neighbours: dict[tuple[int, int, bool], list[tuple[int, int]]] = {}
         zero, varied = space.column("plan.zero"), list(space.axes)
@@ -190,6 +196,9 @@ class CostTables:
         shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)
         self._adds_up = adds_up
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
+        # How many microbatches and ranks there are changes times only.
+        self._activation_kind = _kinds(*codes, np.maximum(zero, 1))
+        self._held_kind = _kinds(self._activation_kind, adds_up)
         pairs = list(zip(others, codes, strict=True))
         shared = [codes for path, codes in pairs if path not in _OF_PASSES]
         self._tensor_kind = _kinds(*shared, np.zeros(len(space)))
@@ -210,19 +219,24 @@ class CostTables:
             self._pipelines[key] = _pipeline(self._space.plan_job(plan))
         return self._pipelines[key]
 
-    def memory(self, plans: Ints, pipeline: Pipeline) -> PlanMemory:
-        """What some plans that share a pipeline hold."""
-        shapes, tied = pipeline.shapes, pipeline.tied_copy
+    def activations(self, plans: Ints, pipeline: Pipeline) -> PlanActivations:
+        """What passes of some plans that share a pipeline hold."""
+        shapes = pipeline.shapes
         held = self._table(
-            self._microbatch_kind, plans, ("held", shapes), lambda n: self._held_row(n, shapes)
+            self._held_kind, plans, ("held", shapes), lambda n: self._held_row(n, shapes)
         )
+        saved, working = np.split(held, 2, axis=1)
+        return PlanActivations(saved[:, pipeline.shape_of], working[:, pipeline.shape_of])
+
+    def states(self, plans: Ints, pipeline: Pipeline) -> PlanStates:
+        """What the same keep from step to step, and what their updates hold."""
+        shapes, tied = pipeline.shapes, pipeline.tied_copy
         update = self._table(
             self._state_kind, plans, ("update", shapes, tied),
             lambda n: self._update_row(n, shapes, tied),
         )  # fmt: skip
         resident = self._of_parameters(plans, pipeline, "kept", self._kept_row)
-        by_shape = (*np.split(held, 2, axis=1), resident, update)
-        return PlanMemory(*(column[:, pipeline.shape_of] for column in by_shape))
+        return PlanStates(resident[:, pipeline.shape_of], update[:, pipeline.shape_of])
 
     def times(self, plans: Ints, pipeline: Pipeline) -> PlanTimes:
         """What the same take."""
@@ -289,7 +303,10 @@ class CostTables:
 
     def _held_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
         """What one microbatch saves in each run, and what its backward works with [B]."""
-        costs = self._costs(plan)
+        kind = int(self._activation_kind[plan])
+        if kind not in self._activation_costs:
+            self._activation_costs[kind] = self._costs(plan)
+        costs = self._activation_costs[kind]
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
         is_whole = self._adds_up[plan] and costs.job.plan.no_sync
         is_cut = costs.job.choices.frees_gradients or not is_whole

@@ -42,6 +42,7 @@ from simulator.engine.des import Limit, LimitError, simulate_program
 from simulator.engine.replay import remaining_s
 from simulator.errors import InputError
 from simulator.planning.search.bound import ROUNDING, plan_bounds
+from simulator.planning.search.plan_costs import CostTables
 from simulator.planning.search.space import Axes, PlanSpace, plan_space
 from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
@@ -302,7 +303,8 @@ class _Candidates:
         self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int
     ) -> None:
         self.space, self.at_a_time = space, at_a_time
-        self.bounds = plan_bounds(space, most_bytes=most_bytes)
+        self._tables = CostTables(space)
+        self.bounds = plan_bounds(space, self._tables, most_bytes=most_bytes)
         self._run = map if executor is None else executor.map
         self._known: dict[int, _Trial] = {}
 
@@ -315,6 +317,11 @@ class _Candidates:
             if not self._is_known(plan, limit_s):
                 found, self._known[found] = next(results)
             yield self._known[plan]
+
+    def smallest(self, plans: NDArray[np.int64]) -> Mapping[str, Any]:
+        """What gives the job that one of some plans which holds least, by its bound."""
+        bounds = plan_bounds(self.space, self._tables)  # also of passes whose states are too large
+        return self.space.changes(int(plans[bounds.peak_device_bytes[plans].argmin()]))
 
     def _is_known(self, plan: int, limit_s: float) -> bool:
         trial = self._known.get(plan)
@@ -392,10 +399,10 @@ class _Search:
             self._found += heapq.nsmallest(self._top - len(self._found), known)
             self._heap = [entry for entry in self._heap if entry not in self._found]
         left = [entry.tier for entry in self._heap]
-        space, choices = self._space, tuple(self._choice(entry) for entry in self._found)
+        choices = tuple(self._choice(entry) for entry in self._found)
         smallest = None
         if not choices and len(self._plans):
-            smallest = space.changes(int(self._plans[self._least_bytes.argmin()]))
+            smallest = self._candidates.smallest(self._plans)
         return PlanSearch(
             choices=choices,
             plans=len(self._plans),

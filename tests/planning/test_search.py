@@ -248,6 +248,32 @@ def test_progress_says_how_many_plans_could_still_be_faster():
     assert seen[-1].replayed == len(seen) > seen[-1].simulated > 0
 
 
+def test_a_first_answer_comes_before_all_plans_have_bounds_and_changes_nothing(monkeypatch):
+    """Where a space is large; here every one counts as large."""
+    seen, later = [], []
+    vary = {**SMALL, "plan.recompute": ["none", "full"], "batch.micro": [1, 2]}
+    usual = search_plans(ROOMY, vary, top=3)
+    monkeypatch.setattr(search_module, "_MANY_COMBINATIONS", 0)
+    bounded = search_module.plan_space
+    monkeypatch.setattr(
+        search_module, "plan_space", lambda *given: later.append(len(seen)) or bounded(*given)
+    )
+    early = search_plans(ROOMY, vary, top=3, on_progress=seen.append)
+    first = seen[0]
+    assert later == [0, 1]  # a part of the space, then the first answer, then the space
+    assert first.open is None
+    assert first.gap_share == 1
+    assert early.choices == usual.choices
+    assert first.best_s >= early.choices[0].step_time_s == seen[-1].best_s
+
+
+def test_no_first_answer_is_given_that_does_not_fit(monkeypatch):
+    monkeypatch.setattr(search_module, "_MANY_COMBINATIONS", 0)
+    seen = []
+    found = search_plans(with_memory(small_job(gpus=8), 1.0), SMALL, on_progress=seen.append)
+    assert (found.choices, seen) == ((), [])
+
+
 @pytest.mark.parametrize(
     ("vary", "words"),
     [

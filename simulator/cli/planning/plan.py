@@ -74,11 +74,12 @@ def _progress_text(progress: Progress | str, what: str) -> str:
         return progress
     name = f"{what}: " if what else ""
     by = f", by up to {percent(progress.gap_share)}" if progress.gap_share < 1 else ""
+    faster = f"{progress.open} could still be faster{by}"
+    if progress.open is None:
+        faster = "computing bounds of all"
     best = "" if progress.best_s == float("inf") else f"; best {format_seconds(progress.best_s)}"
-    return (
-        f"{name}{progress.replayed} plans replayed, {progress.simulated} simulated{best}; "
-        f"{progress.open} could still be faster{by}"
-    )
+    reached = f"{progress.replayed} plans replayed, {progress.simulated} simulated"
+    return f"{name}{reached}{best}; {faster}"
 
 
 def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:

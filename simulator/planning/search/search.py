@@ -17,6 +17,10 @@ A plan fits where it runs out of memory with a probability of no more than the r
 One whose lower bound of memory is more than that allows is dropped; whether the others fit is what
 the full simulation says.
 
+Where bounds of all plans take longer than people wait, a plan of a small part of the space is
+simulated before: one of the fastest of that part, by its bound, that takes few passes. It is the
+first answer, and no plan that is slower is simulated to its end.
+
 The smallest value of a plan that is not simulated says how much faster any other can be at most, so
 a search may end where that is little enough.
 """
@@ -30,7 +34,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +47,7 @@ from simulator.engine.replay import remaining_s
 from simulator.errors import InputError
 from simulator.planning.search.bound import ROUNDING, plan_bounds
 from simulator.planning.search.plan_costs import CostTables
-from simulator.planning.search.space import Axes, PlanSpace, plan_space
+from simulator.planning.search.space import Axes, PlanSpace, plan_axes, plan_space
 from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category
@@ -55,6 +59,11 @@ Part = Callable[[PlanSpace], NDArray[np.bool_]]
 
 _MEMORY_STEP = 0.02
 """How much less memory the next plan of a Pareto front takes, as a share."""
+
+_MANY_COMBINATIONS = 30_000
+"""Combinations of values of which bounding the valid plans takes a second and more."""
+_NEAR_SHARE = 0.1
+"""How much longer than the shortest bound that of the first answer may be, as a share."""
 
 
 class Tier(IntEnum):
@@ -136,7 +145,8 @@ class Progress(NamedTuple):
 
     Attributes:
         replayed, simulated: Plans that were taken to the second and third tier.
-        open: Plans that could still be faster than the fastest known one.
+        open: Plans that could still be faster than the fastest known one; None before all
+            have bounds.
         best_s: Step of the fastest plan that was fully simulated and fits; infinite where
             none was [s].
         gap_share: How much shorter any other step can be, as a share; 1 while none is known.
@@ -144,7 +154,7 @@ class Progress(NamedTuple):
 
     replayed: int
     simulated: int
-    open: int
+    open: int | None
     best_s: float
     gap_share: float
 
@@ -178,7 +188,7 @@ def search_plans(
         InputError: A field cannot be varied, or a value of it is wrong.
     """
     limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time)
+    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time, on_progress)
     return _Search(candidates, top, limit_bytes, within=within).run(on_progress)
 
 
@@ -198,7 +208,7 @@ def search_risks(
     """
     limits_bytes = {risk: allowed_device_bytes(job, risk) for risk in risks}
     most_bytes = max(limits_bytes.values(), default=0.0)
-    candidates = _candidates(job, vary, most_bytes, executor, at_a_time)
+    candidates = _candidates(job, vary, most_bytes, executor, at_a_time, on_progress)
     return {
         risk: _Search(candidates, 1, limit_bytes, within=within).run(on_progress)
         for risk, limit_bytes in limits_bytes.items()
@@ -249,7 +259,7 @@ def pareto_front(
     asked for. The other arguments, and errors, are those of :func:`search_plans`.
     """
     limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time)
+    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time, on_progress)
     front: list[PlanChoice] = []
     while len(front) < most:
         choices = _Search(candidates, 1, limit_bytes).run(on_progress).choices
@@ -261,11 +271,40 @@ def pareto_front(
 
 
 def _candidates(
-    job: Job, vary: Axes | None, most_bytes: float, executor: Executor | None, at_a_time: int
-) -> _Candidates:
+    job: Job, vary: Axes | None, most_bytes: float, executor: Executor | None, at_a_time: int,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> _Candidates:  # fmt: skip
     refuse_pools(job, "the best plan")
     with without_collection():
-        return _Candidates(plan_space(job, vary), most_bytes, executor, at_a_time)
+        axes = plan_axes(job, vary)
+        first = None
+        if prod(map(len, axes.values())) > _MANY_COMBINATIONS:
+            first = _first_answer(job, axes, most_bytes)
+            if first is not None and on_progress is not None:
+                on_progress(Progress(1, 1, None, first[1].step_time_s, 1.0))
+        return _Candidates(plan_space(job, axes), most_bytes, executor, at_a_time, first)
+
+
+def _first_answer(job: Job, axes: Axes, most_bytes: float) -> tuple[dict[str, Any], _Trial] | None:
+    """What gives a plan that is quick to simulate and not far from the best, and its trial.
+
+    Among plans with the smallest microbatch and one recomputation; None where none of them fits.
+    """
+    part = {path: axes[path][:1] for path in ("batch.micro", "plan.recompute") if path in axes}
+    if job.plan.recompute in axes.get("plan.recompute", ()):
+        part["plan.recompute"] = [job.plan.recompute]
+    space = plan_space(job, {**axes, **part})
+    bounds = plan_bounds(space, most_bytes=most_bytes)
+    fitting = np.flatnonzero(bounds.peak_device_bytes <= most_bytes)
+    least_s = bounds.step_time_s[fitting]
+    near = fitting[least_s <= (1 + _NEAR_SHARE) * least_s.min(initial=inf)]
+    if not len(near):
+        return None
+    passes = space.microbatches * space.column("plan.pp") * space.column("plan.vpp")
+    plan = int(near[passes[near].argmin()])
+    trial = _try(space.plan_job(plan), inf)
+    is_answer = not trial.refused and trial.peak_device_bytes <= most_bytes
+    return (space.changes(plan), trial) if is_answer else None
 
 
 class _Trial(NamedTuple):
@@ -297,16 +336,25 @@ class _Candidates:
     """All plans of a space with their bounds, and every trial that was ever made of them.
 
     Only plans that hold no more than ``most_bytes`` are looked at.
+
+    Attributes:
+        first: The plan whose trial was the first answer, if there was one.
     """
 
     def __init__(
-        self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int
-    ) -> None:
+        self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int,
+        first: tuple[Mapping[str, Any], _Trial] | None = None,
+    ) -> None:  # fmt: skip
         self.space, self.at_a_time = space, at_a_time
         self._tables = CostTables(space)
         self.bounds = plan_bounds(space, self._tables, most_bytes=most_bytes)
         self._run = map if executor is None else executor.map
         self._known: dict[int, _Trial] = {}
+        self.first: int | None = None
+        if first is not None:
+            changes, trial = first
+            self.first = space.number(changes)
+            self._known[self.first] = trial
 
     def trials(self, plans: Sequence[int], limit_s: float) -> Iterator[_Trial]:
         """What is found of plans, in order; of those longer than a limit, that they are."""
@@ -358,6 +406,7 @@ class _Search:
 
     def run(self, on_progress: Callable[[Progress], None] | None) -> PlanSearch:
         """Take plans through the tiers until the fastest are known."""
+        self._take_first_answer()
         while len(self._found) < self._top and self._heap and not self._is_close:
             batch = self._next_batch(self._candidates.at_a_time)
             plans = [entry.plan for entry in batch]
@@ -368,6 +417,14 @@ class _Search:
                 if on_progress is not None:
                     on_progress(self._progress())
         return self._result()
+
+    def _take_first_answer(self) -> None:
+        first = self._candidates.first
+        among = [entry for entry in self._heap if entry.plan == first]
+        for entry in among:
+            self._heap.remove(entry)
+            heapq.heapify(self._heap)
+            self._book(entry.plan, *self._candidates.trials([entry.plan], inf))
 
     @property
     def _limit_s(self) -> float:

@@ -102,6 +102,15 @@ class PlanSpace:
             for (path, values), code in zip(self.axes.items(), codes, strict=True)
         }
 
+    def number(self, changes: Mapping[str, Any]) -> int:
+        """The plan that changes of the same fields give.
+
+        Raises:
+            ValueError: It is not in the space.
+        """
+        codes = [list(values).index(changes[path]) for path, values in self.axes.items()]
+        return int(np.flatnonzero((self.codes == codes).all(axis=1)).tolist().pop())
+
     def plan_job(self, number: int) -> Job:
         """The job with that plan, as :meth:`Job.replace` makes it, without reading files."""
         return _with_plan(self.job, self.changes(number))
@@ -148,8 +157,7 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    given = {path: _checked(job, path, values) for path, values in (vary or {}).items()}
-    axes = {**default_axes(job), **given}
+    axes = plan_axes(job, vary)
     sizes = [len(values) for values in axes.values()]
     codes = np.indices(sizes, dtype=np.int64).reshape(len(sizes), -1).T
     kept, refused = np.ones(len(codes), dtype=np.bool_), Counter[str]()
@@ -162,6 +170,15 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     refused.update(fault.path for fault in faults if fault)
     sound = np.asarray([fault is None for fault in faults], dtype=np.bool_)
     return PlanSpace(job, axes, codes[sound], dict((+refused).most_common()))
+
+
+def plan_axes(job: Job, vary: Axes | None = None) -> Axes:
+    """Values that are tried of every field that is varied.
+
+    Arguments and errors are those of :func:`plan_space`.
+    """
+    given = {path: _checked(job, path, values) for path, values in (vary or {}).items()}
+    return {**default_axes(job), **given}
 
 
 def searchable_job(load: Callable[[Mapping[str, Any]], Job]) -> Job:

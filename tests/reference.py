@@ -28,7 +28,7 @@ from simulator.planning.offers.offers_file import offers_schema
 from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.verdict import Advice, WhatIf
-from simulator.serving.serving_file import serving_schema
+from simulator.serving.described import serving_schema
 from simulator.units import UNITS, format_quantity
 from tests.command_reference import COMMANDS_PAGE, commands_page
 from tests.models_and_systems import MODELS_PAGE, models_and_systems_page

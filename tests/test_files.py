@@ -18,7 +18,7 @@ from simulator.files import PICTURES, Unpacked, is_there, read_text, whole_file,
 from simulator.planning.offers.offers_file import load_offers
 from simulator.planning.sweep import Journal
 from simulator.plots.style import save
-from simulator.serving.serving_file import load_serving
+from simulator.serving.described import load_serving
 from simulator.tables.collective_table import cut_half_line
 from simulator.validate.measured_trace.measured_step import read_step
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from simulator.described.json_schemas import job_schema
-from simulator.serving.serving_file import serving_schema
+from simulator.serving.described import serving_schema
 from tests.command_reference import COMMANDS_PAGE, commands, commands_page
 from tests.models_and_systems import KINDS, MODELS_PAGE, models_and_systems_page
 from tests.reference import (

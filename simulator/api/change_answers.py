@@ -28,7 +28,7 @@ from simulator.units import format_bytes, format_seconds, percent, signed_percen
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulator.exporters.html.compare_report import Run
+    from simulator.exporters.html.run_report import Run
     from simulator.planning.changes.profile_numbers import Sensitivity
     from simulator.planning.limits import Limit
     from simulator.results.difference import Difference
@@ -339,7 +339,7 @@ class CompareAnswer(Answer):
 
     def write_html(self, path: str | Path) -> Path:
         """Write the page with waterfalls and timelines; returns its path."""
-        from simulator.exporters.html.compare_report import write_compare_report
+        from simulator.exporters.html.run_report import write_compare_report
 
         write_compare_report(self.runs, path, prices=self.price_row())
         return Path(path)
@@ -378,7 +378,7 @@ def compare(
     Raises:
         InputError: There are fewer than two jobs, or one cannot run.
     """
-    from simulator.exporters.html.compare_report import Run
+    from simulator.exporters.html.run_report import Run
     from simulator.results.difference import difference
 
     if len(jobs) < 2:

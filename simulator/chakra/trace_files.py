@@ -16,8 +16,13 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from simulator.chakra.execution_trace import SECONDS, STEP, Node, NodeType, RankTrace, Scalar
-from simulator.chakra.messages import (
+from simulator.chakra.execution_trace import (
+    SECONDS,
+    STEP,
+    Node,
+    NodeType,
+    RankTrace,
+    Scalar,
     broken_file,
     json_messages,
     message_types,

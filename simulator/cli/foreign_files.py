@@ -265,8 +265,8 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
     ) -> None:
         import yaml
 
-        from simulator.serving.launch.launch_lines import deployment_document
-        from simulator.serving.serving_file import load_serving
+        from simulator.serving.described import load_serving
+        from simulator.serving.launch_lines import deployment_document
 
         document = deployment_document(
             engine, file, profile=profile, model=model, gpus=gpus, ignore=ignore or ()
@@ -349,8 +349,8 @@ def _serving_command(command: str) -> Callable[..., None]:
     engine = "tensorrt-llm" if command == "trtllm" else command
 
     def export_launch(file: ServingFile, changes: Changes = None) -> None:
-        from simulator.serving.launch.launch_lines import launch_line
-        from simulator.serving.serving_file import load_serving
+        from simulator.serving.described import load_serving
+        from simulator.serving.launch_lines import launch_line
 
         asked = {"deployment.engine": engine, **parse_assignments(changes or ())}
         deployment = load_serving(file, asked).deployment
@@ -450,8 +450,8 @@ def export_chakra(
     Example:  clustersim replay traces/ --profile a100-sxm-80gb
     """
     from simulator.api import simulate
+    from simulator.chakra.execution_trace import message_types
     from simulator.chakra.from_program import check_traceable, rank_traces
-    from simulator.chakra.messages import message_types
     from simulator.chakra.trace_files import file_name, write_trace
 
     job = read_job(job_file, changes, unfolded=None)

@@ -97,7 +97,7 @@ def run(
         draw_serving(_title(job), served.steps[0], plot)
         note(f"wrote {plot}")
     if trace is not None:
-        from simulator.exporters.serving_trace import write_serving_trace
+        from simulator.exporters.chrome_trace import write_serving_trace
 
         write_serving_trace(served, trace)
         note(f"wrote {trace}")
@@ -228,15 +228,14 @@ def capacity(
 
 def _launch_line(job: ServingJob, settings: Mapping[str, int]) -> str:
     """The command that starts a split; empty for engines that have none."""
-    from simulator.serving.launch.launch_lines import launch_line
-    from simulator.serving.launch.options import OPTIONS
+    from simulator.serving.launch_lines import OPTIONS, launch_line
 
     chosen = job.deployment.model_copy(update={**settings, "attention_dp": 1})
     return launch_line(chosen, chosen.model.name) if chosen.engine in OPTIONS else ""
 
 
 def _read(file: Path, changes: Sequence[str] | None) -> ServingJob:
-    from simulator.serving.serving_file import load_serving
+    from simulator.serving.described import load_serving
 
     return load_serving(file, parse_assignments(changes or ()))
 

@@ -292,7 +292,7 @@ def schema_text(name: SchemaName) -> str:
     """The JSON schema of a kind of file, as text that ends in a newline."""
     from simulator.described import json_schemas as schemas
     from simulator.planning.offers.offers_file import offers_schema
-    from simulator.serving.serving_file import serving_schema
+    from simulator.serving.described import serving_schema
 
     builders: dict[SchemaName, Callable[[], dict[str, Any]]] = {
         SchemaName.JOB: schemas.job_schema,

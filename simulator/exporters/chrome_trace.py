@@ -1,19 +1,4 @@
-"""How is a step looked at in Perfetto or chrome://tracing?
-
-Trace Event JSON. A process per rank class, a thread per stream, a complete event per
-operation with its coordinates, bytes and FLOP; beside them a thread of waits by cause, an
-arrow from the sending to the receiving side of each transfer, and counters of allocated
-memory and of what each link carries. Events are written one by one, so memory does not grow
-with the trace.
-
-Times are whole nanoseconds, rounded edge by edge, so that neighbours on a lane stay
-neighbours and never overlap. Stages lie in their order, except in versions of Perfetto before
-the end of 2025, which put processes with more events above those with fewer.
-
-Source:
-    Trace Event Format (Google, 2016): event phases X, M, C, s and f. Perfetto takes whole numbers
-    only as the ids of arrows, and puts the unit of a counter behind its name.
-"""
+"""How is a step, or a serving run, looked at in Perfetto or chrome://tracing?"""
 
 from __future__ import annotations
 
@@ -37,6 +22,7 @@ from simulator.results.passes import part_spans
 from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
 from simulator.results.traffic import LinkLoad, link_loads
+from simulator.serving.cluster import Served
 
 Event = dict[str, Any]
 
@@ -383,3 +369,69 @@ def _nanoseconds(seconds: float) -> int:
 
 def _microseconds(nanoseconds: int) -> float:
     return nanoseconds / 1000
+
+
+_MOST_REQUESTS = 5_000
+"""Requests whose life is shown."""
+_STEPS = 1
+
+
+def write_serving_trace(served: Served, path: Path) -> None:
+    """Write recorded steps and requests as ``.json`` or ``.json.gz``.
+
+    Raises:
+        InputError: The suffix is neither.
+    """
+    with open_trace(path) as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [')
+        for number, event in enumerate(_serving_events(served)):
+            file.write(",\n" if number else "\n")
+            file.write(json.dumps(event, separators=(",", ":")))
+        file.write("\n]}\n")
+
+
+def _serving_events(served: Served) -> Iterator[dict[str, Any]]:
+    """Events of all replicas, then of the requests."""
+    for index, steps in enumerate(served.steps, start=1):
+        yield _named("process_name", index, f"replica {index - 1}")
+        yield _named("thread_name", index, "engine steps")
+        for step in steps:
+            start, span = (
+                _microseconds(_nanoseconds(step.start_s)),
+                _microseconds(_nanoseconds(step.end_s - step.start_s)),
+            )
+            about = {
+                "answers": step.decodes,
+                "prompt tokens": step.prompt_tokens,
+                "preempted": step.preempted,
+                "steps": step.merged,
+            }
+            name = "prompts" if step.prompt_tokens else "answers"
+            place = {"pid": index, "tid": _STEPS}
+            yield {"ph": "X", "name": name, **place, "ts": start, "dur": span, "args": about}
+            counted = {
+                "requests": {"running": step.running, "waiting": step.waiting},
+                "cache": {"%": round(100 * step.used_share, 2)},
+            }
+            for counter, values in counted.items():
+                yield {"ph": "C", "name": counter, "pid": index, "ts": start, "args": values}
+    requests = len(served.steps) + 1
+    yield _named("process_name", requests, "requests")
+    for request in sorted(served.requests, key=lambda r: r.arrival_s)[:_MOST_REQUESTS]:
+        about = {"prompt": request.prompt_tokens, "answer": request.output_tokens}
+        moments = (request.arrival_s, request.scheduled_s, request.first_token_s)
+        ends = (*moments[1:], request.last_token_s)
+        for name, begin_s, end_s in zip(("wait", "prompt", "answer"), moments, ends, strict=True):
+            event = {"cat": "request", "id": request.number, "pid": requests, "tid": 1}
+            yield {
+                "ph": "b",
+                "name": name,
+                **event,
+                "ts": _microseconds(_nanoseconds(begin_s)),
+                "args": about,
+            }
+            yield {"ph": "e", "name": name, **event, "ts": _microseconds(_nanoseconds(end_s))}
+
+
+def _named(kind: str, process: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": _STEPS, "args": {"name": name}}

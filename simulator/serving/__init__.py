@@ -3,9 +3,8 @@
 One event per engine step, on the same models and hardware profiles as training.
 
 ======================  ==================================================
-:mod:`.described`       what the user says: a deployment and a workload
-:mod:`.arrivals`        a workload becomes requests
-:mod:`.request`         one request, and what has become of it
+:mod:`.described`       what the user says, and its file: a deployment and a workload
+:mod:`.requests`        one request, and a workload as requests
 :mod:`.block_cache`     the KV cache in blocks, with its prefix cache
 :mod:`.radix`           the KV cache as a tree of prefixes
 :mod:`.decodes`         all requests that make one token a step
@@ -17,7 +16,6 @@ One event per engine step, on the same models and hardware profiles as training.
 :mod:`.handovers`       prompts computed apart, whose keys and values cross the links
 :mod:`.answers`         throughput, TTFT, TPOT, goodput, money
 :mod:`.bearable_rate`   the largest rate, the fewest GPUs, the best split
-:mod:`.serving_file`    a YAML file becomes a deployment and a workload
-:mod:`.launch`          command lines of engines, read and written
+:mod:`.launch_lines`    command lines of engines, read and written
 ======================  ==================================================
 """

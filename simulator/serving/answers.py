@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.serving.cluster import Served
 from simulator.serving.described import Deployment, Objective, Workload
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 
 _PERCENTILES = (50, 90, 95, 99)
 _SECONDS_PER_HOUR = 3600.0

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 
 from simulator.errors import DoesNotFitError
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 
 _QUEUED_AT_ONCE = 1024
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from simulator.errors import InputError
 from simulator.processor import without_collection
-from simulator.serving.arrivals import requests_of
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.cache_memory import MemoryPlan, memory_plan
 from simulator.serving.defaults import engine_defaults, limits_of, scheduler_name
 from simulator.serving.described import Deployment, Workload
 from simulator.serving.engine import Replica, Step
 from simulator.serving.handovers import Handovers
-from simulator.serving.request import Request
+from simulator.serving.requests import Request, requests_of
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepSeconds, StepTime

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from operator import attrgetter
 
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 
 
 class Decodes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch, Chunk, Scheduler
 from simulator.serving.step_time import StepSeconds
 

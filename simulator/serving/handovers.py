@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from simulator.engine.fluid_network import FULL_SPEED, Port, max_min_rates
 from simulator.serving.described import Deployment
 from simulator.serving.engine import Replica
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.shapes import cache_bytes_per_token
 
 _PORT = "cache"

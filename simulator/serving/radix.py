@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 
 
 @dataclass(slots=True, eq=False)

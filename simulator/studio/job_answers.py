@@ -1,12 +1,14 @@
-"""What does the page answer of its job: the step, changes that help, and copies in other formats?
+"""What does the page ask, and what does it get: the step, changes that help, copies of the job?
 
-Numbers are for scripts, texts for people, both from the functions that write the page of
-``clustersim run --html``. Changes are found by searches of :mod:`simulator.planning.changes`; here
-they become rows with a button.
+A question is a name and a JSON object; its answer is a JSON object: what was asked for, or
+``faults`` with the words of our errors, or ``bug`` where the mistake is ours.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +16,7 @@ import yaml
 
 from simulator.api import Result, simulate
 from simulator.described.job import Job
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
 from simulator.exporters.deepspeed import deepspeed_config
 from simulator.exporters.html.run_report import (
     memory_owners,
@@ -31,7 +33,7 @@ from simulator.planning.changes.helpful_changes import nearest_fit, what_ifs
 from simulator.results.plain_data import fit_to_dict
 from simulator.results.simulation import run_step
 from simulator.results.verdict import LEAST_SHARE, WhatIf, verdict
-from simulator.studio.controls import State, job_of
+from simulator.studio.controls import START, State, job_of, model_of_config
 from simulator.units import HOUR_S, format_bytes, format_count, format_seconds
 
 _MOST_ROWS = 20_000
@@ -212,3 +214,67 @@ FORMS: Mapping[str, Callable[[Job], str]] = {
     "DeepSpeed": deepspeed_config,
 }
 """What makes a copy of each kind."""
+
+
+Asked = Mapping[str, Any]
+
+
+def _state(asked: Asked) -> State:
+    state = asked.get("state")
+    if not isinstance(state, Mapping):
+        raise InputError.single("state", "must be an object of fields")
+    return state
+
+
+def _step(asked: Asked) -> dict[str, Any]:
+    return step_answer(_state(asked), with_timeline=asked.get("timeline", True))
+
+
+_QUESTIONS: Mapping[str, Callable[[Asked], dict[str, Any]]] = {
+    "step": _step,
+    "fit": lambda asked: fitting_changes(_state(asked)),
+    "faster": lambda asked: faster_changes(_state(asked)),
+    "copy": lambda asked: {"text": job_copy(_state(asked), str(asked.get("form", "")))},
+    "model": lambda asked: {"model": model_of_config(str(asked.get("text", "")))},
+}
+
+QUESTIONS = frozenset(_QUESTIONS)
+"""Names of what the page may ask."""
+SEARCHES = frozenset({"fit", "faster"})
+"""Those that simulate many jobs."""
+
+
+def answered(name: str, asked: Asked) -> bytes:
+    """The answer to a question, as JSON."""
+    try:
+        answer = _QUESTIONS[name](asked)
+    except InputError as error:
+        answer = {"faults": [fault_data(fault) for fault in error.faults]}
+    except RecursionError:
+        return too_deep()
+    except MemoryError:
+        answer = {}  # what it held is free only behind this block
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        answer = {"bug": f"{type(error).__name__}: {error}"}
+    if not answer:
+        hint = "use fewer microbatches or stages, or clustersim run on a larger machine"
+        fault = Fault("", "takes more memory than the studio has for one question", hint=hint)
+        answer = {"faults": [fault_data(fault)]}
+    return json.dumps(answer, separators=(",", ":"), default=str).encode()
+
+
+def fault_data(fault: Fault) -> dict[str, str]:
+    """A fault as the page shows it beside a control."""
+    return {"path": fault.path, "rule": fault.rule, "hint": fault.hint, "text": str(fault)}
+
+
+def too_deep() -> bytes:
+    """The answer to a question whose values are nested deeper than Python follows."""
+    fault = Fault("state", "is nested too deeply", hint="write its fields one by one")
+    return json.dumps({"faults": [fault_data(fault)]}).encode()
+
+
+def warm_up() -> None:
+    """Load what the first answer would have to wait for."""
+    answered("step", {"state": START})

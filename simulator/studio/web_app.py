@@ -26,8 +26,7 @@ from starlette.routing import Route
 from simulator.errors import InputError
 from simulator.exporters import html
 from simulator.studio.controls import START, State, controls
-from simulator.studio.job_answers import FORMS
-from simulator.studio.requests import QUESTIONS
+from simulator.studio.job_answers import FORMS, QUESTIONS
 from simulator.studio.workers import StaleError, Workers
 
 _PAGE = Path(__file__).parent / "page"

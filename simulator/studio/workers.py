@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from simulator.errors import Fault
-from simulator.studio.requests import SEARCHES, answered, fault_data, too_deep, warm_up
+from simulator.studio.job_answers import SEARCHES, answered, fault_data, too_deep, warm_up
 
 GRACE_S = 1.0
 """How long a question that nobody waits for may go on before its process is ended: about as long

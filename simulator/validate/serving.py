@@ -16,7 +16,7 @@ from typing import Any
 
 from simulator.errors import ClustersimError
 from simulator.serving.cluster import serve
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.step_time import StepTime
 from simulator.validate.serving_rows import (
     ServingRow,

@@ -16,7 +16,7 @@ from reports.make.captures.published_rows import published_table
 from simulator.capture.recording import one_rank
 from simulator.capture.table import BlockOwner
 from simulator.errors import InputError
-from simulator.validate.torch_run import rank_grid
+from simulator.validate.torch_run import parallelise
 from tests.capture.made_up import Step, capture_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -66,10 +66,10 @@ def test_captures_of_torchtitan_are_kept_for_its_published_runs():
 
 
 def test_functions_that_were_imported_before_a_capture_are_answered_too():
-    original = rank_grid.init_device_mesh
+    original = parallelise.init_device_mesh
     with one_rank._process_groups(0, 2):
-        assert rank_grid.init_device_mesh is not original
-    assert rank_grid.init_device_mesh is original
+        assert parallelise.init_device_mesh is not original
+    assert parallelise.init_device_mesh is original
 
 
 def test_results_that_are_left_out_take_no_memory_but_for_gradients():

@@ -11,9 +11,16 @@ from google.protobuf.json_format import MessageToJson, ParseDict
 
 from simulator.api import simulate
 from simulator.chakra import execution_trace as names
-from simulator.chakra.execution_trace import Node, NodeType, RankTrace
+from simulator.chakra.execution_trace import (
+    MAX_MESSAGE_BYTES,
+    Node,
+    NodeType,
+    RankTrace,
+    message_types,
+    read_messages,
+    write_message,
+)
 from simulator.chakra.from_program import check_traceable, rank_traces
-from simulator.chakra.messages import MAX_MESSAGE_BYTES, message_types, read_messages, write_message
 from simulator.chakra.rank_parts import group_on, group_ranks
 from simulator.chakra.to_program import replay_traces
 from simulator.chakra.trace_files import MAX_NODES, file_name, read_trace, read_traces, write_trace

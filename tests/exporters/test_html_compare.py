@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.exporters.html.compare_report import Run, compare_page
+from simulator.exporters.html.run_report import Run, compare_page
 from tests.exporters.pages import HOSTILE, column, data_in, result_of
 
 FIRST = result_of(layers=4, gpus=8, pp=4, microbatches=8)

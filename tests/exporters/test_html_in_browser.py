@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulator.exporters.html.compare_report import Run, compare_page
+from simulator.exporters.html.run_report import Run, compare_page
 from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
 from tests.exporters.pages import HOSTILE, page_of, result_of
 

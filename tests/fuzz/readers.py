@@ -304,9 +304,9 @@ def _read_line(path: Path) -> object:
 def _serving(path: Path) -> object:
     """What few requests of a deployment get; that they do not fit is an answer."""
     from simulator.serving.answers import answers_of
-    from simulator.serving.arrivals import requests_of
     from simulator.serving.cluster import serve
-    from simulator.serving.serving_file import load_serving
+    from simulator.serving.described import load_serving
+    from simulator.serving.requests import requests_of
 
     load_serving(path)
     job = load_serving(path, {"workload.requests": _FEW_REQUESTS})
@@ -329,15 +329,15 @@ def _launch_files() -> Iterator[Sample]:
 
 def _launch_file(path: Path) -> object:
     """The deployment of a file whose name says the engine, as a command reads it."""
-    from simulator.serving.launch.launch_lines import deployment_document
-    from simulator.serving.serving_file import load_serving
+    from simulator.serving.described import load_serving
+    from simulator.serving.launch_lines import deployment_document
 
     return load_serving(deployment_document(path.stem, path, profile="h100-sxm-80gb"))
 
 
 def _requests(path: Path) -> object:
-    from simulator.serving.arrivals import requests_of
-    from simulator.serving.serving_file import load_serving
+    from simulator.serving.described import load_serving
+    from simulator.serving.requests import requests_of
 
     job = load_serving(ROOT / "workloads" / "serving" / "llama3-70b-8xh100.yaml",
                        {"workload.trace": str(path)})  # fmt: skip
@@ -378,7 +378,7 @@ def _published_rows(path: Path) -> object:
 def _question(path: Path) -> object:
     """What the page of the studio asks: the name of a question, and its object."""
     from simulator.studio.controls import job_of
-    from simulator.studio.requests import QUESTIONS, SEARCHES, answered
+    from simulator.studio.job_answers import QUESTIONS, SEARCHES, answered
 
     try:
         name, _, body = _text(path).partition(" ")

@@ -22,9 +22,11 @@ from simulator.engine.des import simulate_program
 from simulator.engine.sampled_replay import Pipelines
 from simulator.errors import InputError
 from simulator.planning.distribution import step_sampler
-from simulator.planning.distribution.drawn_jitter import largest_of_normals
-from simulator.planning.distribution.drawn_microbatches import DrawnMicrobatches
-from simulator.planning.distribution.drawn_routing import RoutingTables
+from simulator.planning.distribution.draws import (
+    DrawnMicrobatches,
+    RoutingTables,
+    largest_of_normals,
+)
 from simulator.planning.distribution.sampled_steps import step_distribution
 from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category, Program, Scope

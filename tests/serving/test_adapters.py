@@ -10,7 +10,7 @@ from simulator.serving.cache_memory import memory_plan
 from simulator.serving.cluster import serve
 from simulator.serving.defaults import limits_of
 from simulator.serving.described import Adapters, AdapterTraffic, Deployment, Lengths, Workload
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepTime
 from tests.serving.workloads import scheduler_of

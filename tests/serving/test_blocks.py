@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.serving import block_cache
 from simulator.serving.block_cache import BlockCache
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from tests.serving.workloads import scheduler_of
 
 

@@ -8,7 +8,7 @@ from simulator.described.load import load_model, load_profile
 from simulator.serving.answers import answers_of
 from simulator.serving.cluster import serve
 from simulator.serving.described import Arrivals, Deployment, Lengths, PrefillPool, Workload
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.shapes import cache_bytes_per_token
 from simulator.serving.step_time import StepSeconds
 

@@ -10,8 +10,8 @@ import yaml
 
 from simulator.cli.app import main
 from simulator.errors import InputError
-from simulator.serving.launch.launch_lines import deployment_document, launch_line
-from simulator.serving.serving_file import load_serving
+from simulator.serving.described import load_serving
+from simulator.serving.launch_lines import deployment_document, launch_line
 
 VLLM = """
 export MODEL=meta-llama/Llama-3.1-70B-Instruct

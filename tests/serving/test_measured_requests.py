@@ -11,7 +11,7 @@ import pytest
 from simulator.described.load import load_model, load_profile
 from simulator.serving.cluster import serve
 from simulator.serving.described import Arrivals, Deployment, Workload
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 
 TABLE = Path(__file__).parent / "oracles" / "llmservingsim_requests.csv"
 

@@ -8,9 +8,9 @@ import pytest
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
-from simulator.serving.arrivals import requests_of
 from simulator.serving.cluster import serve
 from simulator.serving.described import Arrivals, Deployment, Lengths, Workload
+from simulator.serving.requests import requests_of
 
 WORKLOAD = Workload(
     requests=60,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from tests.serving.workloads import run_all, scheduler_of
 

@@ -13,7 +13,7 @@ from simulator.serving.kernels.routed_experts import (
     experts_s,
     grouped_experts_s,
 )
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch, Chunk, Limits
 from simulator.serving.schedulers.sglang import Sglang
 from simulator.serving.step_time import StepTime

@@ -11,9 +11,9 @@ from simulator.errors import DoesNotFitError, InputError
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.cluster import serve
 from simulator.serving.described import Deployment, Lengths, Workload
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch, Limits
-from simulator.serving.schedulers.vllm_v0 import VllmV0
+from simulator.serving.schedulers.vllm import VllmV0
 from simulator.serving.step_time import StepTime
 from tests.serving.workloads import run_all
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from simulator.serving.block_cache import BlockCache
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Limits
-from simulator.serving.schedulers.vllm_v1 import VllmV1
+from simulator.serving.schedulers.vllm import VllmV1
 
 ORACLES = sorted((Path(__file__).parent / "oracles").glob("*.json.gz"))
 

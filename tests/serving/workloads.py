@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.engine import Replica
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch, Limits, Scheduler
 from simulator.serving.step_time import StepSeconds

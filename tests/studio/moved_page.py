@@ -18,7 +18,7 @@ import pytest
 
 from simulator.described.load import load_job
 from simulator.studio.controls import state_of
-from simulator.studio.requests import answered
+from simulator.studio.job_answers import answered
 from tests.exporters.chromium import PATIENCE_MS, chromium
 from tests.studio.serving_page import running_studio
 

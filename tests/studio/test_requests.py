@@ -10,8 +10,7 @@ from simulator.api import simulate
 from simulator.described.load import load_job
 from simulator.errors import InputError
 from simulator.studio.controls import START, job_of, state_of
-from simulator.studio.job_answers import FORMS
-from simulator.studio.requests import answered
+from simulator.studio.job_answers import FORMS, answered
 
 SMALL = {
     "model": "llama3.2-1b",

@@ -109,7 +109,7 @@ def test_a_question_that_was_answered_before_is_not_simulated_again(monkeypatch)
 def test_a_question_that_needs_too_much_memory_is_a_fault_and_no_bug():
     code = f"""
 import resource
-from simulator.studio.requests import answered, warm_up
+from simulator.studio.job_answers import answered, warm_up
 from simulator.studio.workers import limit_memory
 warm_up()
 taken = [line for line in open("/proc/self/status") if line.startswith("VmData")]

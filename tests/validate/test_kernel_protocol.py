@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.tables.kernel_protocol import Protocol, mean_call_s, protocol_of
-from simulator.tables.kernel_rows import KernelRow
+from simulator.tables.kernel_rows import KernelRow, Protocol, mean_call_s, protocol_of
 from tests.tiny import GEMM, tiny_profile
 
 

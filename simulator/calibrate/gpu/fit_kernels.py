@@ -20,8 +20,7 @@ from simulator.cost.kernel_time import without_sustained_clock
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import KernelModel
-from simulator.tables.kernel_protocol import protocol_of
-from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of
+from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, protocol_of
 from simulator.units import format_quantity
 from simulator.validate.kernel_answers import compared
 

@@ -1,6 +1,6 @@
 """Commands that measure, or hold predictions against measurements.
 
-calibrating, calibrating_gpu    profiles from collectives and from kernels
-calibrating_runs                profiles from measured training steps
+calibrating                     profiles from measured training steps and collectives
+calibrating_gpu                 profiles from kernels
 validating, validating_torch    tables of measurements; real torch runs
 """

@@ -35,7 +35,7 @@ from simulator.units import format_bytes, format_seconds, percent, signed_percen
 if TYPE_CHECKING:
     from simulator.api import CompareAnswer
     from simulator.described.job import Job
-    from simulator.exporters.html.compare_report import Run
+    from simulator.exporters.html.run_report import Run
     from simulator.results.difference import Difference
 
 

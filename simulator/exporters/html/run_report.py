@@ -1,21 +1,17 @@
-"""What does the page of one step say, and what its view in a notebook?
-
-The verdict and the headline; an interactive timeline; memory over time and at its peak; where the
-time goes; which changes were simulated; which numbers it all rests on; and how to get the same
-again.
-"""
+"""What does the page of one step or of several say, and what its view in a notebook?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from simulator.described.job import Job
+from simulator.described.job import Job, changed_fields
 from simulator.exporters.html.page import packed, render, write_page
 from simulator.exporters.html.timeline_data import (
     MOST_ROWS,
@@ -28,19 +24,21 @@ from simulator.exporters.html.timeline_data import (
     used_numbers,
 )
 from simulator.plots import style
+from simulator.plots.comparison import falls
 from simulator.plots.memory import fullest, fullest_moments
 from simulator.program.ir import Category, Owner
+from simulator.results.difference import Difference, difference
 from simulator.results.plain_data import expert_load_sentence, source_counts
 from simulator.results.rank_classes import class_words, spread
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.verdict import Advice, verdict
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, signed_seconds
 
 _MOST_DRAWN_CLASSES = 64
 _MOST_MOMENTS = 4000
 """Each slice of time shows its fullest moment, so that no peak is lost."""
 
-SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
+_SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "memory.js", "tools.js", "run.js")
 
 _MOST_CLASSES = 64
 """Rows of the tables per rank class."""
@@ -104,13 +102,13 @@ def write_run_report(
             classes of ranks are left out, and the page says so.
     """
     context, data = _content(result, job, advice, most_rows)
-    write_page(path, "run.html", context, scripts=SCRIPTS, data=data)
+    write_page(path, "run.html", context, scripts=_SCRIPTS, data=data)
 
 
 def run_page(result: StepResult, job: Job, advice: Advice, *, most_rows: int = MOST_ROWS) -> str:
     """The text of the page. For the arguments see :func:`write_run_report`."""
     context, data = _content(result, job, advice, most_rows)
-    return render("run.html", context, scripts=SCRIPTS, data=data)
+    return render("run.html", context, scripts=_SCRIPTS, data=data)
 
 
 def _content(
@@ -311,3 +309,108 @@ def notebook_view(result: StepResult) -> str:
             "waterfall": list(waterfall(result)),
         },
     )
+
+
+_COMPARE_SCRIPTS = ("lanes.js", "axis.js", "details.js", "timeline.js", "tools.js", "compare.js")
+
+
+class Run(NamedTuple):
+    """One of the steps that are compared."""
+
+    name: str
+    result: StepResult
+    job: Job
+
+
+def write_compare_report(
+    runs: Sequence[Run], path: str | Path, *, prices: Sequence[str] = ()
+) -> None:
+    """Write the page of several steps; each is compared with the first.
+
+    ``prices`` are what a billion tokens cost in each of them, as text [USD].
+    """
+    context, data = _compared(runs)
+    if prices:
+        context["headlines"].append(("USD per billion tokens", list(prices)))
+    write_page(path, "compare.html", context, scripts=_COMPARE_SCRIPTS, data=data)
+
+
+def compare_page(runs: Sequence[Run]) -> str:
+    """The text of the page."""
+    context, data = _compared(runs)
+    return render("compare.html", context, scripts=_COMPARE_SCRIPTS, data=data)
+
+
+def _compared(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
+    first, *others = runs
+    most_rows = MOST_ROWS // len(runs)
+    blocks = [source_blocks(run.job) for run in runs]
+    legend = {entry["name"]: entry for run in runs for entry in timeline_legend(run.result)}
+    context = {
+        "title": f"{first.name} against {', '.join(run.name for run in others)}",
+        "names": [run.name for run in runs],
+        "titles": [run.result.title for run in runs],
+        "headlines": _headlines(runs),
+        "comparisons": [_comparison(first, other) for other in others],
+        "timeline_legend": list(legend.values()),
+        "jobs": [
+            (run.name, yaml.safe_dump(dict(run.job.document), sort_keys=False, allow_unicode=True))
+            for run in runs
+        ],
+    }
+    data = {
+        "runs": [
+            {
+                "timeline": timeline_data(run.result, sources, most_rows=most_rows),
+                "sources": sources,
+            }
+            for run, sources in zip(runs, blocks, strict=True)
+        ]
+    }
+    return context, data
+
+
+def _headlines(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    columns = [dict(headline(run.result)) for run in runs]
+    names = dict.fromkeys(name for column in columns for name in column)
+    return [(name, [column.get(name, "-") for column in columns]) for name in names]
+
+
+def _comparison(first: Run, other: Run) -> dict[str, Any]:
+    found = difference(first.result, other.result)
+    fields = changed_fields(first.job, other.job)
+    return {
+        "name": other.name,
+        "difference": found,
+        "bars": list(_bars(found)),
+        "bars_begin_s": _room(found)[0],
+        "fields": [(path, _shown(a), _shown(b)) for path, (a, b) in fields.items()],
+    }
+
+
+def _shown(value: object) -> str:
+    return "default" if value is None else str(value)
+
+
+def _bars(found: Difference) -> Iterator[dict[str, Any]]:
+    """Bars of the waterfall as shares of its room, which leaves out what is common to all."""
+    begin_s, end_s = _room(found)
+    done_s, width_s = found.first_s, end_s - begin_s
+    for name, seconds in falls(found):
+        yield {
+            "name": name,
+            "amount": signed_seconds(seconds),
+            "share_of_step": seconds / found.first_s,
+            "is_longer": seconds > 0,
+            "from": (min(done_s, done_s + seconds) - begin_s) / width_s,
+            "share": abs(seconds) / width_s,
+        }
+        done_s += seconds
+
+
+def _room(found: Difference) -> tuple[float, float]:
+    """Where the axis of a waterfall begins and ends [s]."""
+    edges = list(accumulate((seconds for _, seconds in falls(found)), initial=found.first_s))
+    edges.append(found.second_s)
+    room_s = max(max(edges) - min(edges), 1e-3 * max(edges))
+    return max(0.0, min(edges) - 0.3 * room_s), max(edges)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.described.job import Job
 from simulator.engine.replay import replay
-from simulator.planning.distribution.drawn_microbatches import DrawnMicrobatches
-from simulator.planning.distribution.drawn_routing import DrawnRouting
+from simulator.planning.distribution.draws import DrawnMicrobatches, DrawnRouting
 from simulator.program.ir import Owner, Program
 from simulator.program.run.order import StepOrder
 from simulator.results.memory import class_memory

@@ -19,17 +19,16 @@ from numpy.typing import NDArray
 from simulator.described.job import Job
 from simulator.engine.des import simulate_program
 from simulator.engine.sampled_replay import Pipelines, sampled_replay
-from simulator.planning.distribution.drawn_jitter import (
+from simulator.planning.distribution.draws import (
     DrawnFactors,
+    DrawnMicrobatches,
+    DrawnRouting,
     Factors,
     FactorTables,
     Members,
-)
-from simulator.planning.distribution.drawn_microbatches import (
-    DrawnMicrobatches,
+    RoutingTables,
     drawn_microbatches,
 )
-from simulator.planning.distribution.drawn_routing import DrawnRouting, RoutingTables
 from simulator.planning.distribution.sampled_memory import PeakMemory
 from simulator.planning.distribution.step_costs import Place, StepCosts, interpolated
 from simulator.planning.drawn_lengths import padded_multiple

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from simulator.serving.schedulers.fastgen import FastGen
-from simulator.serving.schedulers.lmi import LmiRollingBatch
-from simulator.serving.schedulers.orca import Orca, OrcaOracle, OrcaPow2
+from simulator.serving.schedulers.reserving import (
+    LmiRollingBatch,
+    Orca,
+    OrcaOracle,
+    OrcaPow2,
+    Static,
+    TrtllmMaxUtilisation,
+    TrtllmNoEvict,
+)
 from simulator.serving.schedulers.scheduler import Scheduler
 from simulator.serving.schedulers.sglang import Sglang
-from simulator.serving.schedulers.static import Static
-from simulator.serving.schedulers.trtllm import TrtllmMaxUtilisation, TrtllmNoEvict
-from simulator.serving.schedulers.vllm_v0 import VllmV0
-from simulator.serving.schedulers.vllm_v1 import VllmV1
+from simulator.serving.schedulers.vllm import FastGen, VllmV0, VllmV1
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
     {

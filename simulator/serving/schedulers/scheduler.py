@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.decodes import Decodes
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections import deque
 
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.radix import RadixCache
-from simulator.serving.request import Request
+from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch, Limits, Scheduler
 
 _MAX_PROMPT_TOKENS = 16384

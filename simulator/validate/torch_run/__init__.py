@@ -2,7 +2,7 @@
 
 supported_plan                   what torch's own strategies do of a plan, and what they do not
 reference_model, split_model     the model in torch, whole and shared by ranks
-rank_grid, parallelise           groups of ranks; the model cut, sharded, replicated, recomputed
+parallelise                      groups of ranks; the model cut, sharded, replicated, recomputed
 train                            one step, and torch's pipeline schedules in it
 measure, recorded_trace          times and memory of warm steps; phases and the profile of one
 predict, run_comparison          the same numbers from the simulator, and both side by side

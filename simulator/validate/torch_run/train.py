@@ -36,9 +36,8 @@ from simulator.described.plan.plan import Optimizer as OptimizerName
 from simulator.errors import UnsupportedError
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.ranks.world import World
-from simulator.validate.torch_run.parallelise import parallelised
+from simulator.validate.torch_run.parallelise import Grid, build_grid, parallelised
 from simulator.validate.torch_run.predict import BACKWARD_SLEEP, exchanges_activations
-from simulator.validate.torch_run.rank_grid import Grid, build_grid
 from simulator.validate.torch_run.recorded_trace import Phase, PhaseClock
 from simulator.validate.torch_run.reference_model import token_loss, use_float8
 from simulator.validate.torch_run.split_model import SpreadExperts, StageModel

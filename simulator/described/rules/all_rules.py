@@ -6,7 +6,7 @@ message says what to change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from simulator.described.job import Job
 from simulator.described.model import Model
@@ -44,18 +44,23 @@ def job_faults(job: Job) -> list[Fault]:
     In a mixed cluster all GPUs could be of any of its kinds.
     """
     if not job.cluster.pools:
-        return _faults_of(job)
+        return _faults_of(job, (*_OF_THE_CLUSTER, *_OF_THE_PLAN))
     faults = list(pool_faults(job))
     for number in range(len(job.cluster.pools)):
         uniform = job.model_copy(update={"cluster": job.cluster.of_pool(number)})
-        faults += _faults_of(uniform)
+        faults += _faults_of(uniform, (*_OF_THE_CLUSTER, *_OF_THE_PLAN))
     return faults
 
 
-def _faults_of(job: Job) -> list[Fault]:
+def plan_faults(job: Job) -> list[Fault]:
+    """Every rule that the plan breaks on one kind of GPU, in a cluster that is sound itself."""
+    return _faults_of(job, _OF_THE_PLAN)
+
+
+def _faults_of(job: Job, rules: Iterable[Callable[[Job], Iterator[Fault]]]) -> list[Fault]:
     """Where a rule asks for a schedule that cannot be read, the reasons why not."""
     faults: list[Fault] = []
-    for rule in _RULES:
+    for rule in rules:
         try:
             faults += rule(job)
         except InputError as error:
@@ -292,10 +297,8 @@ def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
             yield Fault(path, rule, None, f"use plan.{field}: {usual}")
 
 
-_RULES = (
-    _network_is_sound,
-    _links_carry_data,
-    _power_is_limited,
+_OF_THE_CLUSTER = _network_is_sound, _links_carry_data, _power_is_limited
+_OF_THE_PLAN = (
     _device_has_the_format,
     _flash_attention_needs_sixteen_bits,
     recompute_faults,

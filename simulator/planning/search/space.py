@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from simulator.described.documents import validated
 from simulator.described.job import Batch, Job
 from simulator.described.plan.plan import Plan
-from simulator.described.rules.all_rules import job_faults
+from simulator.described.rules.all_rules import plan_faults
 from simulator.described.rules.pipeline_rules import plan_units
 from simulator.errors import Fault, InputError
 from simulator.program.layer.layer_kinds import model_parts
@@ -259,7 +259,7 @@ def checked_values(path: str, values: Any) -> list[Any]:
 
 def _first_fault(job: Job, parts: Sequence[LayerPart]) -> Fault | None:
     """The first rule that a job breaks, if any, of those that are not cheap."""
-    faults = job_faults(job)
+    faults = plan_faults(job)
     if faults:
         return faults[0]
     if job.choices.shards_states and job.dp * job.plan.cp == 1:

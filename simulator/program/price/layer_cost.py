@@ -24,7 +24,7 @@ from simulator.program.grid.rank_groups import (
     tensor_group,
 )
 from simulator.program.grid.stage_layers import recomputed_layers
-from simulator.program.ir import Memory, Owner
+from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.adapters import (
     adapters,
     frozen,
@@ -140,6 +140,11 @@ class UnitCost:
     backward: Backward
     halves: Halves
     _timed: Callable[[], UnitTimes]
+
+    @cached_property
+    def saved_bytes(self) -> float:
+        """All that is kept from forward to backward [B]."""
+        return total_bytes(self.saved)
 
     @cached_property
     def times(self) -> UnitTimes:

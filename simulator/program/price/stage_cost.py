@@ -76,7 +76,7 @@ class _Contents:
 
     @property
     def saved_bytes(self) -> float:
-        return math.fsum(total_bytes(unit.saved) * count for unit, count in self.units)
+        return math.fsum(unit.saved_bytes * count for unit, count in self.units)
 
     @cached_property
     def recomputed_inputs(self) -> Memory:
@@ -127,7 +127,7 @@ class _Contents:
         for unit, _ in self.units:
             own_bytes = unit.backward.weights * per_weight
             more_bytes = unit.backward.memory(own_bytes, frees=frees).more_bytes
-            saved_bytes = total_bytes(unit.saved) if frees else 0.0
+            saved_bytes = unit.saved_bytes if frees else 0.0
             of_unit[id(unit)] = own_bytes, more_bytes, saved_bytes
         # Of each unit: gradients made before it [B], and what is held beyond all that was saved.
         made, moments = [0.0 if weights else made_bytes], list[float]()

@@ -80,10 +80,7 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
     ):
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
-    dense, experts = (
-        [share * numel for numel in _updated(job, runs, tied_copy=tied_copy, experts=only)]
-        for only in (False, True)
-    )
+    dense, experts = _updated(job, runs, share, tied_copy=tied_copy)
     pieces = dense + experts
     tensors = [math.fsum(pieces)] if choices.updates_flat else pieces
     if casts:
@@ -118,9 +115,8 @@ def starting_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False)
     if not (job.choices.casts_flat_gradients and job.choices.data_parallelism.keeps_states):
         return ()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
-    parts = (_updated(job, runs, tied_copy=tied_copy, experts=only) for only in (False, True))
-    pieces = [share * numel for part in parts for numel in part]
-    return _blocks(Owner.GRADIENTS, [_cast_numel(job, pieces)], _COPY_BYTES)
+    dense, experts = _updated(job, runs, share, tied_copy=tied_copy)
+    return _blocks(Owner.GRADIENTS, [_cast_numel(job, dense + experts)], _COPY_BYTES)
 
 
 def _cast_numel(job: Job, pieces: Iterable[float]) -> float:
@@ -128,18 +124,17 @@ def _cast_numel(job: Job, pieces: Iterable[float]) -> float:
     return min(math.fsum(pieces), _SUB_GROUP_NUMEL if job.choices.shards_weights else math.inf)
 
 
-def _updated(job: Job, runs: Sequence[Slice], *, tied_copy: bool, experts: bool) -> list[float]:
-    """Elements of each dense parameter, or of each expert's, whose states a rank keeps."""
-    held = (
-        (tensor, layers)
-        for run in runs
-        for tensor, layers in slice_tensors(job, run, tied_copy=tied_copy)
-        if (tensor.group is ParameterGroup.EXPERT) is experts
-    )
-    counts = ((tensor_parameters(job, tensor), layers) for tensor, layers in held)
+def _updated(
+    job: Job, runs: Sequence[Slice], share: float, *, tied_copy: bool
+) -> tuple[list[float], list[float]]:
+    """A share of each dense parameter, and of each expert's, whose states a rank keeps."""
     ways = shard_ways(job) if job.choices.shards_states else ShardWays(1, 1)
-    kept = ((ways.numel(count), layers) for count, layers in counts)
-    return [numel for numel, layers in kept for _ in range(layers)]
+    dense, experts = list[float](), list[float]()
+    for run in runs:
+        for tensor, layers in slice_tensors(job, run, tied_copy=tied_copy):
+            numels = experts if tensor.group is ParameterGroup.EXPERT else dense
+            numels += [share * ways.numel(tensor_parameters(job, tensor))] * layers
+    return dense, experts
 
 
 def _blocks(owner: Owner, numels: Iterable[float], per: float) -> Memory:

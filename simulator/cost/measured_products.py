@@ -8,6 +8,8 @@ shape comes out as it was measured, and waves and tiles between two of them are 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, cast
 
 from simulator.cost import gemm
 from simulator.cost.rates import without_sustained_clock
@@ -21,28 +23,24 @@ another: a factor of two. Assumption."""
 _MOST_NEIGHBOURS = 8
 
 
-def gemm_s(
-    profile: HardwareProfile,
-    m: int,
-    n: int,
-    k: int,
-    *,
-    batch: int = 1,
-    precision: Precision = "bf16",
-    accumulate: bool = False,
-    aligned: bool = True,
-    fits_tiles: bool = False,
-    cuts_inner: bool = True,
-    read_again_after: int = 0,
-) -> float:
-    """Seconds of :func:`simulator.cost.gemm.gemm_s`, corrected by the system's table."""
-    modelled_s = gemm.gemm_s(
-        profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
-        aligned=aligned, fits_tiles=fits_tiles, cuts_inner=cuts_inner,
-        read_again_after=read_again_after,
-    )  # fmt: skip
-    ratio = measured_over_modelled(profile, m, n, k, batch=batch, precision=precision)
-    return modelled_s if ratio is None else modelled_s * ratio
+P = ParamSpec("P")
+
+
+def as_the_table_says(
+    modelled_s: Callable[Concatenate[HardwareProfile, int, int, int, P], float],
+) -> Callable[Concatenate[HardwareProfile, int, int, int, P], float]:
+    """The same time of a product, corrected by the system's table where that has a say."""
+
+    def product_s(
+        profile: HardwareProfile, m: int, n: int, k: int, /, *args: P.args, **options: P.kwargs
+    ) -> float:
+        batch = cast("int", options.get("batch", 1))
+        precision = cast("Precision", options.get("precision", "bf16"))
+        seconds = modelled_s(profile, m, n, k, *args, **options)
+        ratio = measured_over_modelled(profile, m, n, k, batch=batch, precision=precision)
+        return seconds if ratio is None else seconds * ratio
+
+    return product_s
 
 
 def measured_over_modelled(

@@ -29,7 +29,7 @@ from simulator.serving.kernels.parameters import (
     version_key,
 )
 from simulator.serving.kernels.products import product_s
-from simulator.serving.kernels.routed_experts import experts_s
+from simulator.serving.kernels.routed_experts import experts_s, loads_by_chance
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.shapes import (
     LayerShape,
@@ -219,10 +219,7 @@ class StepTime:
         seconds = experts_s(
             expert_fit(self._fits, form),
             form,
-            tokens,
-            experts=experts.count,
-            top_k=experts.top_k,
-            ranks=d.ep,
+            loads_by_chance(tokens, experts=experts.count, top_k=experts.top_k, ranks=d.ep),
             hidden=self._model.hidden,
             ffn_hidden=-(-experts.ffn_hidden // (ranks // d.ep)),
             matrices=3 if self._model.gated_mlp else 2,

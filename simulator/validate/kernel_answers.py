@@ -28,7 +28,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
 from simulator.errors import InputError
 from simulator.serving.kernels.parameters import expert_fit, kernel_fits
-from simulator.serving.kernels.routed_experts import busiest_rank_rows, grouped_experts_s
+from simulator.serving.kernels.routed_experts import busiest_rank_rows, experts_s
 from simulator.tables.kernel_rows import (
     KernelRow,
     SkippedRowError,
@@ -179,7 +179,7 @@ def _experts(row: KernelRow, profile: HardwareProfile) -> Comparison:
         else [_even_rows(tokens, experts, top_k, ranks)]
     )
     predicted_s = statistics.fmean(
-        grouped_experts_s(
+        experts_s(
             fit, precision, [(1.0, rows) for rows in of_rank if rows],
             rows_elsewhere=max(0.0, tokens * top_k - sum(of_rank)) * runs_over_all,
             **device_and_shape,

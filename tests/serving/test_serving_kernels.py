@@ -11,7 +11,7 @@ from simulator.serving.kernels.parameters import ExpertFit, kernel_fits
 from simulator.serving.kernels.routed_experts import (
     busiest_rank_rows,
     experts_s,
-    grouped_experts_s,
+    loads_by_chance,
 )
 from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch, Chunk, Limits
@@ -49,10 +49,7 @@ def test_an_expert_is_computed_in_tiles_of_the_height_that_suits_its_rows(rows, 
     took_s = experts_s(
         fit,
         "bf16",
-        rows,
-        experts=1,
-        top_k=1,
-        ranks=1,
+        loads_by_chance(rows, experts=1, top_k=1, ranks=1),
         hidden=100,
         ffn_hidden=10,
         matrices=3,
@@ -115,14 +112,13 @@ LAYER = {
 
 
 def grouped_s(loads, **more):
-    return grouped_experts_s(
-        kernel_fits("a100-sxm-80gb").experts["bf16"], "bf16", loads, **LAYER, **more
-    )
+    return experts_s(kernel_fits("a100-sxm-80gb").experts["bf16"], "bf16", loads, **LAYER, **more)
 
 
 def test_experts_of_even_rows_take_what_routing_by_chance_takes_where_all_are_visited():
     fit = kernel_fits("a100-sxm-80gb").experts["bf16"]
-    by_chance_s = experts_s(fit, "bf16", 65536, experts=8, top_k=2, ranks=2, **LAYER)
+    loads = loads_by_chance(65536, experts=8, top_k=2, ranks=2)
+    by_chance_s = experts_s(fit, "bf16", loads, **LAYER)
     assert by_chance_s == pytest.approx(grouped_s([(4, 65536.0)]))
 
 

@@ -15,7 +15,7 @@ from simulator.described.load import load_profile
 from simulator.serving.kernels.cache_attention import decode_s, latent_decode_s, prefill_s
 from simulator.serving.kernels.parameters import peak_flop_per_s
 from simulator.serving.kernels.products import product_s
-from simulator.serving.kernels.routed_experts import experts_s
+from simulator.serving.kernels.routed_experts import experts_s, loads_by_chance
 
 _FORMS = {
     "bfloat16": "bf16",
@@ -149,13 +149,11 @@ def predicted_s(fit: Any, row: KernelRow) -> float:
         m, n, k = (int(s[name]) for name in ("tokens", "n", "k"))
         return product_s(fit, row.form, m, n, k, sm_count=sm_count, **rates)
     if row.kernel == "experts":
+        experts, top_k, ranks = (int(s[name]) for name in ("experts", "top_k", "ranks"))
         return experts_s(
             fit,
             row.form,
-            s["tokens"],
-            experts=int(s["experts"]),
-            top_k=int(s["top_k"]),
-            ranks=int(s["ranks"]),
+            loads_by_chance(s["tokens"], experts=experts, top_k=top_k, ranks=ranks),
             hidden=int(s["hidden"]),
             ffn_hidden=int(s["ffn"]),
             matrices=3,

@@ -45,45 +45,21 @@ def _computed_rows(rows: float, tile_half: float) -> float:
     )
 
 
-def experts_s(
-    fit: ExpertFit,
-    weight_format: str,
-    tokens: float,
-    *,
-    experts: int,
-    top_k: int,
-    ranks: int,
-    hidden: int,
-    ffn_hidden: int,
-    matrices: int,
-    peak_flop_per_s: float,
-    bandwidth_bytes_per_s: float,
-) -> float:
-    """Seconds of the grouped products of one layer's routed experts on one rank.
+def loads_by_chance(
+    tokens: float, *, experts: int, top_k: int, ranks: int
+) -> list[tuple[float, float]]:
+    """Experts of a rank that tokens visit by chance, and the rows of these together.
 
     Args:
-        fit: Parameters of the family and format.
-        weight_format: Format of the weights.
         tokens: Tokens that all ranks route together.
         experts: Routed experts of the layer.
         top_k: Experts that each token visits.
         ranks: Ranks over which whole experts lie.
-        hidden: Width of the residual stream.
-        ffn_hidden: Width of an expert on this rank.
-        matrices: Matrices of an expert: 3 with a gate, else 2.
-        peak_flop_per_s: Dense rate of the format.
-        bandwidth_bytes_per_s: Of the device's memory.
     """
-    touched = touched_experts(experts, top_k, tokens) / ranks
-    rows = tokens * top_k / ranks
-    return grouped_experts_s(
-        fit, weight_format, [(touched, rows)], hidden=hidden, ffn_hidden=ffn_hidden,
-        matrices=matrices, peak_flop_per_s=peak_flop_per_s,
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-    )  # fmt: skip
+    return [(touched_experts(experts, top_k, tokens) / ranks, tokens * top_k / ranks)]
 
 
-def grouped_experts_s(
+def experts_s(
     fit: ExpertFit,
     weight_format: str,
     loads: Iterable[tuple[float, float]],
@@ -95,7 +71,7 @@ def grouped_experts_s(
     peak_flop_per_s: float,
     bandwidth_bytes_per_s: float,
 ) -> float:
-    """Seconds of the grouped products of experts whose rows are known.
+    """Seconds of the grouped products of one layer's routed experts on one rank.
 
     Args:
         fit: Parameters of the family and format.

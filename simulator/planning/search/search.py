@@ -17,10 +17,6 @@ A plan fits where it runs out of memory with a probability of no more than the r
 One whose lower bound of memory is more than that allows is dropped; whether the others fit is what
 the full simulation says.
 
-Where bounds of all plans take longer than people wait, a plan of a small part of the space is
-simulated before: one of the fastest of that part, by its bound, that takes few passes. It is the
-first answer, and no plan that is slower is simulated to its end.
-
 The smallest value of a plan that is not simulated says how much faster any other can be at most, so
 a search may end where that is little enough.
 """
@@ -29,12 +25,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
-from math import inf, prod
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,38 +37,18 @@ from numpy.typing import NDArray
 
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
-from simulator.engine.des import Limit, LimitError, simulate_program
-from simulator.engine.replay import remaining_s
-from simulator.errors import InputError
-from simulator.planning.search.bound import ROUNDING, plan_bounds
-from simulator.planning.search.plan_costs import CostTables
+from simulator.planning.search.candidates import Candidates, first_answer
+from simulator.planning.search.plan_trial import Tier, Trial
 from simulator.planning.search.space import Axes, PlanSpace, plan_axes, plan_space
 from simulator.processor import without_collection
-from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category
 from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
-from simulator.results.summary import summarise
 
 Part = Callable[[PlanSpace], NDArray[np.bool_]]
 """Which plans of a space belong to a part of it, shape (plans,)."""
 
 _MEMORY_STEP = 0.02
 """How much less memory the next plan of a Pareto front takes, as a share."""
-
-_MANY_COMBINATIONS = 30_000
-"""Combinations of values of which bounding the valid plans takes a second and more."""
-_NEAR_SHARE = 0.1
-"""How much longer than the shortest bound that of the first answer may be, as a share."""
-
-
-class Tier(IntEnum):
-    """How well a plan's step time is known."""
-
-    BOUND = 0
-    REPLAY = 1
-    STOPPED = 2
-    """Simulated until it was known to be too long."""
-    SIMULATION = 3
 
 
 @dataclass(frozen=True)
@@ -273,55 +248,14 @@ def pareto_front(
 def _candidates(
     job: Job, vary: Axes | None, most_bytes: float, executor: Executor | None, at_a_time: int,
     on_progress: Callable[[Progress], None] | None = None,
-) -> _Candidates:  # fmt: skip
+) -> Candidates:  # fmt: skip
     refuse_pools(job, "the best plan")
     with without_collection():
         axes = plan_axes(job, vary)
-        first = None
-        if prod(map(len, axes.values())) > _MANY_COMBINATIONS:
-            first = _first_answer(job, axes, most_bytes)
-            if first is not None and on_progress is not None:
-                on_progress(Progress(1, 1, None, first[1].step_time_s, 1.0))
-        return _Candidates(plan_space(job, axes), most_bytes, executor, at_a_time, first)
-
-
-def _first_answer(job: Job, axes: Axes, most_bytes: float) -> tuple[dict[str, Any], _Trial] | None:
-    """What gives a plan that is quick to simulate and not far from the best, and its trial.
-
-    Among plans with the smallest microbatch and one recomputation; None where none of them fits.
-    """
-    part = {path: axes[path][:1] for path in ("batch.micro", "plan.recompute") if path in axes}
-    if job.plan.recompute in axes.get("plan.recompute", ()):
-        part["plan.recompute"] = [job.plan.recompute]
-    space = plan_space(job, {**axes, **part})
-    bounds = plan_bounds(space, most_bytes=most_bytes)
-    fitting = np.flatnonzero(bounds.peak_device_bytes <= most_bytes)
-    least_s = bounds.step_time_s[fitting]
-    near = fitting[least_s <= (1 + _NEAR_SHARE) * least_s.min(initial=inf)]
-    if not len(near):
-        return None
-    passes = space.microbatches * space.column("plan.pp") * space.column("plan.vpp")
-    plan = int(near[passes[near].argmin()])
-    trial = _try(space.plan_job(plan), inf)
-    is_answer = not trial.refused and trial.peak_device_bytes <= most_bytes
-    return (space.changes(plan), trial) if is_answer else None
-
-
-class _Trial(NamedTuple):
-    """What the last tier that a plan reached says about it; only the last of all what it holds."""
-
-    tier: Tier
-    step_time_s: float
-    peak_device_bytes: float = 0.0
-    fits_probability: float = 0.0
-    breakdown_s: Mapping[Category, float] | None = None
-    refused: str = ""
-    """Field of the rule that the plan turned out to break; its other values mean nothing."""
-
-    @property
-    def least_s(self) -> float:
-        """What the full simulation says at least [s]."""
-        return self.step_time_s * (1.0 if self.tier is Tier.SIMULATION else ROUNDING)
+        first = first_answer(job, axes, most_bytes)
+        if first is not None and on_progress is not None:
+            on_progress(Progress(1, 1, None, first[1].step_time_s, 1.0))
+        return Candidates(plan_space(job, axes), most_bytes, executor, at_a_time, first)
 
 
 class _Entry(NamedTuple):
@@ -332,56 +266,12 @@ class _Entry(NamedTuple):
     tier: Tier
 
 
-class _Candidates:
-    """All plans of a space with their bounds, and every trial that was ever made of them.
-
-    Only plans that hold no more than ``most_bytes`` are looked at.
-
-    Attributes:
-        first: The plan whose trial was the first answer, if there was one.
-    """
-
-    def __init__(
-        self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int,
-        first: tuple[Mapping[str, Any], _Trial] | None = None,
-    ) -> None:  # fmt: skip
-        self.space, self.at_a_time = space, at_a_time
-        self._tables = CostTables(space)
-        self.bounds = plan_bounds(space, self._tables, most_bytes=most_bytes)
-        self._run = map if executor is None else executor.map
-        self._known: dict[int, _Trial] = {}
-        self.first: int | None = None
-        if first is not None:
-            changes, trial = first
-            self.first = space.number(changes)
-            self._known[self.first] = trial
-
-    def trials(self, plans: Sequence[int], limit_s: float) -> Iterator[_Trial]:
-        """What is found of plans, in order; of those longer than a limit, that they are."""
-        new = [plan for plan in plans if not self._is_known(plan, limit_s)]
-        jobs = [self.space.plan_job(plan) for plan in new]
-        results = zip(new, self._run(_try, jobs, [limit_s] * len(new)), strict=True)
-        for plan in plans:
-            if not self._is_known(plan, limit_s):
-                found, self._known[found] = next(results)
-            yield self._known[plan]
-
-    def smallest(self, plans: NDArray[np.int64]) -> Mapping[str, Any]:
-        """What gives the job that one of some plans which holds least, by its bound."""
-        bounds = plan_bounds(self.space, self._tables)  # also of passes whose states are too large
-        return self.space.changes(int(plans[bounds.peak_device_bytes[plans].argmin()]))
-
-    def _is_known(self, plan: int, limit_s: float) -> bool:
-        trial = self._known.get(plan)
-        return trial is not None and (trial.tier is Tier.SIMULATION or trial.least_s > limit_s)
-
-
 class _Search:
     """The fastest plans of a space, or of those of it that are looked at."""
 
     def __init__(
         self,
-        candidates: _Candidates,
+        candidates: Candidates,
         top: int,
         limit_bytes: float,
         among: NDArray[np.bool_] | None = None,
@@ -398,7 +288,7 @@ class _Search:
             _Entry(float(bounds.step_time_s[plan]), int(plan), Tier.BOUND) for plan in fits
         ]
         heapq.heapify(self._heap)
-        self._simulated: dict[int, _Trial] = {}
+        self._simulated: dict[int, Trial] = {}
         self._reached: dict[int, Tier] = {}
         self._found: list[_Entry] = []
         self._misfits = 0
@@ -493,7 +383,7 @@ class _Search:
             heapq.heappush(self._heap, entry)
         return batch
 
-    def _book(self, plan: int, trial: _Trial) -> None:
+    def _book(self, plan: int, trial: Trial) -> None:
         self._reached[plan] = trial.tier
         if trial.refused:
             self._refused[trial.refused] += 1
@@ -528,34 +418,3 @@ class _Search:
             fits_probability=trial.fits_probability,
             breakdown_s=trial.breakdown_s or {},
         )
-
-
-def _try(job: Job, limit_s: float) -> _Trial:
-    """What the tiers say about a plan whose step is of interest up to a limit."""
-    try:
-        with without_collection():
-            return _tried(job, limit_s / ROUNDING)
-    except InputError as error:
-        return _Trial(Tier.SIMULATION, inf, refused=error.faults[0].path)
-
-
-def _tried(job: Job, limit_s: float) -> _Trial:
-    steps = steps_around(job)
-    program = build_program(job, steps=steps.total)
-    limit = None
-    # One step of several that overlap is a window, which contention may also shorten.
-    if steps.total == 1 and limit_s < inf:
-        limit = Limit(limit_s, remaining_s(program))
-        replayed_s = max(limit.remaining_s, default=0.0)
-        if replayed_s > limit_s:
-            return _Trial(Tier.REPLAY, replayed_s)
-    try:
-        step = summarise(job, simulate_program(program, limit=limit), steps)
-    except LimitError as error:
-        return _Trial(Tier.STOPPED, error.least_s)
-    # A node without room for what leaves its GPUs makes the plan as useless as a full GPU.
-    has_room = step.host is None or step.host.fits
-    peak_bytes = step.peak_device_bytes if has_room else inf
-    return _Trial(
-        Tier.SIMULATION, step.step_time_s, peak_bytes, step.fits_probability, step.breakdown_s
-    )

@@ -1,0 +1,98 @@
+"""Which plans of a space may win, and what is known of them?
+
+All have bounds, and the few that are tried what the tiers say about them.
+
+Where bounds of all plans take longer than people wait, a plan of a small part of the space is
+simulated before: one of the fastest of that part, by its bound, that takes few passes. It is the
+first answer, and no plan that is slower is simulated to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.described.job import Job
+from simulator.planning.search.bound import plan_bounds
+from simulator.planning.search.plan_costs import CostTables
+from simulator.planning.search.plan_trial import Tier, Trial, try_plan
+from simulator.planning.search.space import Axes, PlanSpace, plan_space
+
+_MANY_COMBINATIONS = 30_000
+"""Combinations of values of which bounding the valid plans takes a second and more."""
+_NEAR_SHARE = 0.1
+"""How much longer than the shortest bound that of the first answer may be, as a share."""
+
+
+class Candidates:
+    """All plans of a space with their bounds, and every trial that was ever made of them.
+
+    Only plans that hold no more than ``most_bytes`` are looked at.
+
+    Attributes:
+        first: The plan whose trial was the first answer, if there was one.
+    """
+
+    def __init__(
+        self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int,
+        first: tuple[Mapping[str, Any], Trial] | None = None,
+    ) -> None:  # fmt: skip
+        self.space, self.at_a_time = space, at_a_time
+        self._tables = CostTables(space)
+        self.bounds = plan_bounds(space, self._tables, most_bytes=most_bytes)
+        self._run = map if executor is None else executor.map
+        self._known: dict[int, Trial] = {}
+        self.first: int | None = None
+        if first is not None:
+            changes, trial = first
+            self.first = space.number(changes)
+            self._known[self.first] = trial
+
+    def trials(self, plans: Sequence[int], limit_s: float) -> Iterator[Trial]:
+        """What is found of plans, in order; of those longer than a limit, that they are."""
+        new = [plan for plan in plans if not self._is_known(plan, limit_s)]
+        jobs = [self.space.plan_job(plan) for plan in new]
+        results = zip(new, self._run(try_plan, jobs, [limit_s] * len(new)), strict=True)
+        for plan in plans:
+            if not self._is_known(plan, limit_s):
+                found, self._known[found] = next(results)
+            yield self._known[plan]
+
+    def smallest(self, plans: NDArray[np.int64]) -> Mapping[str, Any]:
+        """What gives the job that one of some plans which holds least, by its bound."""
+        bounds = plan_bounds(self.space, self._tables)  # also of passes whose states are too large
+        return self.space.changes(int(plans[bounds.peak_device_bytes[plans].argmin()]))
+
+    def _is_known(self, plan: int, limit_s: float) -> bool:
+        trial = self._known.get(plan)
+        return trial is not None and (trial.tier is Tier.SIMULATION or trial.least_s > limit_s)
+
+
+def first_answer(job: Job, axes: Axes, most_bytes: float) -> tuple[dict[str, Any], Trial] | None:
+    """What gives a plan that is quick to simulate and not far from the best, and its trial.
+
+    Among plans with the smallest microbatch and one recomputation. None where none of them fits, or
+    bounding all plans takes no longer.
+    """
+    if prod(map(len, axes.values())) <= _MANY_COMBINATIONS:
+        return None
+    part = {path: axes[path][:1] for path in ("batch.micro", "plan.recompute") if path in axes}
+    if job.plan.recompute in axes.get("plan.recompute", ()):
+        part["plan.recompute"] = [job.plan.recompute]
+    space = plan_space(job, {**axes, **part})
+    bounds = plan_bounds(space, most_bytes=most_bytes)
+    fitting = np.flatnonzero(bounds.peak_device_bytes <= most_bytes)
+    least_s = bounds.step_time_s[fitting]
+    near = fitting[least_s <= (1 + _NEAR_SHARE) * least_s.min(initial=inf)]
+    if not len(near):
+        return None
+    passes = space.microbatches * space.column("plan.pp") * space.column("plan.vpp")
+    plan = int(near[passes[near].argmin()])
+    trial = try_plan(space.plan_job(plan), inf)
+    is_answer = not trial.refused and trial.peak_device_bytes <= most_bytes
+    return (space.changes(plan), trial) if is_answer else None

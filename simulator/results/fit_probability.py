@@ -2,7 +2,8 @@
 
 What a run holds is what is predicted times a factor that nobody knows beforehand. Of published
 runs, predicted without their own source, its logarithm is about Student's t: most predictions are
-close, and some miss a cause altogether. How wide it spreads is in
+close, and some miss a cause altogether. A cause that is missed mostly holds memory, so half of all
+runs hold somewhat more than is predicted. Where the middle is, and how wide it spreads, is in
 ``simulator/facts/memory_errors.yaml``: less where the framework and the device were held against
 measured memory, more where they never were.
 
@@ -52,10 +53,12 @@ class MemorySpread(NamedTuple):
     Attributes:
         scale: Of the logarithm of held over predicted memory.
         freedom: Degrees of freedom of its Student's t distribution.
+        centre: Half of all runs hold no more than the predicted memory times e to this.
     """
 
     scale: float
     freedom: int
+    centre: float = 0.0
 
     def probability(self, peak_bytes: float, capacity_bytes: float) -> float:
         """Probability that a run of that predicted peak holds no more than there is, 0 to 1."""
@@ -65,13 +68,12 @@ class MemorySpread(NamedTuple):
 
     def share_below(self, log_ratio: float) -> float:
         """Share of runs whose logarithm of held over predicted memory is no more, 0 to 1."""
-        return students_t_share(log_ratio / self.scale, self.freedom)
+        return students_t_share((log_ratio - self.centre) / self.scale, self.freedom)
 
     def allowed_bytes(self, capacity_bytes: float, probability: float) -> float:
         """The largest predicted peak that fits with a probability [B]."""
-        return capacity_bytes * math.exp(
-            -self.scale * students_t_quantile(probability, self.freedom)
-        )
+        above = self.scale * students_t_quantile(probability, self.freedom)
+        return capacity_bytes * math.exp(-self.centre - above)
 
 
 def out_of_memory_probability(

@@ -59,7 +59,7 @@ def test_nothing_that_is_recommended_is_riskier_than_asked(layers, share, risk, 
 
 
 def test_more_risk_never_makes_the_best_plan_slower():
-    found = search_risks(a_job(0.9), [0.01, 0.05, 0.2, 0.5], FEW)
+    found = search_risks(a_job(1.0), [0.01, 0.05, 0.2, 0.5], FEW)
     steps = [search.choices[0].step_time_s for search in found.values() if search.choices]
     assert steps == sorted(steps, reverse=True)
     assert steps

@@ -43,9 +43,17 @@ def test_what_is_predicted_to_fill_the_device_is_as_likely_to_fit_as_not():
     assert MemorySpread(0.1, 2).probability(80 * GIB, 80 * GIB) == 0.5
 
 
-@given(scale=st.floats(0.01, 0.5), freedom=st.integers(1, 9), probability=st.floats(0.01, 0.999))
-def test_what_is_allowed_has_at_least_the_probability_that_is_asked(scale, freedom, probability):
-    spread = MemorySpread(scale, freedom)
+def test_where_half_of_all_runs_hold_more_than_is_predicted_so_does_a_run_of_even_odds():
+    spread = MemorySpread(0.1, 3, centre=math.log(1.25))
+    assert spread.probability(64 * GIB, 80 * GIB) == pytest.approx(0.5)
+    assert spread.allowed_bytes(80 * GIB, 0.5) == pytest.approx(64 * GIB)
+
+
+@given(
+    spread=st.builds(MemorySpread, st.floats(0.01, 0.5), st.integers(1, 9), st.floats(-0.1, 0.2)),
+    probability=st.floats(0.01, 0.999),
+)
+def test_what_is_allowed_has_at_least_the_probability_that_is_asked(spread, probability):
     allowed = spread.allowed_bytes(80 * GIB, probability)
     assert spread.probability(allowed, 80 * GIB) == pytest.approx(probability, abs=1e-9)
     assert spread.probability(0.99 * allowed, 80 * GIB) > probability

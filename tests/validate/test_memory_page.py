@@ -44,6 +44,13 @@ def test_a_source_counts_as_one_however_many_runs_it_has():
     assert fitted_spread([*residuals(0.05), *wide]) == fitted_spread([*residuals(0.05), *wide[:2]])
 
 
+def test_where_every_source_holds_a_tenth_more_half_of_the_next_are_expected_to():
+    more = [each._replace(log_ratio=each.log_ratio + 0.1) for each in residuals(0.02)]
+    plain, shifted = fitted_spread(residuals(0.02)), fitted_spread(more)
+    assert shifted.centre - plain.centre == pytest.approx(0.1, abs=0.005)
+    assert shifted.scale == pytest.approx(plain.scale, rel=0.1)
+
+
 def test_of_runs_like_all_others_as_many_hold_no_more_as_were_asked_to():
     found = placed(residuals(0.05, runs=30), [])
     for level in (0.5, 0.8, 0.95):

@@ -34,6 +34,7 @@ from reports.make.fit.memory_errors import (
     first_residuals,
     fitted_spread,
     residual_of,
+    unmeasured_spread,
 )
 from reports.make.fit.residual_facts import bare_rows
 from simulator.cells import Row
@@ -62,7 +63,7 @@ page.
 """
 _SPREAD = """## How sure is that?
 
-`fits_probability` takes the logarithm of held over predicted memory as Student's t
+`fits_probability` takes the logarithm of held over predicted memory as Student's t about a centre
 (`simulator/facts/memory_errors.yaml`; `make memory-errors` fits it anew). Runs of grades A and A-
 that state their memory, each held against the spread that all *other* sources give: what share
 holds no more than is allowed at a probability, and sources counted alike.
@@ -151,14 +152,15 @@ def placed(known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]) -> 
         others = [each for each in known if each.source != source]
         stacks, profiles = ({getattr(each, n) for each in others} for n in ("stack", "profile"))
         own = [each for each in known if each.source == source]
-        for is_known, told in ((True, others), (False, first)):
+        spread = fitted_spread(others)
+        for is_known in (True, False):
             held = [
                 each for each in own
                 if (each.stack in stacks and each.profile in profiles) is is_known
             ]  # fmt: skip
-            if held:
-                spread = fitted_spread([each for each in told if each.source != source])
-                found += [Placed(source, spread.share_below(each.log_ratio)) for each in held]
+            if held and not is_known:
+                spread = unmeasured_spread([e for e in first if e.source != source], spread)
+            found += [Placed(source, spread.share_below(each.log_ratio)) for each in held]
     return found
 
 

@@ -1,11 +1,13 @@
 """How far does the memory that published runs held spread about the predicted one?
 
-The logarithm of held over predicted memory is taken as Student's t about zero: no prediction is
-shifted by it. There are two such spreads. Where the framework and the device were
-held against measured memory, it is that of today's predictions. Where neither was, it is that of
-predictions made before anybody had seen the runs (*first sight*), which is what a user's own
-framework meets. Sources count the same, however many runs they publish: a user adds one more
-source, so the spread is that of the next one, wider than a dozen are themselves.
+The logarithm of held over predicted memory is taken as Student's t about a centre: what a
+prediction misses mostly holds memory, so runs hold more than is predicted more often than less. No
+prediction is shifted by it, only how likely it is to hold. There are two such spreads. Where the
+framework and the device were held against measured memory, it is that of today's predictions. Where
+neither was, it is that of predictions made before anybody had seen the runs (*first sight*), which
+is what a user's own framework meets, about the centre of today's, since causes that were mended are
+missed nowhere. Sources count the same, however many runs they publish: a user adds one more source,
+so the spread is that of the next one, wider than a dozen are themselves.
 Runs of the lower grades are left out: what they were missed by is what their source leaves unsaid.
 
 Run as ``python -m reports.make.fit.memory_errors FIRST_SIGHT.csv RUNS.csv ... [--write]``.
@@ -39,10 +41,11 @@ FILE = facts.FOLDER / "memory_errors.yaml"
 _FREEDOMS = range(2, 9)
 """Degrees of freedom that are tried; fewer have no variance, more are hardly told apart."""
 _SCALES = 0.01 * 1.1 ** np.arange(44)
+_CENTRES = np.linspace(-0.12, 0.24, 73)
 _RATIOS = np.linspace(-2, 2, 801)
 """Logarithms of held over predicted memory for which shares of runs are found."""
 _LEVELS = np.array([0.8, 0.9, 0.95, 0.99])
-"""Probabilities at which the spread of the next source is met by one Student's t."""
+"""Probabilities at which the spread of the next source is met by one Student's t, beside 0.5."""
 _GRADES = ("A", "A-")
 
 
@@ -92,25 +95,38 @@ def residual_of(row: Row, error_pct: float) -> MemoryResidual:
     return MemoryResidual(row["id"], stack, row["profile"], -math.log1p(error_pct / 100))
 
 
+def unmeasured_spread(first: Iterable[MemoryResidual], known: MemorySpread) -> MemorySpread:
+    """That of what was not held against measured memory, about the centre of what was."""
+    return fitted_spread(first)._replace(centre=known.centre)
+
+
 def fitted_spread(residuals: Iterable[MemoryResidual]) -> MemorySpread:
     """Student's t that is closest to what sources tell of the next one.
 
-    A few sources leave scale and degrees of freedom open, so all that are likely count, each by its
-    likelihood; scales are alike by their logarithm beforehand. Each source counts as one run.
+    A few sources leave centre, scale and degrees of freedom open, so all that are likely count,
+    each by its likelihood; centres, and scales by their logarithm, are alike beforehand. Each
+    source counts as one run.
     """
-    logs = _by_source(residuals)
-    weights = _likelihoods(logs)
-    shares = np.zeros_like(_RATIOS)
-    for weight, freedom in zip(weights, _FREEDOMS, strict=True):
-        shares += _shares_below(freedom)(_RATIOS[:, None] / _SCALES) @ weight
-    reached = np.interp(_LEVELS, shares, _RATIOS)
+    shares = _shares_of_the_next(_by_source(residuals))
+    centre = float(np.interp(0.5, shares, _RATIOS))
+    reached = np.interp(_LEVELS, shares, _RATIOS) - centre
     fits = []
     for freedom in _FREEDOMS:
         quantiles = np.array([students_t_quantile(p, freedom) for p in _LEVELS.tolist()])
         scale = float(np.mean(reached / quantiles))
         fits.append((float(np.sum((reached / (scale * quantiles) - 1) ** 2)), freedom, scale))
     _, freedom, scale = min(fits)
-    return MemorySpread(round(scale, 3), freedom)
+    return MemorySpread(round(scale, 3), freedom, round(centre, 3))
+
+
+def _shares_of_the_next(logs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Share of runs of the next source at or below each of ``_RATIOS``."""
+    shares = np.zeros_like(_RATIOS)
+    for centre, of_centre in zip(_CENTRES, _likelihoods(logs), strict=True):
+        errors = (_RATIOS - centre)[:, None] / _SCALES
+        for weight, freedom in zip(of_centre, _FREEDOMS, strict=True):
+            shares += _shares_below(freedom)(errors) @ weight
+    return shares
 
 
 def _by_source(residuals: Iterable[MemoryResidual]) -> list[list[float]]:
@@ -121,11 +137,11 @@ def _by_source(residuals: Iterable[MemoryResidual]) -> list[list[float]]:
 
 
 def _likelihoods(logs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """Of shape (freedoms, scales), with sum 1."""
+    """Of shape (centres, freedoms, scales), with sum 1."""
     ratios = np.concatenate([np.asarray(one, dtype=np.float64) for one in logs])
     alike = np.concatenate([np.full(len(one), 1 / len(one)) for one in logs])
-    errors = ratios / _SCALES[:, None]
-    found = np.array([_log_density(errors, freedom) @ alike for freedom in _FREEDOMS])
+    errors = (ratios - _CENTRES[:, None, None]) / _SCALES[:, None]
+    found = np.stack([_log_density(errors, freedom) @ alike for freedom in _FREEDOMS], axis=1)
     found -= len(logs) * np.log(_SCALES)
     weights = np.exp(found - found.max())
     normed: NDArray[np.float64] = weights / weights.sum()
@@ -152,7 +168,8 @@ def document(
     known: Sequence[MemoryResidual], first: Sequence[MemoryResidual], tables: Sequence[Path]
 ) -> str:
     """The file of facts, with where its numbers come from."""
-    spreads = {"known": fitted_spread(known), "unknown": fitted_spread(first)}
+    of_known = fitted_spread(known)
+    spreads = {"known": of_known, "unknown": unmeasured_spread(first, of_known)}
     names = " and ".join(path.name for path in tables)
     content = {
         "spreads": {name: spread._asdict() for name, spread in spreads.items()},

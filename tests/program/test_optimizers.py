@@ -15,7 +15,9 @@ from simulator.program.price.update_time import (
     newton_schulz_flop,
     orthogonalisation,
     projections,
+    rotations,
 )
+from simulator.program.states.optimizer_states import rotated_sides
 from simulator.program.states.resident import (
     optimizer_traffic_bytes,
     paged_bytes,
@@ -112,6 +114,26 @@ def test_galore_projects_every_gradient_and_its_update():
     assert seconds > 0
 
 
+def test_soap_keeps_two_square_matrices_for_each_side_beside_adams_moments():
+    """2 (m^2 + n^2) of m x n inside layers (arXiv 2409.11321, section 7.2)."""
+    job = small_job(PLAIN, optimizer="soap", zero=0)
+    squares = 4 * 2 * (64**2 + 64**2) + 2 * 2 * (64**2 + 128**2)
+    assert held_states(job) == 8 * total_numel(job) + 4 * squares
+
+
+def test_soap_keeps_and_rotates_no_side_longer_than_ten_thousand():
+    assert rotated_sides(64, 16384) == (64,)
+
+
+def test_soap_rotates_four_times_a_step_and_finds_eigenvectors_every_ten():
+    job = small_job(PLAIN, optimizer="soap", zero=0)
+    seconds, flop = rotations(job, stage_slices(job, 1))
+    square, wide = (8 * m * n * (m + n) for m, n in ((64, 64), (64, 128)))
+    steps = (2 + 8 / 3) / 10 * (4 * 2 * 64**3 + 2 * (64**3 + 128**3))
+    assert flop == pytest.approx(4 * square + 2 * wide + steps)
+    assert seconds > flop / job.cluster.profile.device.peak.fp32_flop_per_s
+
+
 def test_newton_schulz_takes_five_steps_of_three_products():
     """(m, n) = (2, 3): 2 x 4 x 3 + 2 x 8 + 2 x 4 x 3 = 64 each."""
     assert newton_schulz_flop(2, 3) == newton_schulz_flop(3, 2) == 5 * 64
@@ -169,6 +191,7 @@ def test_tensor_parallel_muon_works_on_the_parts_of_matrices():
         ("adafactor", {"zero": 3, "stack": "torch-fsdp"}),
         ("muon", {"zero": 2}),
         ("galore", {"zero": 1}),
+        ("soap", {"zero": 1}),
         ("muon", {"zero": 3, "stack": "torchtitan"}),
     ],
 )

@@ -316,10 +316,9 @@ def test_long_rows_are_simulated_first_and_reported_where_they_stand(table):
     assert [row.id for row in report.rows] == ["a-1", "a-2", "a-3"]
 
 
-def test_a_run_of_an_optimizer_that_is_not_simulated_is_skipped_with_the_reason():
-    result = predicted({**ROW, "notes": "optimizer SOAP for matrices, Adam for the rest"})
-    assert result.predicted_step_s is None
-    assert "SOAP" in result.skipped
+def test_a_run_with_soap_keeps_what_it_rotates_matrices_with():
+    job = job_document({**ROW, "notes": "optimizer SOAP for matrices, Adam for the rest"})
+    assert job["plan"]["optimizer"] == "soap"
 
 
 def test_a_run_with_muon_keeps_one_momentum_of_its_matrices():

@@ -7,7 +7,8 @@ Source: LAMB, arXiv 1904.00962, algorithm 2; Lion, arXiv 2302.06675, algorithm 2
 optimizers, arXiv 2110.02861, section 2.2, and bitsandbytes, whose blocks have 256 elements (2048
 before version 0.44); Adafactor, arXiv 1804.04235, algorithms 4 and 5; Muon,
 https://kellerjordan.github.io/posts/muon, and arXiv 2502.16982; GaLore, arXiv 2403.03507, algorithm
-2, without what it does every few hundred steps: the decomposition of every gradient.
+2, without what it does every few hundred steps: the decomposition of every gradient; SOAP, arXiv
+2409.11321, algorithm 3.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ UPDATE_RULES: Mapping[str, UpdateRule] = {
     "muon": UpdateRule(4.0),
     # The update is written as large as the weight, and read to be applied.
     "galore": UpdateRule(0.0, update_bytes=2 * _FP32),
+    # So is SOAP's; gradient and momentum are rotated, and the update is rotated back.
+    "soap": UpdateRule(8.0, gradient_reads=3, update_bytes=6 * _FP32),
 }
 """Every optimizer by the name that a plan uses."""
 

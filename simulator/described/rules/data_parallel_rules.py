@@ -127,8 +127,12 @@ def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
             f"ZeRO {plan.zero} of DeepSpeed, Megatron and FSDP1 runs element-wise optimizers only"
         )
         yield Fault("plan.optimizer", rule, plan.optimizer, hint)
-    if plan.optimizer == "galore":
-        rule = "projects whole gradients, which the plan shards (arXiv 2403.03507, algorithm 2)"
+    if plan.optimizer in ("galore", "soap"):
+        does = "projects" if plan.optimizer == "galore" else "rotates"
+        paper = (
+            "2403.03507, algorithm 2" if plan.optimizer == "galore" else "2409.11321, algorithm 3"
+        )
+        rule = f"{does} whole gradients, which the plan shards (arXiv {paper})"
         yield Fault("plan.optimizer", rule, plan.optimizer, hint)
     if plan.optimizer == "muon" and plan.zero > 1:
         rule = (

@@ -29,7 +29,7 @@ from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Category, Part, Work
 from simulator.program.layer.tensors import ParameterTensor, matrix_shape
 from simulator.program.price.host_pace import launched, waiting_s
-from simulator.program.states.optimizer_states import is_orthogonalised
+from simulator.program.states.optimizer_states import is_orthogonalised, rotated_sides
 from simulator.program.states.resident import (
     ParameterCount,
     device_update_bytes,
@@ -84,6 +84,9 @@ def optimizer_work(
     if job.plan.optimizer == "muon":
         seconds, flop = orthogonalisation(job, runs)
         parts.append(Part(NEWTON_SCHULZ, Category.OPTIMIZER, seconds))
+    if job.plan.optimizer == "soap":
+        seconds, flop = rotations(job, runs)
+        parts.append(Part("rotations", Category.OPTIMIZER, seconds))
     if job.plan.optimizer == "galore":
         seconds, flop = projections(job, runs)
         parts.append(Part("projections", Category.OPTIMIZER, seconds))
@@ -92,6 +95,9 @@ def optimizer_work(
 
 _NEWTON_SCHULZ_STEPS = 5
 _HALF_BYTES = 2.0
+_SOAP_FREQUENCY = 10
+_QR_PRODUCTS = 4 / 3
+"""Operations of a QR decomposition with its orthogonal factor over those of a product."""
 
 
 def newton_schulz_flop(rows: int, columns: int) -> float:
@@ -137,6 +143,41 @@ def projections(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
         )
         flop += layers * matrices * 4.0 * r * m * n
     return seconds, flop
+
+
+def rotations(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
+    """Time [s] and operations [FLOP] of SOAP's fp32 products on one rank.
+
+    Gradient and momentum go to the eigenvectors of both sides and the update comes back, and the
+    gradient's products with itself are added up: four products per side. Every ten steps a power
+    step of each side, (side, side) by itself, and a QR decomposition of 8/3 side^3 follow; they
+    are spread over the steps.
+
+    Args:
+        job: A job that trains with SOAP.
+        runs: All layers of the rank.
+
+    Source:
+        arXiv 2409.11321, algorithms 3 and 4, and section 5: a preconditioning frequency of 10.
+        QR: Golub and Van Loan, Matrix Computations, section 5.2. Ignores that QR is slower than
+        products of as many operations.
+    """
+    seconds = flop = 0.0
+    for tensor, layers in _matrices(job, runs):
+        matrices, rows, columns = _shape(job, tensor)
+        for side in rotated_sides(rows, columns):
+            other = rows * columns // side
+            power_s = _fp32_product_s(job, matrices, side, side, side)
+            powers = (1 + _QR_PRODUCTS) / _SOAP_FREQUENCY
+            rotate_s = 3 * _fp32_product_s(job, matrices, side, other, side)
+            gram_s = _fp32_product_s(job, matrices, side, side, other)
+            seconds += layers * (rotate_s + gram_s + powers * power_s)
+            flop += layers * matrices * 2.0 * side**2 * (4 * other + powers * side)
+    return seconds, flop
+
+
+def _fp32_product_s(job: Job, matrices: int, m: int, n: int, k: int) -> float:
+    return gemm_s(job.cluster.profile, m, n, k, batch=matrices, precision="fp32")
 
 
 def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:

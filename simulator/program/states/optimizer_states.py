@@ -11,6 +11,9 @@ adafactor     sums over the rows and over the columns of every matrix; vectors
 muon          a momentum of the matrices inside layers; Adam for the rest
 galore        of a matrix (m, n) inside a layer, m <= n, the projection (m, r) and two moments of
               what it leaves of the gradient, (r, n); Adam for the rest
+soap          two moments; of a matrix (m, n) inside a layer also sums of its gradient's products
+              with itself and their eigenvectors, (m, m) and (n, n) each, but of no side that is
+              longer than 10,000
 sgd           nothing; sgd-momentum one momentum
 ============  =================================================================
 
@@ -19,7 +22,8 @@ All states are fp32 unless said otherwise.
 Source: LAMB, arXiv 1904.00962, algorithm 2; 8-bit optimizers, arXiv 2110.02861, section 2.2,
 and bitsandbytes, whose blocks have 256 elements (2048 before version 0.44); Adafactor, arXiv
 1804.04235, algorithms 4 and 5; Muon, https://kellerjordan.github.io/posts/muon, and arXiv
-2502.16982; GaLore, arXiv 2403.03507, table 1.
+2502.16982; GaLore, arXiv 2403.03507, table 1; SOAP, arXiv 2409.11321, section 7.2, and its
+authors' soap.py (``max_precond_dim``).
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from simulator.described.plan.plan import Optimizer
 from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, matrix_shape
 
 _FP32 = 4.0
+_LONGEST_ROTATED_SIDE = 10_000
 
 
 def further_state_bytes(
@@ -42,9 +47,12 @@ def further_state_bytes(
         ep: Expert-parallel degree.
         rank: Of what is left of a gradient that is projected.
     """
-    if optimizer not in ("adafactor", "muon", "galore"):
+    if optimizer not in ("adafactor", "muon", "galore", "soap"):
         return 0.0
     matrices, rows, columns = matrix_shape(tensor, tp, ep)
+    if optimizer == "soap":
+        sides = rotated_sides(rows, columns) if is_orthogonalised(tensor) else ()
+        return 2 * _FP32 * matrices * sum(side * side for side in sides)
     if optimizer == "galore":
         if not is_orthogonalised(tensor):
             return 2 * _FP32 * matrices * rows * columns
@@ -57,7 +65,12 @@ def further_state_bytes(
     return _FP32 * matrices * (rows + columns if is_matrix else rows * columns)
 
 
+def rotated_sides(rows: int, columns: int) -> tuple[int, ...]:
+    """Sides of a matrix that SOAP rotates to their eigenvectors."""
+    return tuple(side for side in (rows, columns) if side <= _LONGEST_ROTATED_SIDE)
+
+
 def is_orthogonalised(tensor: ParameterTensor) -> bool:
-    """Whether Muon or GaLore takes a tensor: a matrix of a layer, not of embedding or head."""
+    """Whether Muon, GaLore or SOAP takes a tensor: a matrix of a layer, none of its ends."""
     in_layer = tensor.group in (ParameterGroup.DENSE, ParameterGroup.EXPERT)
     return in_layer and min(matrix_shape(tensor)[1:]) > 1

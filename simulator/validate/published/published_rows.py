@@ -43,10 +43,9 @@ _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
 _NOT_MODELLED = (
     (r"(?i)forward (pass )?only\b|inference only", "no training step was measured"),
     (r"(?i)one MoE layer only|not a full step", "only a part of a step was measured"),
-    (r"\boptimizer SOAP\b", "SOAP's preconditioners and their eigenvectors are not simulated"),
 )
-"""Phrase in the notes of runs that are no training steps of whole models, or whose optimizer is not
-known here, and why they are left out."""
+"""Phrase in the notes of runs that are no training steps of whole models, and why they are left
+out."""
 
 _DOCUMENTS = re.compile(r"documents of about (\d+)K tokens")
 """Phrase in the notes of runs that pack documents and keep attention inside each."""

@@ -40,13 +40,17 @@ def test_who_needs_no_simulation_is_not_asked(clustersim):
 def test_what_would_fit_is_not_searched_for_minutes_until_somebody_says_yes(
     clustersim, monkeypatch, command
 ):
-    searched = []
+    searched, microbatches = [], []
     one = Effort(50.0, 2**30)
-    monkeypatch.setattr("simulator.program.effort.step_effort", lambda *_, **__: one)
+    monkeypatch.setattr(
+        "simulator.program.effort.step_effort",
+        lambda job, **_: microbatches.append(job.batch.micro_batch) or one,
+    )
     monkeypatch.setattr(Result, "_misfit", property(lambda _: searched.append(1) or "use ZeRO"))
     words = (command, "gpt2-1xa100", "--set", "cluster.device.memory=1 GiB")
     unasked, asked = clustersim(*words), clustersim(*words, "--yes")
     assert (unasked.code, asked.code, searched) == (1, 1, [1])
+    assert microbatches[:2] == [12, 1]  # of the step, and the smallest that the search tries
     assert "Does not fit: a GPU needs" in unasked.err
     assert "a change that fits takes about 74 min and 1 GiB at most; add --yes" in unasked.err
     assert "use ZeRO" in asked.err

@@ -177,7 +177,9 @@ def note_misfit(result: Result, *, yes: bool) -> None:
     from simulator.planning.changes.helpful_changes import MOST_TRIED
     from simulator.program.effort import step_effort
 
-    effort = step_effort(result.job).times(MOST_TRIED)
+    # Many of the changes that are tried come to as many microbatches as there can be.
+    batch = result.job.batch.model_copy(update={"micro_batch": 1})
+    effort = step_effort(result.job.model_copy(update={"batch": batch})).times(MOST_TRIED)
     searches = yes or not effort.is_large()
     note(result.explain_misfit(search=searches) or "the job does not fit")
     if not searches:

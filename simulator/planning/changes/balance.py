@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, groupby, pairwise, permutations
 from math import inf
 from operator import add
-from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
@@ -29,7 +29,7 @@ from simulator.program.grid.stage_layers import Slice, runs_of_counts, stage_sli
 from simulator.program.ir import total_bytes
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import resident_memory, slice_parameters
-from simulator.results.simulation import run_step
+from simulator.results.simulation import StepTimes, run_step
 from simulator.results.step import StepResult
 from simulator.schedule.slots import Phase
 
@@ -121,14 +121,23 @@ def balance(job: Job, *, is_quick: bool = False) -> Balance:
     )
 
 
-class _Trial(NamedTuple):
+@dataclass(frozen=True)
+class _Trial:
+    """A layout and its step; whether that fits takes most of the time, and is seldom asked."""
+
     layout: tuple[int, ...]
     step_time_s: float
-    fits: bool
+    job: Job
 
-    @property
-    def rank(self) -> tuple[bool, float]:
-        return not self.fits, self.step_time_s
+    @cached_property
+    def fits(self) -> bool:
+        return run_step(self.job, "replay").fits
+
+    def beats(self, other: _Trial) -> bool:
+        """Whether it fits and the other does not, or else is faster."""
+        if other.fits and self.step_time_s >= other.step_time_s:
+            return False
+        return (not self.fits, self.step_time_s) < (not other.fits, other.step_time_s)
 
 
 class _Search:
@@ -140,7 +149,8 @@ class _Search:
         step = run_step(job, "replay")
         even = tuple(run.end - run.first for run in stage_slices(job, self._stages))
         self._costs = _Costs(job, step)
-        self.even = self.best = _trial(even, step)
+        self._times = StepTimes(job, "replay")
+        self.even = self.best = _Trial(even, step.step_time_s, job)
         self.trials = {even: self.even}
 
     def start(self) -> None:
@@ -163,7 +173,7 @@ class _Search:
             for layout in (layout for layout in moves if layout not in self.trials):
                 if len(self.trials) == most:
                     return
-                if self._try(layout).rank < before.rank:
+                if self._try(layout) is self.best:
                     break
             improves = self.best is not before
 
@@ -180,8 +190,9 @@ class _Search:
     def _try(self, layout: tuple[int, ...]) -> _Trial:
         if layout not in self.trials:
             job = self._job.replace(self.changes(layout))
-            self.trials[layout] = trial = _trial(layout, run_step(job, "replay"))
-            self.best = min(self.best, trial, key=lambda trial: trial.rank)
+            self.trials[layout] = trial = _Trial(layout, self._times.of(job), job)
+            if trial.beats(self.best):
+                self.best = trial
         return self.trials[layout]
 
     def _bottleneck_s(self, layout: tuple[int, ...]) -> tuple[float, float]:
@@ -190,10 +201,6 @@ class _Search:
             self._costs.seconds(stage, run) for stage, run in enumerate(runs_of_counts(layout))
         ]
         return max(seconds), math.fsum(time_s**2 for time_s in seconds)
-
-
-def _trial(layout: tuple[int, ...], step: StepResult) -> _Trial:
-    return _Trial(layout, step.step_time_s, step.fits)
 
 
 def _moves(layout: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -36,9 +36,16 @@ CALL_S = 0.4e-6
 """Host time to queue one more send or receive of a group call. Source: the 86 us floor of the
 all-to-all of one process that drives eight A100s (superbench logs)."""
 
+ONE_CALL_S = 25e-6
+"""Host time of one all_reduce of PyTorch, which a benchmark that times it on an idle GPU counts.
+Source: "some 20-30us" (stas00/ml-engineering, network/benchmarks/all_reduce_bench.py)."""
+
 _COLUMNS = ("id", "collective", "gpu", "gpus", "nodes", "gpus_per_node", "bytes", "time_us")
 _ONE_PROCESS = re.compile(r"\b1 process\b|-g [2-9]|Azure/AI-benchmarking-guide")
 """Signs that one process drives all GPUs; the Azure guide runs nccl-tests so."""
+
+_ONE_CALL = re.compile(r"\ball_reduce_bench\.py\b")
+"""Sign that calls of PyTorch are timed one by one."""
 
 _ONE_SIDED = ("gather", "scatter")
 """Collectives of sends and receives between one rank and all others. Its port carries what every
@@ -119,6 +126,7 @@ def collective_row(row: Row) -> CollectiveRow:
         algorithm=algorithm_of(cells.text(row, "algo")),
         one_process=nodes == 1 and _ONE_PROCESS.search(_said(row)) is not None,
         calls=calls_per_gpu(kind, ranks, row.get("nccl_version") or ""),
+        one_call=_ONE_CALL.search(_said(row)) is not None,
         links=cells.text(row, "intra").lower(),
         seconds=_seconds(row, kind, ranks, num_bytes),
         source=cells.text(row, "source").partition(":")[0],
@@ -237,7 +245,7 @@ def predicted_s(row: CollectiveRow, network: Network) -> float:
     except InputError:
         # A library that was given an algorithm that these links do not have took another one.
         cost = collective_cost(kind, row.num_bytes, group, network)
-    return max(cost.seconds, host_s(row))
+    return (ONE_CALL_S if row.one_call else 0.0) + max(cost.seconds, host_s(row))
 
 
 def host_s(row: CollectiveRow) -> float:

@@ -58,39 +58,42 @@ PARENTS: Mapping[str, str] = MappingProxyType(
     {
         "a100-sxm-80gb": "h100-sxm-80gb",
         "v100-sxm2-32gb": "h100-sxm-80gb",
-        "mi300x": "h100-sxm-80gb",
         "h20": "h100-sxm-80gb",
         "h200-sxm-141gb": "h100-sxm-80gb",
-        "b200-sxm-180gb": "h100-sxm-80gb",
-        "b300-sxm": "b200-sxm-180gb",
-        "gb200-nvl72": "b200-sxm-180gb",
+        "b200-sxm-180gb": "blackwell",
+        "b300-sxm": "blackwell",
+        "gb200-nvl72": "blackwell",
+        "blackwell": "h100-sxm-80gb",
+        "mi300x": "h100-sxm-80gb",
         "mi355x": "mi300x",
         "mi300a": "mi300x",
         "mi250x": "mi300x",
-        "a100-pcie-80gb": "l40s",
-        "h100-pcie-80gb": "rtx-pro-6000-blackwell-96gb",
-        "h100-nvl-94gb": "rtx-pro-6000-blackwell-96gb",
-        "h200-nvl-141gb": "rtx-pro-6000-blackwell-96gb",
-        "rtx-5090-32gb": "rtx-pro-6000-blackwell-96gb",
-        "rtx-pro-6000-blackwell-96gb": "l40s",
-        "rtx-4090": "l40s",
-        "rtx-4070ti-super-16gb": "l40s",
-        "rtx-6000-ada-48gb": "l40s",
-        "l4-24gb": "l40s",
-        "a10g-24gb": "l40s",
-        "a40-48gb": "l40s",
-        "rtx-a6000-48gb": "l40s",
-        "rtx-3090-24gb": "l40s",
-        "rtx-3090ti-24gb": "l40s",
-        "t4-16gb": "v100-pcie-16gb",
-        "p100-pcie-16gb": "v100-pcie-16gb",
-        "mi210": "l40s",
-        "mi100": "l40s",
-        "gb10-dgx-spark": "l40s",
+        "a100-pcie-80gb": "pcie",
+        "h100-pcie-80gb": "pcie",
+        "h100-nvl-94gb": "pcie",
+        "h200-nvl-141gb": "pcie",
+        "rtx-5090-32gb": "pcie",
+        "rtx-pro-6000-blackwell-96gb": "pcie",
+        "rtx-4090": "pcie",
+        "rtx-4070ti-super-16gb": "pcie",
+        "rtx-6000-ada-48gb": "pcie",
+        "l40s": "pcie",
+        "l4-24gb": "pcie",
+        "a10g-24gb": "pcie",
+        "a40-48gb": "pcie",
+        "rtx-a6000-48gb": "pcie",
+        "rtx-3090-24gb": "pcie",
+        "rtx-3090ti-24gb": "pcie",
+        "v100-pcie-16gb": "pcie",
+        "t4-16gb": "pcie",
+        "p100-pcie-16gb": "pcie",
+        "mi210": "pcie",
+        "mi100": "pcie",
+        "gb10-dgx-spark": "pcie",
     }
 )
-"""Systems with few rows or none: what is believed of their links before is what the rows of the
-same kind of link say, in the generation before or beside it."""
+"""What is believed of the links of a system before its own rows: what the rows of its whole family
+say, and of a family those of the one above it."""
 
 FABRIC_PARENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -175,15 +178,17 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
         if not case.crosses:
             inside.setdefault(_pool(case.profile), []).append(case)
     scale_up: dict[str, tuple[Fit, str]] = {}
-    for name in sorted(set(map(_pool, networks)), key=_generation):
+    systems = set(map(_pool, networks))
+    for name in sorted(systems | set(PARENTS.values()), key=_generation):
         inherited = scale_up.get(PARENTS.get(name, ""))
-        cases = inside.get(name, [])
+        members = {name} if name in systems else {each for each in inside if name in _line(each)}
+        cases = [case for each in sorted(members) for case in inside.get(each, [])]
         if len(cases) >= FEW_ROWS:
             parent = inherited[0] if inherited else None
             known = tuple(parent.values.items()) if parent else None
             key = (name, known, *(case.row.id for case in cases))
             if key not in made:
-                made[key] = fit_scale_up(cases, networks[name], parent)
+                made[key] = fit_scale_up(cases, cases[0].network, parent)
             scale_up[name] = made[key], name
         elif inherited:
             scale_up[name] = _of_links_alone(inherited[0]), inherited[1]
@@ -239,6 +244,12 @@ def _fabric_values(name: str, fits: Mapping[str, Fit]) -> Mapping[str, float]:
 
 def _pool(profile: str) -> str:
     return POOLED.get(profile, profile)
+
+
+def _line(name: str) -> list[str]:
+    """A system or family, its family, the family above and so on."""
+    parent = PARENTS.get(name)
+    return [name, *(_line(parent) if parent else [])]
 
 
 def _generation(profile: str) -> tuple[int, str]:

@@ -76,6 +76,7 @@ class CollectiveRow:
         links: What joins the GPUs of a node, as the table spells it.
         seconds: Measured time [s].
         source: Who measured, where a table of many sources says so.
+        one_call: Each call is timed by itself, from the host's launch on.
     """
 
     id: str
@@ -94,6 +95,7 @@ class CollectiveRow:
     links: str
     seconds: float
     source: str = ""
+    one_call: bool = False
 
 
 def calls_per_gpu(kind: str, ranks: int, library: str) -> int:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from simulator import cells
 from simulator.cells import Row, read_table
-from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.cost.collectives import CollectiveKind, Group, demands_of, send_recv_demand
+from simulator.cost.collectives.collective_time import Links, demand_timing, links_of
+from simulator.cost.collectives.tiers import climb_of, network_above
+from simulator.cost.collectives.types import Demand
 from simulator.described.cluster.network import Fabric, FabricKind, Network, library_fabric
 from simulator.described.load import profile_names
 from simulator.errors import InputError
@@ -235,17 +238,40 @@ def group_of(row: CollectiveRow, network: Network) -> Group:
 
 def predicted_s(row: CollectiveRow, network: Network) -> float:
     """Seconds that the row should take on ``network``, which already has its facts."""
-    if row.kind == SEND_RECV:
-        pair = Group(2, 1 if row.nodes > 1 else 2)
-        return send_recv_cost(row.num_bytes, pair, network).seconds
-    kind = CollectiveKind.ALL_TO_ALL if row.kind in _ONE_SIDED else CollectiveKind(row.kind)
-    group = group_of(row, network)
+    links, demands = links_of_row(row, network), demands_of_row(row, network)
+    return counted_s(row, min(demand_timing(demand, links).seconds for demand in demands))
+
+
+def demands_of_row(row: CollectiveRow, network: Network) -> Collection[Demand]:
+    """What the algorithms that could have run ask of the ports."""
+    kind, group = exchange_of(row, network)
+    if kind is None:
+        return [send_recv_demand(row.num_bytes, group, network)]
     try:
-        cost = collective_cost(kind, row.num_bytes, group, network, algorithm=row.algorithm or None)
+        found = demands_of(kind, row.num_bytes, group, network, row.algorithm or None)
     except InputError:
         # A library that was given an algorithm that these links do not have took another one.
-        cost = collective_cost(kind, row.num_bytes, group, network)
-    return (ONE_CALL_S if row.one_call else 0.0) + max(cost.seconds, host_s(row))
+        found = demands_of(kind, row.num_bytes, group, network)
+    return found.values()
+
+
+def links_of_row(row: CollectiveRow, network: Network) -> Links:
+    """The links that the row's ranks share."""
+    kind, group = exchange_of(row, network)
+    return links_of(network_above(climb_of(kind, group, network), network), group.local_ranks)
+
+
+def exchange_of(row: CollectiveRow, network: Network) -> tuple[CollectiveKind | None, Group]:
+    """What is done by whom; None and two ranks for a transfer."""
+    if row.kind == SEND_RECV:
+        return None, Group(2, 1 if row.nodes > 1 else 2)
+    kind = CollectiveKind.ALL_TO_ALL if row.kind in _ONE_SIDED else CollectiveKind(row.kind)
+    return kind, group_of(row, network)
+
+
+def counted_s(row: CollectiveRow, seconds: float) -> float:
+    """What the row's benchmark counts of a collective that takes so long: also its launch."""
+    return (ONE_CALL_S if row.one_call else 0.0) + max(seconds, host_s(row))
 
 
 def host_s(row: CollectiveRow) -> float:

@@ -290,7 +290,8 @@ def write_fits(fits: NetworkFits, tables: str) -> None:
         fits: What to write.
         tables: Names of the tables that they rest on.
     """
-    for profile, (fit, fitted) in fits.scale_up.items():
+    for profile in fits.networks.keys() & fits.scale_up.keys():
+        fit, fitted = fits.scale_up[profile]
         write_profile_fit(profile, fit, _reference(fit, tables, profile, fitted))
     for profile, network in fits.networks.items():
         name = _fabric_name(profile, network)

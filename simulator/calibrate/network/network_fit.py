@@ -13,15 +13,25 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from simulator.cost.collectives.collective_time import Arithmetic, Links, protocol_timings
+from simulator.cost.collectives.types import Demand
 from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network, ScaleUp
 from simulator.extras import require
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
-from simulator.tables.collective_rows import group_of, host_s, predicted_s
+from simulator.tables.collective_rows import (
+    counted_s,
+    demands_of_row,
+    exchange_of,
+    group_of,
+    host_s,
+    links_of_row,
+)
 
 _OTHER_MACHINE = 0.3
 """Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
@@ -245,6 +255,68 @@ class _Information(NamedTuple):
 
 
 @dataclass(frozen=True)
+class _Batch:
+    """Rows as arrays, so that one evaluation of the formula answers them all.
+
+    A row has as many demands as algorithms could have run. What they ask of the links does not
+    depend on the parameters that are fitted.
+
+    Attributes:
+        cases: The rows.
+        setups: One case of each network and group.
+        demands: Arrays of a value per demand.
+        setup: Of each demand, the number of its network and group.
+        first: Of each row, its first demand.
+    """
+
+    cases: Sequence[Case]
+    setups: Sequence[Case]
+    demands: Demand
+    setup: Any
+    first: Any
+
+    @classmethod
+    def of(cls, cases: Sequence[Case]) -> _Batch:
+        """The arrays of some rows."""
+        import numpy as np
+
+        setups: dict[tuple[object, ...], tuple[int, Case]] = {}
+        rows: list[Demand] = []
+        setup, first = [], []
+        for case in cases:
+            seen = id(case.network), *exchange_of(case.row, case.network)
+            number, _ = setups.setdefault(seen, (len(setups), case))
+            asked = demands_of_row(case.row, case.network)
+            first.append(len(rows))
+            rows += asked
+            setup += [number] * len(asked)
+        columns: Any = [np.array(column) for column in zip(*rows, strict=True)]
+        demands = Demand(*columns)
+        firsts = [case for _, case in setups.values()]
+        return cls(cases, firsts, demands, np.array(setup), np.array(first))
+
+    def log_errors(self, part: str, values: Mapping[str, float]) -> Any:
+        """Logarithm of predicted over measured time of each row with these parameters."""
+        import numpy as np
+
+        networks = {id(case.network): case.network for case in self.setups}
+        fitted = {key: with_values(each, part, values) for key, each in networks.items()}
+        links = [links_of_row(case.row, fitted[id(case.network)]) for case in self.setups]
+        columns = Links(*(np.array(column)[self.setup] for column in zip(*links, strict=True)))
+        simple, low_latency = protocol_timings(
+            self.demands, columns, Arithmetic(np.maximum, np.where, np.sqrt)
+        )
+        fastest = np.minimum(simple.seconds, low_latency.seconds)
+        seconds = np.minimum.reduceat(fastest, self.first).tolist()
+        return np.log(
+            [
+                counted_s(case.row, each) / case.row.seconds
+                for case, each in zip(self.cases, seconds, strict=True)
+            ]
+        )
+
+
+@dataclass(frozen=True)
 class _Search:
     """Rows, and the parameters of one part of the network that are looked for in them.
 
@@ -281,15 +353,14 @@ class _Search:
         free = dict(zip(self.names, np.exp(point).tolist(), strict=True))
         return _in_si(held | free, self.priors, self.held)
 
-    def log_errors(self, point: Sequence[float]) -> list[float]:
-        """Logarithm of predicted over measured time of each row."""
-        values, networks = self.values(point), dict[int, Network]()
-        for network in {id(case.network): case.network for case in self.cases}.values():
-            networks[id(network)] = with_values(network, self.part, values)
-        return [
-            math.log(predicted_s(case.row, networks[id(case.network)]) / case.row.seconds)
-            for case in self.cases
-        ]
+    @cached_property
+    def batch(self) -> _Batch:
+        """The rows as arrays."""
+        return _Batch.of(self.cases)
+
+    def log_errors(self, point: Sequence[float]) -> Any:
+        """Logarithm of predicted over measured time of each row, as an array."""
+        return self.batch.log_errors(self.part, self.values(point))
 
     def median_error(self, point: Sequence[float]) -> float:
         """Half of the rows are predicted better than by this share of their time."""

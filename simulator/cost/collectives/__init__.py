@@ -17,6 +17,7 @@ others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from types import MappingProxyType
@@ -31,7 +32,12 @@ from simulator.cost.collectives.closed_forms import (
     send_recv_s,
     tree_all_reduce_s,
 )
-from simulator.cost.collectives.collective_time import Timing, demand_timing, reachable_link_share
+from simulator.cost.collectives.collective_time import (
+    Timing,
+    demand_timing,
+    links_of,
+    reachable_link_share,
+)
 from simulator.cost.collectives.tiers import Climb, climb_of, network_above
 from simulator.cost.collectives.types import (
     NO_COST,
@@ -52,11 +58,13 @@ __all__ = [
     "all_to_all_s",
     "chain_broadcast_s",
     "collective_cost",
+    "demands_of",
     "hierarchical_exchange_cost",
     "ring_all_gather_s",
     "ring_all_reduce_s",
     "ring_reduce_scatter_s",
     "send_recv_cost",
+    "send_recv_demand",
     "send_recv_s",
     "tree_all_reduce_s",
 ]
@@ -92,6 +100,34 @@ def collective_cost(
         return NO_COST
     climb = climb_of(kind, group, network)
     network = network_above(climb, network)
+    links = links_of(network, group.local_ranks)
+    timing, name, demand = min(
+        (demand_timing(demand, links), name, demand)
+        for name, demand in demands_of(kind, num_bytes, group, network, algorithm).items()
+    )
+    sm_count = _sm_count(group, network, crosses=demand.fabric_bytes > 0)
+    return _cost(timing, name, demand, sm_count, climb, group.peers)
+
+
+def demands_of(
+    kind: CollectiveKind,
+    num_bytes: float,
+    group: Group,
+    network: Network,
+    algorithm: str | None = None,
+) -> Mapping[str, Demand]:
+    """What passes the ports of one rank, by algorithm that can run.
+
+    Args:
+        kind: What is done.
+        num_bytes: Message size as nccl-tests counts it [B].
+        group: Who takes part, more than one rank.
+        network: The links.
+        algorithm: The only one to consider; all if None.
+
+    Raises:
+        InputError: ``algorithm`` is unknown or cannot run on this network.
+    """
     algorithms = _LIBRARIES[network.library][kind]
     asked = {
         name: demand_of(num_bytes, group, network)
@@ -99,16 +135,10 @@ def collective_cost(
         if algorithm in {None, name}
     }
     demands = {name: _on_ports(each, network) for name, each in asked.items() if each is not None}
-    candidates = [
-        (demand_timing(demand, group.local_ranks, network), name, demand)
-        for name, demand in demands.items()
-    ]
-    if not candidates:
+    if not demands:
         known = f"use one of {', '.join(algorithms)}, if the links allow it"
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)
-    timing, name, demand = min(candidates)
-    sm_count = _sm_count(group, network, crosses=demand.fabric_bytes > 0)
-    return _cost(timing, name, demand, sm_count, climb, group.peers)
+    return demands
 
 
 def send_recv_cost(num_bytes: float, group: Group, network: Network) -> CollectiveCost:
@@ -124,15 +154,20 @@ def send_recv_cost(num_bytes: float, group: Group, network: Network) -> Collecti
     if num_bytes <= 0:
         return NO_COST
     climb = climb_of(None, group, network)
-    crosses_fabric = group.nodes > 1
-    asked = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
-    demand = _on_ports(asked, network)
-    timing = demand_timing(demand, 2, network_above(climb, network))
+    demand = send_recv_demand(num_bytes, group, network)
+    timing = demand_timing(demand, links_of(network_above(climb, network), 2))
     next_peer = group.peers[:1]
     cost = _cost(timing, "send_recv", demand, _SEND_RECV_SM_COUNT, climb, next_peer)
     if network.library == "gloo":
         return replace(cost, port_bytes={**cost.port_bytes, PAIR_PORT: num_bytes}, sm_count=0)
     return cost
+
+
+def send_recv_demand(num_bytes: float, group: Group, network: Network) -> Demand:
+    """What a message to the next rank of the group asks of the ports."""
+    crosses_fabric = group.nodes > 1
+    asked = Demand(0, 1, 0.0, num_bytes) if crosses_fabric else Demand(1, 0, num_bytes, 0.0)
+    return _on_ports(asked, network)
 
 
 def hierarchical_exchange_cost(
@@ -158,7 +193,7 @@ def hierarchical_exchange_cost(
     crosses, r = group.nodes > 1, group.local_ranks
     asked = Demand(2 if r > 1 else 0, int(crosses), scale_up_bytes, fabric_bytes)
     demand = _on_ports(asked, network)
-    timing = demand_timing(demand, r, network_above(climb, network))
+    timing = demand_timing(demand, links_of(network_above(climb, network), r))
     sm_count = _sm_count(group, network, crosses=crosses)
     return _cost(timing, "hierarchical", demand, sm_count, climb, group.peers)
 

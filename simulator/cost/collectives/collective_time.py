@@ -13,13 +13,13 @@ Ignores: the number of channels, discrete chunk sizes, congestion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import sqrt
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from math import inf, sqrt
+from typing import Any, NamedTuple
 
 from simulator.cost.collectives.torus import ring_link_share
 from simulator.cost.collectives.types import Demand
-from simulator.described.cluster.network import Fabric, Network, ScaleUp
+from simulator.described.cluster.network import Network, ScaleUp
 from simulator.errors import InputError
 
 NVLINKS_PER_V100 = 6
@@ -35,9 +35,12 @@ IN_SWITCH_TREE_EFFICIENCY = 0.9
 """Rate of in-switch reduction that feeds trees between nodes over its rate alone. Source: NCCL
 src/graph/tuning.cc, NVLSTree on two nodes of Hopper (8 channels of 57.7 GB/s) over NVLS."""
 
+_LEAST_BYTES = 1e-9
+"""No part of a message is as small."""
+
 
 class Timing(NamedTuple):
-    """Time of a demand under the faster protocol.
+    """Time of a demand under one protocol.
 
     Attributes:
         seconds: Total [s].
@@ -50,7 +53,94 @@ class Timing(NamedTuple):
     protocol: str
 
 
-def pipeline_fill_s(latency_s: float, transfer_s: float, fill: float) -> float:
+class Arithmetic(NamedTuple):
+    """How numbers, or arrays of them, are compared and chosen from.
+
+    Attributes:
+        larger: Of two.
+        where: The second if the first is true, else the third.
+        root: Square root.
+    """
+
+    larger: Callable[..., Any]
+    where: Callable[..., Any]
+    root: Callable[..., Any]
+
+
+NUMBERS = Arithmetic(max, lambda condition, yes, no: yes if condition else no, sqrt)
+
+
+class Links(NamedTuple):
+    """What of a network decides on times: numbers, or arrays with a value for each demand.
+
+    Attributes:
+        launch_s, in_switch_latency_s: Before the first hop, and of in-switch reduction [s].
+        scale_up_hop_s, scale_up_bulk_hop_s: Of small and of large messages [s].
+        fabric_hop_s, fabric_bulk_hop_s: The same on the fabric [s].
+        scale_up_low_latency_share, fabric_low_latency_share: Share of the rate that is left.
+        scale_up_fill, fabric_fill: Weight of filling the pipeline.
+        scale_up_slowness, fabric_slowness: Factors of own runs.
+        scale_up_bytes_per_s: Rate of a GPU's port in rings; infinite where there is none [B/s].
+        reachable_share: Share of it that leads to the group.
+        in_switch_bytes_per_s: Rate of in-switch reduction [B/s].
+        free_share: What other traffic leaves of the links.
+        copy_bytes_per_s: Rate of a rank's own part; infinite where it is no limit [B/s].
+        fabric_bytes_per_s: A GPU's share of the NICs; infinite where there are none [B/s].
+        tree_piece_bytes, ring_piece_bytes: See ``Fabric`` [B].
+    """
+
+    launch_s: float
+    in_switch_latency_s: float
+    scale_up_hop_s: float
+    scale_up_bulk_hop_s: float
+    fabric_hop_s: float
+    fabric_bulk_hop_s: float
+    scale_up_low_latency_share: float
+    fabric_low_latency_share: float
+    scale_up_fill: float
+    fabric_fill: float
+    scale_up_slowness: float
+    fabric_slowness: float
+    scale_up_bytes_per_s: float
+    reachable_share: float
+    in_switch_bytes_per_s: float
+    free_share: float
+    copy_bytes_per_s: float
+    fabric_bytes_per_s: float
+    tree_piece_bytes: float
+    ring_piece_bytes: float
+
+
+def links_of(network: Network, local_ranks: int) -> Links:
+    """The links as a group sees them that has so many ranks in one scale-up domain."""
+    up, fabric = network.scale_up, network.fabric
+    return Links(
+        up.launch_s,
+        up.in_switch_latency_s,
+        up.latency_s,
+        up.bulk_latency_s,
+        fabric.latency_s,
+        fabric.bulk_latency_s,
+        up.low_latency_share,
+        fabric.low_latency_share,
+        up.pipeline_fill,
+        fabric.pipeline_fill,
+        up.slowness,
+        fabric.slowness,
+        network.scale_up_bytes_per_s or inf,
+        reachable_link_share(up, local_ranks),
+        up.bandwidth_bytes_per_s * up.in_switch_efficiency,
+        1 - up.background_load,
+        up.local_copy_bytes_per_s or inf,
+        network.fabric_bytes_per_s or inf,
+        fabric.tree_piece_bytes,
+        fabric.ring_piece_bytes or _LEAST_BYTES,
+    )
+
+
+def pipeline_fill_s(
+    latency_s: float, transfer_s: float, fill: float, root: Callable[..., Any] = sqrt
+) -> float:
     """Seconds that a message needs beyond latency and transfer to flow in chunks over hops.
 
     With b seconds of bytes in k pieces over hops of x seconds each, a in total, all
@@ -62,115 +152,111 @@ def pipeline_fill_s(latency_s: float, transfer_s: float, fill: float) -> float:
         >>> pipeline_fill_s(1.0, 4.0, fill=1.0)
         4.0
     """
-    return 2 * fill * sqrt(latency_s * transfer_s)
+    filled: float = 2 * fill * root(latency_s * transfer_s)
+    return filled
 
 
-class _Protocol(NamedTuple):
-    """How data pass a link.
-
-    Attributes:
-        name: ``low_latency`` or ``simple``.
-        scale_up_hop_s, fabric_hop_s: Latency of a hop on either [s].
-        scale_up_share, fabric_share: Share of the rate of either that carries data.
-    """
-
-    name: str
-    scale_up_hop_s: float
-    fabric_hop_s: float
-    scale_up_share: float = 1.0
-    fabric_share: float = 1.0
-
-
-def demand_timing(demand: Demand, local_ranks: int, network: Network) -> Timing:
+def demand_timing(demand: Demand, links: Links) -> Timing:
     """Time of ``demand`` alone on the links, under the faster protocol.
-
-    Args:
-        demand: What an algorithm asks of the links.
-        local_ranks: Ranks of the group in one scale-up domain.
-        network: The links.
 
     Raises:
         InputError: Bytes must cross the fabric, and the network has none.
     """
-    up, fabric = network.scale_up, network.fabric
-    protocols = [_Protocol("simple", up.bulk_latency_s, _bulk_hop_s(demand, fabric))]
-    if not demand.in_switch:
-        low_latency = up.low_latency_share, fabric.low_latency_share
-        protocols.append(_Protocol("low_latency", up.latency_s, fabric.latency_s, *low_latency))
-    up_s, fabric_s = _scale_up_s(demand, local_ranks, network), _fabric_s(demand, network)
-    timings = []
-    for protocol in protocols:
-        latency_s = (
-            up.launch_s
-            + demand.scale_up_hops * protocol.scale_up_hop_s
-            + demand.fabric_hops * protocol.fabric_hop_s
-            + (up.in_switch_latency_s if demand.in_switch else 0.0)
-        )
-        transfer_s = max(up_s / protocol.scale_up_share, fabric_s / protocol.fabric_share)
-        fill_s = _fill_s(demand, latency_s, transfer_s, network)
-        slowness = (fabric if demand.fabric_bytes else up).slowness
-        seconds = slowness * (latency_s + transfer_s + fill_s)
-        timings.append(Timing(seconds, slowness * transfer_s, protocol.name))
-    return min(timings)
-
-
-def _bulk_hop_s(demand: Demand, fabric: Fabric) -> float:
-    """Latency of a hop of a large message over the fabric, which a short part does not reach."""
-    if demand.hop_bytes >= fabric.ring_piece_bytes:
-        return fabric.bulk_latency_s
-    share = demand.hop_bytes / fabric.ring_piece_bytes
-    return max(fabric.latency_s, share * fabric.bulk_latency_s)
-
-
-def _fill_s(demand: Demand, latency_s: float, transfer_s: float, network: Network) -> float:
-    """Seconds in which a pipeline of chunks fills and drains.
-
-    The levels of a tree between nodes pass on one piece at a time. In all else every rank
-    sends from the start, and what is left is the cost of many short chunks.
-    """
-    fabric = network.fabric
-    if not demand.fabric_bytes:
-        return pipeline_fill_s(latency_s, transfer_s, network.scale_up.pipeline_fill)
-    if not demand.is_tree:
-        return pipeline_fill_s(latency_s, transfer_s, fabric.pipeline_fill)
-    piece_bytes = min(demand.fabric_bytes, fabric.tree_piece_bytes)
-    return demand.fabric_hops * piece_bytes / _fabric_bytes_per_s(network)
-
-
-def _fabric_s(demand: Demand, network: Network) -> float:
-    if not demand.fabric_bytes:
-        return 0.0
-    return demand.fabric_bytes / (_fabric_bytes_per_s(network) * demand.fabric_efficiency)
-
-
-def _fabric_bytes_per_s(network: Network) -> float:
-    rate = network.fabric_bytes_per_s
-    if rate <= 0:
+    if demand.fabric_bytes and links.fabric_bytes_per_s == inf:
         raise InputError.single(
             "cluster.network.fabric",
             "has no NICs, but ranks of different nodes must communicate",
-            network.fabric.nics_per_node,
+            0,
             "set nics_per_node and nic, or keep every group inside a node",
         )
-    return rate
+    return min(protocol_timings(demand, links))
 
 
-def _scale_up_s(demand: Demand, local_ranks: int, network: Network) -> float:
-    if not demand.scale_up_bytes:
-        return 0.0
-    port_s = demand.scale_up_bytes / _scale_up_bytes_per_s(demand, local_ranks, network)
-    copy_rate = network.scale_up.local_copy_bytes_per_s
-    return port_s + (demand.copied_bytes / copy_rate if copy_rate else 0.0)
+def protocol_timings(
+    demand: Demand, links: Links, by: Arithmetic = NUMBERS
+) -> tuple[Timing, Timing]:
+    """Times of a demand, or of arrays of them, under either protocol; infinite where it cannot run.
+
+    Args:
+        demand: What an algorithm asks of the links.
+        links: The links.
+        by: Arithmetic of numbers, or of the arrays that both hold.
+    """
+    up_s, fabric_s = _scale_up_s(demand, links, by), _fabric_s(demand, links)
+    crosses = demand.fabric_bytes > 0
+    slowness = by.where(crosses, links.fabric_slowness, links.scale_up_slowness)
+    fill = by.where(crosses, links.fabric_fill, links.scale_up_fill)
+
+    def timing(name: str, up_hop_s: float, hop_s: float, transfer_s: float) -> Timing:
+        latency_s = (
+            links.launch_s
+            + demand.scale_up_hops * up_hop_s
+            + demand.fabric_hops * hop_s
+            + by.where(demand.in_switch, links.in_switch_latency_s, 0.0)
+        )
+        # The levels of a tree between nodes pass on one piece at a time. In all else every rank
+        # sends from the start, and what is left is the cost of many short chunks.
+        fill_s = by.where(
+            crosses & demand.is_tree,
+            _tree_fill_s(demand, links, by),
+            pipeline_fill_s(latency_s, transfer_s, fill, by.root),
+        )
+        seconds = slowness * (latency_s + transfer_s + fill_s)
+        return Timing(seconds, slowness * transfer_s, name)
+
+    simple = timing(
+        "simple",
+        links.scale_up_bulk_hop_s,
+        _bulk_hop_s(demand, links, by),
+        by.larger(up_s, fabric_s),
+    )
+    low_latency = timing(
+        "low_latency",
+        links.scale_up_hop_s,
+        links.fabric_hop_s,
+        by.larger(
+            up_s / links.scale_up_low_latency_share, fabric_s / links.fabric_low_latency_share
+        ),
+    )
+    # In-switch reduction is written for one protocol.
+    seconds = by.where(demand.in_switch, inf, low_latency.seconds)
+    return simple, low_latency._replace(seconds=seconds)
 
 
-def _scale_up_bytes_per_s(demand: Demand, local_ranks: int, network: Network) -> float:
-    up = network.scale_up
-    if demand.in_switch:
-        feeding = IN_SWITCH_TREE_EFFICIENCY if demand.fabric_bytes else 1.0
-        free = 1 - up.background_load
-        return up.bandwidth_bytes_per_s * up.in_switch_efficiency * feeding * free
-    rate = network.scale_up_bytes_per_s * demand.scale_up_efficiency
-    return rate * reachable_link_share(up, local_ranks)
+def _bulk_hop_s(demand: Demand, links: Links, by: Arithmetic) -> float:
+    """Latency of a hop of a large message over the fabric, which a short part does not reach."""
+    bulk_s = links.fabric_bulk_hop_s
+    share = demand.hop_bytes / links.ring_piece_bytes
+    hop_s: float = by.where(
+        demand.hop_bytes >= links.ring_piece_bytes,
+        bulk_s,
+        by.larger(links.fabric_hop_s, share * bulk_s),
+    )
+    return hop_s
+
+
+def _tree_fill_s(demand: Demand, links: Links, by: Arithmetic) -> float:
+    """Seconds in which the levels of a tree between nodes fill."""
+    whole, piece = demand.fabric_bytes, links.tree_piece_bytes
+    passed_bytes = by.where(whole < piece, whole, piece)
+    filled: float = demand.fabric_hops * passed_bytes / links.fabric_bytes_per_s
+    return filled
+
+
+def _fabric_s(demand: Demand, links: Links) -> float:
+    return demand.fabric_bytes / (links.fabric_bytes_per_s * demand.fabric_efficiency)
+
+
+def _scale_up_s(demand: Demand, links: Links, by: Arithmetic) -> float:
+    feeding = by.where(demand.fabric_bytes > 0, IN_SWITCH_TREE_EFFICIENCY, 1.0)
+    rate = by.where(
+        demand.in_switch,
+        links.in_switch_bytes_per_s * feeding * links.free_share,
+        links.scale_up_bytes_per_s * demand.scale_up_efficiency * links.reachable_share,
+    )
+    moved_s = demand.scale_up_bytes / rate + demand.copied_bytes / links.copy_bytes_per_s
+    seconds: float = by.where(demand.scale_up_bytes > 0, moved_s, 0.0)
+    return seconds
 
 
 def reachable_link_share(up: ScaleUp, ranks: int) -> float:

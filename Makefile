@@ -106,7 +106,7 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	  reports/data/step_bands.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
-collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 10 minutes
+collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 3 minutes
 	$(BIN)/python -m reports.make.collectives.left_out reports/data/collectives_open.csv \
 	  reports/data/collectives_opened.csv reports/data/collectives_left_out.csv
 	$(BIN)/python -m reports.make.collectives.collectives_page reports/data/collectives_left_out.csv \

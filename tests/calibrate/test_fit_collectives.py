@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -13,11 +14,18 @@ from reports.make.fit.shipped_networks import (
     NetworkFits,
     fit_fabric,
     fit_scale_up,
+    fitted_networks,
     network_without_others,
     with_profile_fit,
 )
 from simulator.calibrate.network.measured_network import Fit
-from simulator.calibrate.network.network_fit import FABRIC_PRIORS, Case, priors_of
+from simulator.calibrate.network.network_fit import (
+    FABRIC_PRIORS,
+    Case,
+    fit_links,
+    priors_around,
+    priors_of,
+)
 from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
@@ -82,6 +90,34 @@ def test_a_source_of_slow_launches_does_not_make_the_launch_of_a_system(network:
     believed = priors_of("scale_up", network)["launch_s"]
     spreads = math.log(fit_scale_up(slow, network).values["launch_s"] / believed.value)
     assert 0 < spreads / believed.spread < 4
+
+
+@pytest.mark.parametrize("name", ["h100-sxm-80gb", "dgx1-v100-32gb", "mi300x", "l40s"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_rows_that_are_answered_at_once_take_what_each_takes_alone(name: str, nodes: int) -> None:
+    """Nothing is free, so the error of a fit is that of the formula on arrays."""
+    profile = load_profile(name)
+    sample = cases_on(profile.network, nodes)[3]
+    kinds = ["all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv"]
+    for kind, power in product(kinds, (5, 15, 20, 30)):
+        row = replace(sample.row, kind=kind, num_bytes=2.0**power, algorithm="")
+        row = replace(row, seconds=predicted_s(row, profile.network))
+        for part in ("scale_up", "fabric"):
+            priors = priors_around(part, profile)
+            fit = fit_links([Case(row, name, profile.network)], part, priors, list(priors))
+            assert fit.median_error < 1e-9
+
+
+def test_a_system_without_rows_is_what_others_of_its_family_say() -> None:
+    l40s = load_profile("l40s").network
+    rows = [
+        replace(case.row, gpu="L40S", seconds=2 * case.row.seconds)
+        for case in cases_on(l40s, nodes=1)
+    ]
+    fits = fitted_networks(rows)
+    assert fits.scale_up["rtx-4090"][1] == "pcie"
+    believed = priors_of("scale_up", l40s)["launch_s"].value
+    assert fits.networks["rtx-4090"].scale_up.launch_s > believed > l40s.scale_up.launch_s
 
 
 def test_a_fabric_without_rows_is_its_parent(network: Network) -> None:

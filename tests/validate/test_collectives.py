@@ -122,6 +122,20 @@ def test_one_process_on_eight_gpus_takes_eight_launches(
     assert predicted_s(row, network_of(row, load_profile("a100-sxm-40gb").network)) == host_s(row)
 
 
+def test_a_call_that_is_timed_by_itself_counts_its_launch(row: CollectiveRow) -> None:
+    network = network_of(row, load_profile("h100-sxm-80gb").network)
+    alone = replace(row, one_call=True)
+    assert predicted_s(alone, network) == pytest.approx(predicted_s(row, network) + 25e-6)
+
+
+def test_the_notes_of_a_row_say_that_calls_were_timed_one_by_one(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    torch_row = PUBLISHED[0] + "torch all_reduce_bench.py on one node"
+    rows = read_collective_rows(table([PUBLISHED[0], torch_row]))
+    assert [each.one_call for each in rows] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("gpu", "profile"),
     [

@@ -54,6 +54,15 @@ POOLED: Mapping[str, str] = MappingProxyType(
 )
 """Systems whose scale-up links are those of another one: their rows are fitted together."""
 
+_PCIE = (
+    "a100-pcie-80gb", "h100-pcie-80gb", "h100-nvl-94gb", "h200-nvl-141gb", "rtx-5090-32gb",
+    "rtx-pro-6000-blackwell-96gb", "rtx-4090", "rtx-4070ti-super-16gb", "rtx-6000-ada-48gb",
+    "l40s", "l4-24gb", "a10g-24gb", "a40-48gb", "rtx-a6000-48gb", "rtx-3090-24gb",
+    "rtx-3090ti-24gb", "v100-pcie-16gb", "t4-16gb", "p100-pcie-16gb", "mi210", "mi100",
+    "gb10-dgx-spark",
+)  # fmt: skip
+"""Systems whose GPUs meet over PCIe."""
+
 PARENTS: Mapping[str, str] = MappingProxyType(
     {
         "a100-sxm-80gb": "h100-sxm-80gb",
@@ -68,28 +77,7 @@ PARENTS: Mapping[str, str] = MappingProxyType(
         "mi355x": "mi300x",
         "mi300a": "mi300x",
         "mi250x": "mi300x",
-        "a100-pcie-80gb": "pcie",
-        "h100-pcie-80gb": "pcie",
-        "h100-nvl-94gb": "pcie",
-        "h200-nvl-141gb": "pcie",
-        "rtx-5090-32gb": "pcie",
-        "rtx-pro-6000-blackwell-96gb": "pcie",
-        "rtx-4090": "pcie",
-        "rtx-4070ti-super-16gb": "pcie",
-        "rtx-6000-ada-48gb": "pcie",
-        "l40s": "pcie",
-        "l4-24gb": "pcie",
-        "a10g-24gb": "pcie",
-        "a40-48gb": "pcie",
-        "rtx-a6000-48gb": "pcie",
-        "rtx-3090-24gb": "pcie",
-        "rtx-3090ti-24gb": "pcie",
-        "v100-pcie-16gb": "pcie",
-        "t4-16gb": "pcie",
-        "p100-pcie-16gb": "pcie",
-        "mi210": "pcie",
-        "mi100": "pcie",
-        "gb10-dgx-spark": "pcie",
+        **dict.fromkeys(_PCIE, "pcie"),
     }
 )
 """What is believed of the links of a system before its own rows: what the rows of its whole family

@@ -288,10 +288,9 @@ def _cost_table(layers: int, stages: int, cost: RunCost, most: float) -> list[di
                     has_loss=stage == last,
                 )
                 seconds = cost(stage, run)
-                if seconds > most:
+                if seconds > most or seconds == inf:
                     break
-                if seconds < inf:
-                    costs[first, end] = seconds
+                costs[first, end] = seconds
         table.append(costs)
     return table
 
@@ -324,6 +323,7 @@ class _Costs:
         self._job = job
         self._costs = StageCosts(job)
         self._seconds: dict[Slice, float] = {}
+        self._held: dict[Slice, tuple[float, float, float]] = {}
         self._schedule = job.choices.schedule
         self._most_bytes = _allocatable_bytes(step)
 
@@ -340,12 +340,23 @@ class _Costs:
         return self.seconds(stage, run) if self._bytes(stage, run) <= self._most_bytes else inf
 
     def _bytes(self, stage: int, run: Slice) -> float:
-        job, plan, costs = self._job, self._job.plan, self._costs
+        plan = self._job.plan
         rank = self._schedule.placement.rank(stage, plan.pp)
-        in_flight = self._schedule.in_flight(rank, plan.pp, plan.vpp, job.microbatches)
-        parameters = slice_parameters(job, run, tied_copy=job.choices.copies_embedding)
-        held = plan.vpp * total_bytes(resident_memory(job, parameters))
-        return held + in_flight * total_bytes(costs.saved(run)) + costs.working_bytes(run)
+        in_flight = self._schedule.in_flight(rank, plan.pp, plan.vpp, self._job.microbatches)
+        resident, saved, working = self._held_bytes(run)
+        return plan.vpp * resident + in_flight * saved + working
+
+    def _held_bytes(self, run: Slice) -> tuple[float, float, float]:
+        """Bytes kept from step to step, per microbatch in flight, and while a pass works [B]."""
+        if run not in self._held:
+            copied = self._job.choices.copies_embedding
+            parameters = slice_parameters(self._job, run, tied_copy=copied)
+            self._held[run] = (
+                total_bytes(resident_memory(self._job, parameters)),
+                total_bytes(self._costs.saved(run)),
+                self._costs.working_bytes(run),
+            )
+        return self._held[run]
 
 
 def _allocatable_bytes(step: StepResult) -> float:

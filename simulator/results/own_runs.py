@@ -97,11 +97,11 @@ class Lesson:
         context_bytes = max(0.0, profile.device.context_bytes + self.memory_bytes)
         return {
             "kernels.slowness": _rounded(profile.kernels.slowness * slower),
-            "kernels.launch": _quantity(profile.kernels.launch_s * slower, "s"),
+            "kernels.launch": _time(profile.kernels.launch_s * slower),
             "network.scale_up.slowness": _rounded(up.slowness * slower * (1 + self.exchanges)),
             "network.fabric.slowness": _rounded(fabric.slowness * slower * (1 + self.fabric)),
-            "host.layer_wait": _quantity(wait_s, "s"),
-            "device.context": _quantity(context_bytes, "bytes"),
+            "host.layer_wait": _time(wait_s),
+            "device.context": f"{_rounded(context_bytes / 2**20):g} MiB",
             "own_runs": {
                 "framework": framework,
                 "runs": known + runs,
@@ -117,9 +117,9 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _quantity(value: float, dimension: str) -> str:
-    """The same with its unit, in thousandths of the base unit where it is small."""
-    return format_quantity(_rounded(value), dimension)
+def _time(seconds: float) -> str:
+    """The same with its unit."""
+    return format_quantity(_rounded(seconds), "s")
 
 
 def lesson(runs: Sequence[OwnRun], prior: StepError, memory_spread: float) -> Lesson:

@@ -60,6 +60,7 @@ def test_every_command_takes_the_written_profile(clustersim, table, tmp_path, pr
     outcome = clustersim("calibrate", "runs", table(*[SLOWER] * 4), *BASE, "--out", ours)
     assert outcome.code == 0
     assert "learned from 4 runs" in outcome.out
+    assert "device.context" not in outcome.out  # no run states its memory
     assert clustersim("profile", "check", ours).code == 0
     result = predicted({**ROW, "profile": str(ours)})
     assert result.predicted_step_s == pytest.approx(SLOWER * predicted_s["8"], rel=0.06)

@@ -70,6 +70,14 @@ def test_the_text_agrees_with_the_json(clustersim, job_file):
         assert [kind, str(count)] in table(text, "hardware numbers of h100-sxm-80gb")
 
 
+def test_a_use_of_more_than_the_peak_is_explained(clustersim, job_file):
+    one = ("cluster.gpus=1", "plan.tp=1", "plan.pp=1", "plan.lora={rank: 8}")
+    changes = [word for change in one for word in ("--set", change)]
+    frozen = clustersim("run", job_file, *changes, "--set", "cluster.kernels.slowness=0.5")
+    assert "those of frozen weights too" in frozen.err
+    assert "frozen weights" not in clustersim("run", job_file, *changes).err
+
+
 def test_set_changes_the_job(clustersim, job_file):
     plain = json.loads(clustersim("run", job_file, "--json").out)
     changed = json.loads(clustersim("run", job_file, "--json", "--set", "batch.global=64").out)

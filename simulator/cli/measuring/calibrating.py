@@ -398,7 +398,7 @@ def _print_numbers(found: OwnSystem) -> None:
     rows = [
         (path, _number_text(found.before[path]), _number_text(after))
         for path, after in found.fields.items()
-        if path != "own_runs"
+        if path != "own_runs" and after != found.before[path]
     ]
     columns = text_columns("number") + number_columns("before", "after")
     count = len(found.runs)

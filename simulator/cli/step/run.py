@@ -218,6 +218,8 @@ def _print_headline(result: Result) -> None:
         ("memory", fit_text(result)),
     ]
     print_table(result.title, text_columns("") + number_columns(""), rows)
+    if result.mfu > 1:
+        note("MFU counts six operations per parameter and token, those of frozen weights too")
 
 
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:

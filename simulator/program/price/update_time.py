@@ -54,6 +54,12 @@ _KERNELS = 8
 """Assumption: launches of a fused multi-tensor optimizer step: scale, norm, update, cast."""
 
 
+_WIDENING_KERNELS = 6
+"""Launches for each tensor whose two moments are kept in 16 bits: each is copied to fp32, and the
+new one cast and copied back, one after the other (Transformer Engine, ``FusedAdam.step``,
+``get_unscaled_state`` and ``_apply_scale``)."""
+
+
 def optimizer_work(
     job: Job, parameters: ParameterCount, runs: Sequence[Slice], host_s_per_kernel: float
 ) -> Work:
@@ -70,8 +76,11 @@ def optimizer_work(
     profile = job.cluster.profile
     update_s = memory_bound_s(profile, device_update_bytes(job, parameters))
     parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
-    host_s = _KERNELS * host_s_per_kernel
-    if waits_s := waiting_s([launched(profile, 1, update_s, host_s, _KERNELS)]):
+    kernels = _KERNELS
+    if job.choices.widens_moments:
+        kernels += _WIDENING_KERNELS * math.ceil(_updated_tensors(job, runs))
+    host_s = kernels * host_s_per_kernel
+    if waits_s := waiting_s([launched(profile, 1, update_s, host_s, kernels)]):
         parts.append(Part("launch", Category.HOST, waits_s))
     if moved_bytes := paged_bytes(job, parameters):
         paging_s = 2 * moved_bytes / profile.host.pcie_bytes_per_s
@@ -205,6 +214,16 @@ def _matrices(job: Job, runs: Sequence[Slice]) -> Iterator[tuple[ParameterTensor
         for tensor, layers in slice_tensors(job, run):
             if is_orthogonalised(tensor) and not tensor.is_frozen:
                 yield tensor, layers
+
+
+def _updated_tensors(job: Job, runs: Sequence[Slice]) -> float:
+    """Tensors that a rank updates a part of, each expert's by itself, gate and up as one."""
+    return math.fsum(
+        layers * _shape(job, tensor)[0] / _owners(job, tensor)
+        for run in runs
+        for tensor, layers in slice_tensors(job, run)
+        if not tensor.is_frozen and not tensor.name.endswith(".gate")
+    )
 
 
 def _shape(job: Job, tensor: ParameterTensor) -> tuple[int, int, int]:

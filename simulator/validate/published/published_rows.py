@@ -34,7 +34,9 @@ from simulator.validate.published.row_facts import stated_facts
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
 """Phrase in the notes of runs whose stages compute their first layers again."""
 
-_RECOMPUTED_MODULES = re.compile(r"preset recomputes ([a-z_]+(?:\+[a-z_]+)*)")
+_RECOMPUTED_MODULES = re.compile(
+    r"(?:preset recomputes|recompute modules:) (?!none\b)([a-z_]+(?:\+[a-z_]+)*)"
+)
 """Phrase in the notes of runs that computed again which modules of Megatron-Core's layers."""
 
 _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")

@@ -13,6 +13,7 @@ from simulator.program.ir import Category, Kind, Owner, Program
 from simulator.program.price.update_time import (
     gathers,
     newton_schulz_flop,
+    optimizer_work,
     orthogonalisation,
     projections,
     rotations,
@@ -366,3 +367,17 @@ def test_an_update_in_backward_waits_for_nothing(plan):
     given = {"optimizer_in_backward": True, "clip_gradients": False, "stack": "torch", "zero": 0}
     with pytest.raises(InputError):
         small_job(global_batch=1, **{**given, **plan})
+
+
+def test_moments_of_sixteen_bits_are_widened_tensor_by_tensor():
+    """Six launches for each tensor beside the eight of the update."""
+    short, whole = (small_job(PLAIN, moment_precision=p, zero=0) for p in ("bf16", "fp32"))
+    (run,) = stage_slices(short, 1)
+    waits_s = [
+        part.seconds
+        for job in (short, whole)
+        for part in optimizer_work(job, slice_parameters(job, run), [run], 1.0).parts
+        if part.category is Category.HOST
+    ]
+    tensors = sum(layers for _, layers in slice_tensors(short, run))
+    assert waits_s[0] - waits_s[1] == pytest.approx(6 * tensors, abs=0.01)

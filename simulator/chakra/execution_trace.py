@@ -1,4 +1,15 @@
-"""What does the execution trace of one rank say, and how are its messages laid out in a file?"""
+"""What does the execution trace of one rank say, and how are its messages laid out in a file?
+
+Nodes in the order in which the rank issues them, what each waits for, and the ranks of every
+process group.
+
+A file is a row of protobuf messages, each behind its length as a varint: one
+``GlobalMetadata``, and then one ``Node`` after another. The descriptors are built here from
+the fields' names and numbers; only the fields that are used are described, and others pass
+unread.
+
+Source: MLCommons Chakra, ``schema/protobuf/et_def.proto``; protobuf's encoding guide.
+"""
 
 from __future__ import annotations
 

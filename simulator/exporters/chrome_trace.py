@@ -1,4 +1,23 @@
-"""How is a step, or a serving run, looked at in Perfetto or chrome://tracing?"""
+"""How is a step, or a serving run, looked at in Perfetto or chrome://tracing?
+
+Trace Event JSON. Of a step: a process per rank class, a thread per stream, a complete event per
+operation with its coordinates, bytes and FLOP; beside them a thread of waits by cause, an
+arrow from the sending to the receiving side of each transfer, and counters of allocated
+memory and of what each link carries. Events are written one by one, so memory does not grow
+with the trace.
+
+Times are whole nanoseconds, rounded edge by edge, so that neighbours on a lane stay
+neighbours and never overlap. Stages lie in their order, except in versions of Perfetto before
+the end of 2025, which put processes with more events above those with fewer.
+
+Of a serving run: a process per replica, an event per engine step with what was in it, counters of
+requests and of the cache; beside them the life of each request: it waits, its prompt is computed,
+its answer is made.
+
+Source:
+    Trace Event Format (Google, 2016): event phases X, M, C, s and f. Perfetto takes whole numbers
+    only as the ids of arrows, and puts the unit of a counter behind its name.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ from typing import Literal, get_args
 
 from simulator.described.job import Job
 from simulator.engine.des import simulate_program
-from simulator.engine.replay import replay
-from simulator.engine.same_timing import is_timed_alike
+from simulator.engine.replay import is_timed_alike, replay
 from simulator.errors import InputError
 from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around

@@ -2,6 +2,10 @@
 
 A question is a name and a JSON object; its answer is a JSON object: what was asked for, or
 ``faults`` with the words of our errors, or ``bug`` where the mistake is ours.
+
+Numbers are for scripts, texts for people, both from the functions that write the page of
+``clustersim run --html``. Changes are found by searches of :mod:`simulator.planning.changes`; here
+they become rows with a button.
 """
 
 from __future__ import annotations

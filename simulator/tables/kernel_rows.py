@@ -1,6 +1,10 @@
 """What does one row of a table of measured kernels say?
 
 Which prediction answers it is for :mod:`simulator.validate.kernel_answers` to say.
+
+A device computes at its boost clock until its power limit is felt. Benchmarks that repeat a call
+back to back run into the limit, find their operands in the cache, and, where the clock runs on
+the host, take at least as long as the host needs to issue a call.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.load import load_job
-from simulator.engine.same_timing import is_timed_alike
+from simulator.engine.replay import is_timed_alike
 from simulator.program.build import build_program
 from simulator.results import simulation
 from simulator.results.simulation import StepTimes, run_step

@@ -1,4 +1,12 @@
-"""What does the page of one step or of several say, and what its view in a notebook?"""
+"""What does the page of one step or of several say, and what its view in a notebook?
+
+Of one: the verdict and the headline; an interactive timeline; memory over time and at its peak;
+where the time goes; which changes were simulated; which numbers it all rests on; and how to get the
+same again.
+
+Of several: what changed in the jobs, why each step differs from the first (causes that sum to the
+difference), the timelines one under the other on one axis, and how to get the same again.
+"""
 
 from __future__ import annotations
 

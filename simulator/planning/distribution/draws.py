@@ -1,4 +1,27 @@
-"""What is drawn for each pipeline and sample: jitter, lengths of microbatches, routing?"""
+"""What is drawn for each pipeline and sample: jitter, lengths of microbatches, routing?
+
+Jitter: every GPU of a pipeline's stage draws its own factor and the operation waits for the
+largest. What is drawn anew for each operation needs one draw per group; what lasts for a step is
+drawn for every GPU.
+
+A group waits for the slowest of its n ranks. The largest of n independent draws has the
+distribution function F^n, so it lies at quantile U^(1/n) of F, with U drawn evenly from 0 to 1.
+Here U takes the midpoints of 65,536 equal parts: one draw is a look into a table.
+
+Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 2.1.
+
+Lengths: what a padded microbatch costs follows from its longest sequence; what a packed one costs,
+from the mean length of its documents, weighted by tokens, because a token attends to its own alone.
+
+Routing: copies of tokens are spread over experts by a Dirichlet distribution about the load that
+the plan says. Loads of a rank's experts add up, and sums of Dirichlet parts are Dirichlet again, so
+one gamma variate per rank is drawn. Ranks wait for the busiest in every layer, so what an operation
+of several layers takes follows from the mean of what the busiest rank of each receives.
+
+Assumes that layers and microbatches of a step differ independently, about what they have in
+common. Ignores that loads of a rank's experts differ among themselves, and that a load which many
+layers share is kept to the tokens there are by cutting it off.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A trace of a real step, held against its prediction.
 
-trace_events        the events of a trace file of any size, one by one
-nsight_export       the same events, from an export of Nsight Systems
+trace_events        the events of a trace file of any size, one by one, of torch or Nsight Systems
 kernel_names        what a kernel or an operator does, by its name
 rows                what is kept of the events, in columns
 trace_phases        what the host does at each moment: which operator, which phase

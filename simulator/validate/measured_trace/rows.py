@@ -26,8 +26,7 @@ from simulator.validate.measured_trace.kernel_names import (
     operator_kind,
     waits_for_data,
 )
-from simulator.validate.measured_trace.nsight_export import SIGNATURE, NsightExport
-from simulator.validate.measured_trace.trace_events import Event, TraceFile
+from simulator.validate.measured_trace.trace_events import SIGNATURE, Event, NsightExport, TraceFile
 
 MAX_ROWS = 5_000_000
 """More events are not kept but refused: some hundred bytes each at the most, in all."""

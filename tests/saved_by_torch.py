@@ -28,12 +28,14 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a layer; h hidden, a heads, k kv heads, f MLP width."""
+    """Sizes of a layer; h hidden, a heads, k kv heads, f MLP width, of each expert if there are."""
 
     hidden: int
     heads: int
     kv_heads: int
     ffn_hidden: int
+    experts: int = 0
+    top_k: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -110,8 +112,44 @@ class GatedMlp(nn.Module):
         return self.down(functional.silu(self.gate(x)) * self.up(x))
 
 
+class WeightedGate(torch.autograd.Function):
+    """A gated activation times the router's weights, as a fused kernel: its input stays."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weights)
+        return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weights = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weights)
+
+
+class RoutedMlp(nn.Module):
+    """Experts as grouped products, all of which get as many rows; the router's scores are fp32."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        count, h, f = sizes.experts, sizes.hidden, sizes.ffn_hidden
+        self.top_k, self.router = sizes.top_k, nn.Linear(h, count, bias=False)
+        self.up, self.down = (
+            nn.Parameter(torch.empty(count, *shape)) for shape in ((h, 2 * f), (f, h))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1)
+        weights, chosen = self.router(tokens).float().softmax(-1).topk(self.top_k)
+        order = chosen.flatten().argsort()
+        places = (order // self.top_k).unsqueeze(1).expand(-1, x.shape[-1])
+        rows = tokens.gather(0, places).unflatten(0, (len(self.up), -1))
+        sorted_weights = weights.flatten()[order].view(*rows.shape[:2], 1)
+        made = WeightedGate.apply(rows @ self.up, sorted_weights) @ self.down
+        return torch.zeros_like(tokens).scatter_add(0, places, made.flatten(0, 1)).view_as(x)
+
+
 class LlamaLayer(nn.Module):
-    """RMS norm, grouped heads with one fused attention kernel, gated MLP."""
+    """RMS norm, grouped heads with one fused attention kernel, gated MLP or experts."""
 
     def __init__(
         self, sizes: Sizes, *, fused_rmsnorm: bool = True, repeats_kv_heads: bool = False
@@ -120,7 +158,7 @@ class LlamaLayer(nn.Module):
         self.attention_norm = RmsNorm(sizes.hidden, fused=fused_rmsnorm)
         self.attention = Attention(sizes, repeats_kv_heads=repeats_kv_heads)
         self.mlp_norm = RmsNorm(sizes.hidden, fused=fused_rmsnorm)
-        self.mlp = GatedMlp(sizes)
+        self.mlp = RoutedMlp(sizes) if sizes.experts else GatedMlp(sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))

@@ -61,7 +61,7 @@ class Case:
 
     Attributes:
         case: Its name.
-        layers, hidden, heads, kv_heads, ffn_hidden, vocab, tied: The model.
+        layers, hidden, heads, kv_heads, ffn_hidden, vocab, tied, experts, top_k: The model.
         micro_batch, seq_len, microbatches: The batch.
         fsdp: Ranks of FSDP2 with all copies; 0 is none, and weights of 16 bits.
         replicas: Copies of what they shard.
@@ -94,6 +94,8 @@ class Case:
     pp: int = 1
     stage: int = 0
     schedule: str = ""
+    experts: int = 0
+    top_k: int = 0
 
 
 class Net(nn.Module):
@@ -101,7 +103,9 @@ class Net(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        sizes = Sizes(case.hidden, case.heads, case.kv_heads, case.ffn_hidden)
+        sizes = Sizes(
+            case.hidden, case.heads, case.kv_heads, case.ffn_hidden, case.experts, case.top_k
+        )
         is_first, is_last = case.stage == 0, case.stage == case.pp - 1
         self.embedding = nn.Embedding(case.vocab, case.hidden) if is_first else nn.Identity()
         self.layers = nn.ModuleList(
@@ -273,6 +277,9 @@ BROAD: dict[str, Any] = {
     "layers": 4, "hidden": 1024, "kv_heads": 16, "ffn_hidden": 4096, "vocab": 50304,
     "seq_len": 2048,
 }  # fmt: skip
+ROUTED: dict[str, Any] = {
+    "hidden": 1024, "heads": 8, "ffn_hidden": 1024, "seq_len": 2048, "experts": 16, "top_k": 4,
+}  # fmt: skip
 SHARDED: Sequence[dict[str, Any]] = (
     {"fsdp": 8}, {"fsdp": 8, "reshards": False}, {"fsdp": 8, "replicas": 2},
     {"fsdp": 32, "microbatches": 2}, {"fsdp": 4, "tp": 2},
@@ -281,6 +288,26 @@ SHARDED: Sequence[dict[str, Any]] = (
 
 def grid() -> Iterator[Case]:
     """Small runs of every kind."""
+    yield from dense_grid()
+    yield from routed_grid()
+
+
+def routed_grid() -> Iterator[Case]:
+    """Mixtures of experts, many small ones and few large ones."""
+    few = {"layers": 4, "ffn_hidden": 4096, "experts": 8, "top_k": 2}
+    for sizes, recompute in product((ROUTED, {**ROUTED, **few}), ("none", "full")):
+        kind: dict[str, Any] = {**sizes, "recompute": recompute}
+        for optimizer, microbatches in product(("adam", "sgd-momentum"), (1, 3)):
+            yield _named(optimizer=optimizer, microbatches=microbatches, **kind)
+        for sharded in SHARDED[:3]:
+            yield _named(**sharded, **kind)
+        for stage in (0, 3):
+            pipeline = {"pp": 4, "stage": stage, "schedule": "1F1B", "microbatches": 8}
+            yield _named(**{**kind, "layers": 4, "micro_batch": 1, **pipeline})
+
+
+def dense_grid() -> Iterator[Case]:
+    """Layers with one MLP."""
     for sizes, recompute in product(({}, WIDE, BROAD), ("none", "full")):
         kind: dict[str, Any] = {**sizes, "recompute": recompute}
         optimizers = ("adam", "sgd", "sgd-momentum")

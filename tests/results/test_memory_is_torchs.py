@@ -45,6 +45,10 @@ def tracked_job(row: Mapping[str, str]) -> Job:
     if not fsdp:
         stack |= {"base": "torch", "fused_rmsnorm": True, "keeps_master_weights": False}
         zero = 0
+    experts = {"count": int(row["experts"]), "top_k": int(row["top_k"])}
+    if experts["count"]:
+        experts["ffn_hidden"] = int(row["ffn_hidden"])
+        stack |= {"grouped_experts": True, "fused_elementwise": True}
     # A root whose wrapping says nothing stays whole from forward to backward.
     asks = bool(fsdp) and row["tied"] == "false"
     sizes = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")
@@ -53,6 +57,7 @@ def tracked_job(row: Mapping[str, str]) -> Job:
             "model": {
                 **{name: int(row[name]) for name in sizes},
                 "tied_embeddings": row["tied"] == "true",
+                "experts": experts if experts["count"] else None,
             },
             "cluster": {"profile": "h100-sxm-80gb", "gpus": ranks * tp * pp},
             "batch": {

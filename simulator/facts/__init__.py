@@ -4,7 +4,6 @@ stacks/       what each training framework does when it is left to its defaults
 networks/     how many parameters each network of transformers has, part by part, as formulas
 importers/    what the options of each framework's files mean and cost
 step_errors   how far predicted steps are off where nothing was tuned; written by make bands
-framework_runs  what runs of a framework's version did, by layout and fabric
 host_work     what plain torch's host does for an operator
 *.yaml        families of Hugging Face, names in measured tables, names that others use
 

@@ -262,14 +262,3 @@ def test_nanotrons_exchanges_over_nodes_take_what_an_old_library_takes_on_its_fa
     rows = [row for row in read_rows(table) if row["framework"] == "nanotron"]
     slow = {row["id"] for row in rows if "ring_piece" in row.get("facts", "")}
     assert slow == {row["id"] for row in rows if int(row["gpus"]) > 8}
-
-
-def test_what_is_known_of_a_frameworks_version_holds_in_tables_without_facts(tmp_path):
-    said = {"framework": "nanotron", "framework_version": "bench branch", "fabric": "efa"}
-    row = {**ROW, **said, "pp": "2", "gpus": "16"}
-    known = json.loads(with_known_facts([row], tmp_path / "runs.csv")[0]["facts"])
-    assert known["plan"]["stack"] == {"exchange_check": "0.27 ms"}
-    assert known["cluster"]["network"]["fabric"]["ring_piece"] == "2 MiB"
-    others = [{**row, "framework_version": "0.4"}, {**row, "framework": "megatron"}]
-    assert with_known_facts(others, tmp_path / "runs.csv") == others
-    assert with_known_facts([row], tmp_path / "runs.csv", residuals=False) == [row]

@@ -10,9 +10,8 @@ with its evidence and the rows that it is about::
       source: documentation
       reference: launch.sh of the report's repository
 
-Later groups go over earlier ones. What is known of a framework's version, whoever ran it
-(``simulator/facts/framework_runs.yaml``), holds in every table and goes before them. Fields of the
-job travel in the column ``facts`` of a row, which a table may have itself.
+Later groups go over earlier ones. Fields of the job travel in the column ``facts`` of a row, which
+a table may have itself.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from pydantic import BaseModel, ConfigDict
 from simulator.cells import Row, text
 from simulator.described.documents import merged, read_yaml, validated, yaml_mapping
 from simulator.errors import InputError
-from simulator.facts import shipped_facts
 
 _COLUMN = "facts"
 
@@ -69,7 +67,7 @@ def facts_file_of(table: Path) -> Path | None:
 
 
 def with_known_facts(rows: Sequence[Row], table: Path, *, residuals: bool = True) -> list[Row]:
-    """The rows of a table with what is known of their frameworks and what the file beside it says.
+    """The rows of a table with what the file beside it says about them.
 
     Args:
         rows: The rows.
@@ -79,27 +77,17 @@ def with_known_facts(rows: Sequence[Row], table: Path, *, residuals: bool = True
     Raises:
         InputError: The file cannot be read, is none of facts, or speaks of rows that are not there.
     """
-    known = FactsFile.model_validate(shipped_facts("framework_runs")).groups
-    taken = [
-        group
-        for group in (*known, *_own_groups(rows, table))
-        if residuals or group.source != "residuals"
-    ]
-    return [_with_facts(row, [group for group in taken if group.is_about(row)]) for row in rows]
-
-
-def _own_groups(rows: Sequence[Row], table: Path) -> Sequence[RowFacts]:
-    """The groups of the file beside a table, each about some of its rows."""
     path = facts_file_of(table)
     if path is None:
-        return ()
+        return list(rows)
     groups = validated(FactsFile, read_yaml(path), file=str(path)).groups
     for number, group in enumerate(groups):
         if not any(map(group.is_about, rows)):
             where = f"groups.{number}.where"
             rule, hint = "fits no row of the table", "correct it, or remove the group"
             raise InputError.single(where, rule, dict(group.where), hint, str(path))
-    return groups
+    taken = [group for group in groups if residuals or group.source != "residuals"]
+    return [_with_facts(row, [group for group in taken if group.is_about(row)]) for row in rows]
 
 
 def _with_facts(row: Row, groups: Sequence[RowFacts]) -> Row:

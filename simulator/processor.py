@@ -37,3 +37,13 @@ def without_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def set_aside() -> Iterator[None]:
+    """Leave alone what is alive now whenever garbage is collected: for work beside large tables."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -20,7 +20,7 @@ import numpy as np
 import simpy
 
 from simulator.cost.interference import link_bytes_per_s, taken_share
-from simulator.engine.dependencies import deadlock_error, dependencies
+from simulator.engine.dependencies import Dependencies, deadlock_error, dependencies
 from simulator.engine.device import Devices
 from simulator.engine.fluid_network import FluidNetwork, Route
 from simulator.engine.instant import Action, after
@@ -36,10 +36,12 @@ class Limit(NamedTuple):
         most_s: The longest time that is of interest [s].
         remaining_s: How long it goes on from the start of each operation at least
             (:func:`simulator.engine.replay.remaining_s`) [s].
+        dependencies: Those of the program, which it was found from.
     """
 
     most_s: float
     remaining_s: Sequence[float]
+    dependencies: Dependencies
 
 
 class LimitError(Exception):
@@ -76,7 +78,13 @@ def simulate_program(
         LimitError: It takes longer; found out when an operation starts too late for all that
             follows it.
     """
-    return _Simulation(program, contention, every_operation or not contention, limit).run()
+    simulation = _Simulation(program, contention, every_operation or not contention, limit)
+    try:
+        return simulation.run()
+    finally:
+        # Events that are left hold the simulation, which holds them: the program need not wait
+        # until that is collected.
+        vars(simulation).clear()
 
 
 class _Way(NamedTuple):
@@ -105,7 +113,8 @@ class _Simulation:
         self.network = FluidNetwork(self.env, program.ports, shares)
         self.ways: dict[tuple[int, tuple[Lane, ...]], _Way] = {}
         """Of work by its identity and lanes; most communications run many times."""
-        self.waits_for, self.followers = dependencies(program)
+        known = dependencies(program) if limit is None else limit.dependencies
+        self.waits_for, self.followers = known.counts.copy(), known.followers
         count = len(program.operations)
         self.start_s = [0.0] * count
         self.end_s = [-1.0] * count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.engine.dependencies import deadlock_error, dependencies
+from simulator.engine.dependencies import Dependencies, deadlock_error, dependencies
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Program
 
@@ -32,12 +32,13 @@ def replay(program: Program) -> Timeline:
     return Timeline(program, np.asarray(start_s), np.asarray(end_s))
 
 
-def remaining_s(program: Program) -> list[float]:
+def remaining_s(program: Program, known: Dependencies | None = None) -> list[float]:
     """How long the program goes on from the start of each operation at least [s].
 
-    The longest of them is the replayed step, but for rounding.
+    The longest of them is the replayed step, but for rounding. ``known`` are the program's
+    dependencies, where somebody has them.
     """
-    order, followers = _runnable(program)
+    order, followers = _runnable(program, known)
     left_s = [0.0] * len(program.operations)
     for index in reversed(order):
         behind_s = max([left_s[follower] for follower in followers[index]], default=0.0)
@@ -45,9 +46,12 @@ def remaining_s(program: Program) -> list[float]:
     return left_s
 
 
-def _runnable(program: Program) -> tuple[list[int], list[list[int]]]:
+def _runnable(
+    program: Program, known: Dependencies | None = None
+) -> tuple[list[int], list[list[int]]]:
     """The operations in an order in which each can run, and who waits for each."""
-    waits_for, followers = dependencies(program)
+    counts, followers = known or dependencies(program)
+    waits_for = counts.copy()
     ready = [index for index, count in enumerate(waits_for) if count == 0]
     order = []
     while ready:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.dependencies import dependencies
 from simulator.engine.des import Limit, LimitError, simulate_program
 from simulator.engine.replay import remaining_s, replay
+from simulator.processor import without_collection
 from simulator.program.build import build_program
 from simulator.program.ir import (
     Category,
@@ -49,7 +53,7 @@ def test_a_simulation_is_given_up_only_if_the_program_takes_longer_than_its_limi
     program = build_program(job)
     left_s, step_s = remaining_s(program), simulate_program(program).step_time_s
     assert max(left_s) == pytest.approx(replay(program).step_time_s, rel=1e-12)
-    limit = Limit(share * step_s, left_s)
+    limit = Limit(share * step_s, left_s, dependencies(program))
 
     def least_s():
         try:
@@ -59,6 +63,18 @@ def test_a_simulation_is_given_up_only_if_the_program_takes_longer_than_its_limi
 
     found_s = least_s()
     assert found_s == step_s or limit.most_s < found_s <= step_s * (1 + 1e-9)
+
+
+def test_a_program_is_let_go_of_once_its_simulation_has_been_given_up():
+    """Not only when garbage is collected: a search gives up many, one after another."""
+    program = build_program(small_job(gpus=8, tp=2, pp=4, global_batch=64))
+    known = dependencies(program)
+    held = sys.getrefcount(program)
+    left_s = remaining_s(program, known)
+    with without_collection():
+        with pytest.raises(LimitError):
+            simulate_program(program, limit=Limit(1.001 * max(left_s), left_s, known))
+        assert sys.getrefcount(program) == held
 
 
 @few

@@ -40,7 +40,7 @@ from simulator.described.rules.pool_rules import refuse_pools
 from simulator.planning.search.candidates import Candidates, first_answer
 from simulator.planning.search.plan_trial import Tier, Trial
 from simulator.planning.search.space import Axes, PlanSpace, plan_axes, plan_space
-from simulator.processor import without_collection
+from simulator.processor import set_aside, without_collection
 from simulator.program.ir import Category
 from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
 
@@ -294,6 +294,7 @@ class _Search:
         self._misfits = 0
         self._refused = Counter(self._space.refused)
 
+    @set_aside()
     def run(self, on_progress: Callable[[Progress], None] | None) -> PlanSearch:
         """Take plans through the tiers until the fastest are known."""
         self._take_first_answer()

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from simulator.cli.step.comparing import _assignments
+
 
 @pytest.fixture
 def other_file(write):
@@ -42,6 +44,14 @@ def test_a_value_of_a_variant_may_have_spaces(clustersim, job_file):
     alone = clustersim("run", job_file, *twice, "--json")
     step_s = json.loads(outcome.out)["runs"][1]["step_time_s"]
     assert step_s == json.loads(alone.out)["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plan.tp=1 plan.layout=[2,2]", "plan.tp=1,plan.layout=[2,2]", " plan.tp=1, plan.layout=[2,2]"],
+)
+def test_fields_of_a_variant_stand_behind_spaces_or_commas(text):
+    assert _assignments(text) == ["plan.tp=1", "plan.layout=[2,2]"]
 
 
 def test_jobs_on_different_numbers_of_gpus_are_compared_as_a_whole_too(clustersim, job_file):
@@ -117,9 +127,7 @@ def test_one_job_alone_is_asked_for_another(clustersim, job_file):
 def test_a_change_in_place_of_a_job_is_told_from_a_missing_file(clustersim, job_file):
     outcome = clustersim("compare", job_file, "--variant", "plan.tp=4", "plan.pp=4")
     assert outcome.code == 2
-    assert "is a change, not a job; to change a field, write --variant or --set plan.pp=4" in (
-        outcome.err
-    )
+    assert "is a change, not a job; write --variant or --set plan.pp=4" in (outcome.err)
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders(clustersim, job_file, tmp_path):

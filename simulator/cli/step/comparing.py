@@ -114,8 +114,7 @@ def _jobs(
         )
     for path in files:
         if "=" in path.name and not path.exists():
-            hint = f"to change a field, write --variant or --set {path}; a variant's fields "
-            hint += "are joined by commas"
+            hint = f"write --variant or --set {path}, or 'plan.tp=2 {path}' for one variant of both"
             raise InputError.single("JOB.yaml", "is a change, not a job", str(path), hint)
     jobs = [(_name(path, files), read_job(path, changes)) for path in files]
     for text in variants:
@@ -176,5 +175,5 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
 
 
 def _assignments(text: str) -> list[str]:
-    """FIELD=VALUE texts with spaces between them; values may have spaces, too."""
-    return re.split(r"\s+(?=[\w.]+=)", text.strip())
+    """FIELD=VALUE texts with spaces or commas between them; values may have both, too."""
+    return re.split(r"[\s,]+(?=[\w.]+=)", text.strip())

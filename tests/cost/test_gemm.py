@@ -312,6 +312,8 @@ def test_large_products_of_a_card_take_what_they_were_measured_to(gpu, tflop_per
 
 def test_no_format_is_slowed_more_than_16_bit_products():
     assert sustained_share(drawing({"bf16": 100.0, "fp8": 200.0}), "fp8") == 0.6
+    unknown = drawing({"bf16": 100.0})
+    assert sustained_share(unknown, "fp8") == sustained_share(unknown, "bf16") == 0.6
 
 
 def test_fp32_products_of_an_h100_never_meet_its_power_limit():

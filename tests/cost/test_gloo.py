@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
+from simulator.cost.collectives.algorithms import gloo_broadcast
 from simulator.described.cluster.network import Network
 from simulator.errors import InputError
 from tests.jobs import free_latency_profile
@@ -47,6 +48,12 @@ def test_a_collective_moves_what_gloo_moves(kind, ranks, seconds, nodes):
     group = Group(ranks, 1 if nodes else ranks)
     cost = collective_cost(kind, SIZE, group, network(nodes=nodes))
     assert cost.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("nodes", [False, True])
+def test_a_broadcast_hops_over_the_links_that_it_crosses_alone(nodes):
+    demand = gloo_broadcast(SIZE, Group(4, 1 if nodes else 4), network(nodes=nodes))
+    assert (demand.scale_up_hops, demand.fabric_hops) == ((0, 2) if nodes else (2, 0))
 
 
 def test_gloo_has_no_trees_for_all_reduce():

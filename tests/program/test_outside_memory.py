@@ -6,7 +6,11 @@ import pytest
 
 from simulator.described.job import Job
 from simulator.described.load import load_profile
-from simulator.program.states.outside_memory import communicator_memory, outside_memory
+from simulator.program.states.outside_memory import (
+    communicator_bytes,
+    communicator_memory,
+    outside_memory,
+)
 from tests.jobs import small_job, small_model
 
 MIB = 2.0**20
@@ -27,6 +31,7 @@ def test_a_rank_pays_for_every_group_it_is_in_and_for_that_of_all(gpus, tp, comm
 def test_only_groups_of_several_ranks_have_a_communicator():
     held = communicator_memory(a_job(gpus=8))
     assert set(held) == {"communicator: data", "communicator: all ranks"}
+    assert communicator_bytes(1, a_job().cluster.profile.common) == 0
 
 
 @pytest.mark.parametrize(("dispatch", "peers"), [("all_to_all", 7), ("all_gather", 0)])

@@ -13,6 +13,7 @@ from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.planning.search.search import pareto_front, search_plans
+from simulator.program.unlike.conditions import rank_conditions
 
 SLOW, FAST = "a100-sxm-80gb", "h100-sxm-80gb"
 
@@ -48,6 +49,15 @@ def test_two_pools_of_one_profile_are_one_cluster(plan):
     assert mixed.step_time_s == alike.step_time_s
     assert mixed.breakdown_s == alike.breakdown_s
     assert len(mixed.memory) == len(alike.memory)
+
+
+def test_ports_of_a_slower_pool_carry_their_share_of_the_first_pools():
+    """An A100 has 25 of an H100's 50 GB/s on the fabric; ports that are alike are not named."""
+    conditions = rank_conditions(job_on(pools(FAST, SLOW)))
+    first, second = conditions.port_shares(0, 0), conditions.port_shares(1, 0)
+    assert first == {}
+    assert second["fabric"] == 0.5
+    assert 0.5 < second["scale_up"] < 1
 
 
 @pytest.mark.parametrize("order", [(SLOW, FAST), (FAST, SLOW)])

@@ -21,6 +21,7 @@ from simulator.calibrate.network.measured_network import value_text
 from simulator.calibrate.network.network_fit import (
     FABRIC_PRIORS,
     FEW_ROWS,
+    PCIE_PRIORS,
     Case,
     Fit,
     centred,
@@ -168,18 +169,18 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
     scale_up: dict[str, tuple[Fit, str]] = {}
     systems = set(map(_pool, networks))
     for name in sorted(systems | set(PARENTS.values()), key=_generation):
-        inherited = scale_up.get(PARENTS.get(name, ""))
+        inherited, of = scale_up.get(PARENTS.get(name, ""), (None, ""))
+        parent = _of_links_alone(inherited) if inherited else None
         members = {name} if name in systems else {each for each in inside if name in _line(each)}
         cases = [case for each in sorted(members) for case in inside.get(each, [])]
         if len(cases) >= FEW_ROWS:
-            parent = inherited[0] if inherited else None
             known = tuple(parent.values.items()) if parent else None
             key = (name, known, *(case.row.id for case in cases))
             if key not in made:
                 made[key] = fit_scale_up(cases, cases[0].network, parent)
             scale_up[name] = made[key], name
-        elif inherited:
-            scale_up[name] = _of_links_alone(inherited[0]), inherited[1]
+        elif parent:
+            scale_up[name] = parent, of
     for name, network in tuple(networks.items()):
         if _pool(name) in scale_up:
             fit, fitted = scale_up[_pool(name)]
@@ -190,8 +191,9 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
 
 
 def _of_links_alone(fit: Fit) -> Fit:
-    """A fit without what is of the servers that were measured, not of their links."""
-    return replace(fit, values={k: v for k, v in fit.values.items() if k != "crowding"})
+    """A fit with nothing of the servers that were measured, which links do not tell."""
+    assumed = {name: prior.value for name, prior in PCIE_PRIORS.items() if name in fit.values}
+    return replace(fit, values={**fit.values, **assumed})
 
 
 def _fit_fabrics(

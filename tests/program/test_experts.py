@@ -454,14 +454,3 @@ def test_schedules_without_joint_passes_have_nothing_to_hide_behind():
     left_out = run_step(small_job(model, **sizes), "replay")
     off = run_step(small_job(model, **sizes, overlap_ep=False), "replay")
     assert left_out.step_time_s == off.step_time_s
-
-
-def test_a_router_of_sigmoid_scores_and_biases_launches_what_megatron_core_does():
-    """36 kernels forward and 25 backward, of a softmax 19 and 10; half in each direction."""
-
-    def kernels(**experts: Any) -> int:
-        pieces = whole_layer(expert_model(**experts)).pieces
-        return next(piece.kernels for piece in pieces if piece.name == "routing")
-
-    assert kernels(router_bias=True) == math.ceil((36 + 25) / 2)
-    assert kernels() == math.ceil((19 + 10) / 2)

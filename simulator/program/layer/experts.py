@@ -39,15 +39,9 @@ from simulator.program.layer.tensors import (
 _SCORE_BYTES = 4
 """Router scores are fp32 in every framework modelled here."""
 
-_SCORE_PASSES, _SCORE_KERNELS = 8, 15
-"""Reads and writes of the (tokens, experts) scores, and kernels, per direction: softmax,
-top-k, maps of weights and of choices, balancing loss, counts per expert (assumption: one
-read or write each; Megatron-Core's router launches about 20 forward and 10 backward)."""
-
-_BIASED_SCORE_KERNELS = 31
-"""Kernels per direction of a router with sigmoid scores and a bias per expert, as DeepSeek-V3's: 36
-forward and 25 backward, counted of Megatron-Core 0.15's ``topk_routing_with_score_function`` and
-its balancing loss, without fusion of the router (19 and 10 with a softmax)."""
+_SCORE_PASSES = 8
+"""Reads and writes of the (tokens, experts) scores per direction: softmax, top-k, maps of weights
+and of choices, balancing loss, counts per expert (assumption: one read or write each)."""
 
 _SAVED_SCORES = 2
 """Scores and their softmax are kept for backward."""
@@ -129,7 +123,7 @@ def _add_router(block: Block, experts: Experts) -> None:
     traffic = _SCORE_PASSES * scores * _SCORE_BYTES
     # Backward adds the router's gradient of the tokens to that of the experts.
     block.save("router_scores", _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
-    kernels = _BIASED_SCORE_KERNELS if experts.router_bias else _SCORE_KERNELS
+    kernels = block.stack.router_kernels
     block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, kernels)
 
 

@@ -59,15 +59,19 @@ def sustained_share(profile: HardwareProfile, precision: Precision) -> float:
     Long training leaves a device the power at which 16-bit products run at ``sustained_clock``.
     A format whose benchmark rate draws less than 16-bit products do keeps as much more of it, up
     to all; one that would draw more is measured under the same limit and keeps as much as they.
+    Where runs tell what 8-bit products keep, that holds for them and for narrower ones.
 
     Args:
-        profile: System with its clock and the energy per operation of each format.
+        profile: System with its clocks and the energy per operation of each format.
         precision: Number format of both operands.
 
     Source:
         Power is energy per operation times operations per second; that energy does not depend on
         the clock is an assumption.
     """
+    narrow = profile.kernels.sustained_clock_8_bit
+    if narrow is not None and ELEMENT_BYTES[precision] < _HALF_BYTES:
+        return narrow * profile.device.limited_clock
     clock = profile.kernels.sustained_clock * profile.device.limited_clock
     if precision in _SIXTEEN_BIT:
         return clock
@@ -153,7 +157,8 @@ def memory_traffic_bytes(
 
 def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
     """The profile as short, cool benchmarks see it."""
-    kernels = profile.kernels.model_copy(update={"sustained_clock": 1.0})
+    cool = {"sustained_clock": 1.0, "sustained_clock_8_bit": None}
+    kernels = profile.kernels.model_copy(update=cool)
     return profile.model_copy(update={"kernels": kernels})
 
 

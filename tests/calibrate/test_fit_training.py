@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reports.make.fit.fit_training import cross_validation, fit, loss
-from reports.make.fit.training_response import CLOCKS, Response, responses
+from reports.make.fit.training_response import CLOCK, CLOCKS, NARROW_CLOCK, Response, responses
 from simulator.cells import Row, read_table
 from simulator.described.load import job_from_document
 from simulator.program.grid.stage_layers import Slice
@@ -19,12 +19,12 @@ from simulator.validate.published.row_facts import with_known_facts
 
 def run(
     name: str, measured_s: float, *, profile: str = "h100-sxm-80gb", grade: str = "A",
-    micro_batch: str = "1",
+    micro_batch: str = "1", precision: str = "bf16",
 ) -> Row:  # fmt: skip
     return {
         "id": name, "grade": grade, "profile": profile, "framework": "megatron",
         "measured_step_s": str(measured_s), "micro_batch": micro_batch, "seq_len": "4096",
-        "hidden": "4096", "tp": "1",
+        "hidden": "4096", "tp": "1", "precision": precision,
     }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def at_clock(name: str, clock: float, **more: str) -> Response:
 
 def test_the_clock_that_made_the_runs_is_found_again() -> None:
     fitted = fit([at_clock("a-1", 0.8), at_clock("b-1", 0.8)])
-    assert fitted["h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
+    assert fitted["h100-sxm-80gb", CLOCK] == pytest.approx(0.8, abs=2e-3)
 
 
 def test_a_step_between_two_simulated_clocks_is_exact_where_it_follows_the_clock() -> None:
@@ -61,7 +61,7 @@ def test_runs_of_lower_grades_fit_nothing() -> None:
 def test_one_run_that_is_far_off_moves_nothing() -> None:
     close = [at_clock("a-1", 0.8), at_clock("b-1", 0.8)]
     fitted = fit([*close, clock_response(run("c-1", 10.0))])
-    assert fitted["h100-sxm-80gb"] == pytest.approx(0.8, abs=2e-3)
+    assert fitted["h100-sxm-80gb", CLOCK] == pytest.approx(0.8, abs=2e-3)
 
 
 def test_a_source_is_predicted_from_the_others_alone() -> None:
@@ -116,3 +116,22 @@ def test_a_small_eager_layer_takes_the_host_time_of_a_layer_of_llama_7b_in_plain
     layer_s = StageCosts(job).work(Slice(1, 2), Phase.FORWARD).seconds
     tokens_per_s, layers = 25.5, 32
     assert layer_s == pytest.approx(1 / (tokens_per_s * layers), rel=0.05)
+
+
+def test_runs_in_8_bits_tell_a_clock_of_their_own_where_their_profile_has_one() -> None:
+    b200 = "b200-sxm-180gb"
+    wide = at_clock("a-1", 0.8, profile=b200)
+    narrow = at_clock("a-2", 0.7, profile=b200, precision="mxfp8")
+    elsewhere = at_clock("a-3", 0.9, precision="fp8")
+    expected = {(b200, CLOCK): 0.8, (b200, NARROW_CLOCK): 0.7, ("h100-sxm-80gb", CLOCK): 0.9}
+    assert fit([wide, narrow, elsewhere]) == pytest.approx(expected, abs=2e-3)
+
+
+def test_a_device_that_no_other_source_ran_in_a_format_takes_its_clock_in_others() -> None:
+    wide = at_clock("a-1", 0.8, profile="b200-sxm-180gb")
+    narrow = at_clock("b-1", 0.7, profile="b200-sxm-180gb", precision="fp8")
+    relative = at_clock("c-1", 0.9)
+    left = {each.id: each for each in cross_validation([wide, narrow, relative])}
+    assert left["a-1"].predicted_step_s == pytest.approx(1 / 0.7, rel=5e-3)
+    assert left["b-1"].predicted_step_s == pytest.approx(1 / 0.8, rel=5e-3)
+    assert not left["a-1"].fitted

@@ -291,6 +291,15 @@ def test_a_format_that_draws_less_than_16_bit_products_keeps_as_much_more_of_its
     assert shares == pytest.approx({"bf16": 0.6, "fp8": 0.8, "fp32": 1.0})
 
 
+def test_what_8_bit_products_keep_may_be_told_and_holds_for_narrower_ones():
+    profile = drawing({"bf16": 100.0, "fp8": 75.0, "nvfp4": 75.0})
+    told = profile.kernels.model_copy(update={"sustained_clock_8_bit": 0.7})
+    hot = profile.model_copy(update={"kernels": told})
+    shares = {name: sustained_share(hot, name) for name in hot.kernels.gemm}
+    assert shares == pytest.approx({"bf16": 0.6, "fp8": 0.7, "nvfp4": 0.7})
+    assert sustained_share(without_sustained_clock(hot), "fp8") == 1.0
+
+
 def test_a_quarter_of_the_power_leaves_half_of_the_clock_under_load():
     profile = tiny_profile(sustained_clock=0.8)
     limit = {"power_limit_w": profile.device.power_w / 4}

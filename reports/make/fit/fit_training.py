@@ -1,6 +1,7 @@
 """Which clock does a device sustain in training?
 
-It is fitted to published training runs: one number per device, for all workloads at once. Sources
+It is fitted to published training runs: one number per device, for all workloads at once, and where
+a profile has one for products of 8 bits and fewer, one for these. Sources
 count the same, however many runs they publish, and errors count only up to a limit, because a run
 that is far off is off for another reason. Runs of the lower grades, where the source leaves knobs
 unstated, are not used, nor are those that are bound by launches.
@@ -27,7 +28,15 @@ from types import MappingProxyType
 import numpy as np
 
 from reports.make.fit.residual_facts import bare_rows
-from reports.make.fit.training_response import CLOCKS, Response, is_launch_bound, responses
+from reports.make.fit.training_response import (
+    CLOCK,
+    CLOCKS,
+    NARROW_CLOCK,
+    Response,
+    has_narrow_clock,
+    is_launch_bound,
+    responses,
+)
 from simulator.calibrate.profile_text import with_value
 from simulator.cells import read_table
 from simulator.described.documents import data_folder
@@ -66,8 +75,8 @@ _RELATIVES: Mapping[str, str] = MappingProxyType(
 )
 """Device of the same or the nearest generation that stands in where no run is published."""
 
-Fitted = Mapping[str, float]
-"""Clock by profile."""
+Fitted = Mapping[tuple[str, str], float]
+"""Clock by profile and field."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +99,12 @@ class LeftOut:
 
 
 def fit(runs: Iterable[Response]) -> Fitted:
-    """Clock of every profile that runs speak of."""
-    groups: dict[str, list[Response]] = {}
+    """Every clock that runs speak of."""
+    groups: dict[tuple[str, str], list[Response]] = {}
     for run in runs:
         if _tells_a_clock(run):
-            groups.setdefault(run.profile, []).append(run)
-    return {profile: _best(own) for profile, own in sorted(groups.items())}
+            groups.setdefault((run.profile, run.field), []).append(run)
+    return {clock: _best(own) for clock, own in sorted(groups.items())}
 
 
 def _tells_a_clock(run: Response) -> bool:
@@ -117,7 +126,7 @@ def cross_validation(
         fitted = fit(run for run in runs if row_source(run.row["id"]) != source)
         for run in runs:
             if row_source(run.row["id"]) == source:
-                name, value = run.row["id"], fitted.get(run.profile)
+                name, value = run.row["id"], fitted.get((run.profile, run.field))
                 used = _stand_in(run, fitted) if value is None else value
                 alone, taken = (bare or {}).get(name, (run, ""))
                 steps_s = alone.step_s(used), run.step_s(used)
@@ -145,11 +154,17 @@ def _best(runs: Sequence[Response]) -> float:
 
 
 def _stand_in(run: Response, fitted: Fitted) -> float:
-    """What is taken where no other source speaks of a device."""
+    """What is taken where no other source speaks of a device in a format.
+
+    That is the device in other formats, or a relative.
+    """
     relative: str | None = run.profile
-    while relative is not None and relative not in fitted:
+    while relative is not None:
+        for field in (run.relatives_field, CLOCK, NARROW_CLOCK):
+            if (relative, field) in fitted:
+                return fitted[relative, field]
         relative = _RELATIVES.get(relative)
-    return fitted[relative] if relative is not None else statistics.median(fitted.values())
+    return statistics.median(fitted.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,8 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     taken = {each.row["id"]: "; ".join(each.taken) for each in changed}
     bare = {run.row["id"]: (run, taken[run.row["id"]]) for run in alone}
     fitted = fit(runs)
-    for profile, clock in fitted.items():
-        sys.stdout.write(f"clock of {profile}: {clock:.3f}\n")
+    for (profile, field), clock in fitted.items():
+        sys.stdout.write(f"{field} of {profile}: {clock:.3f}\n")
     if options.write:
         write_clocks(fitted, runs, options.table.name)
     if options.write or options.validate:
@@ -180,23 +195,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
     """Put fitted clocks into the profiles; devices without runs take their relative's."""
-    for profile in profile_names():
+    clocks = [(name, CLOCK) for name in profile_names()]
+    clocks += [(name, NARROW_CLOCK) for name in profile_names() if has_narrow_clock(name)]
+    for profile, field in clocks:
         relative: str | None = profile
-        while relative is not None and relative not in fitted:
+        while relative is not None and (relative, field) not in fitted:
             relative = _RELATIVES.get(relative)
         if relative == profile:
-            source = f'{{kind: fitted, reference: "{_evidence(profile, runs, table)}"}}'
+            source = f'{{kind: fitted, reference: "{_evidence(profile, field, runs, table)}"}}'
         elif relative is not None:
             source = f'{{kind: assumed, reference: "as {relative}"}}'
         else:
             continue
-        value = f"{{value: {fitted[relative]:.3f}, source: {source}}}"
+        value = f"{{value: {fitted[relative, field]:.3f}, source: {source}}}"
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
-        path.write_text(with_value(path.read_text(), ["kernels", "sustained_clock"], value))
+        path.write_text(with_value(path.read_text(), ["kernels", field], value))
 
 
-def _evidence(profile: str, runs: Sequence[Response], table: str) -> str:
-    own = [run for run in runs if run.profile == profile and _tells_a_clock(run)]
+def _evidence(profile: str, field: str, runs: Sequence[Response], table: str) -> str:
+    own = [run for run in runs if (run.profile, run.field) == (profile, field)]
+    own = [run for run in own if _tells_a_clock(run)]
     sources = {row_source(run.row["id"]) for run in own}
     return f"{table}: {len(own)} runs of {len(sources)} sources"
 

@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from simulator.cells import Row
+from simulator.cells import Row, word
+from simulator.cost.rates import ELEMENT_BYTES
 from simulator.described.documents import merged
-from simulator.described.load import job_from_document
+from simulator.described.load import job_from_document, load_profile, profile_names
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
+from simulator.tables.spellings import precision_name
 from simulator.validate.published.published_rows import job_document
 
+CLOCK, NARROW_CLOCK = "sustained_clock", "sustained_clock_8_bit"
+"""Fields of ``kernels`` that runs tell: of all formats, or of 16 bits; of 8 bits and fewer."""
+
 CLOCKS = (0.55, 0.75, 1.0)
-"""Values of ``sustained_clock`` at which runs are simulated."""
+"""Values of a clock at which runs are simulated."""
 
 _LAUNCH_BOUND_ELEMENTS = 4e6
 """Activations (tokens x hidden / tp) per microbatch below which kernels are so short that
@@ -44,6 +50,16 @@ class Response:
     def profile(self) -> str:
         """Profile whose clock it is."""
         return self.row["profile"]
+
+    @property
+    def field(self) -> str:
+        """The clock that the run tells: that of its format where its profile has one."""
+        return _told_clock(self.row)
+
+    @property
+    def relatives_field(self) -> str:
+        """The clock that it would tell if its profile had one for every format."""
+        return NARROW_CLOCK if _is_narrow(self.row) else CLOCK
 
     def step_s(self, clock: float) -> float:
         """Step time at a clock [s].
@@ -77,9 +93,25 @@ def is_launch_bound(row: Row) -> bool:
     return tokens * float(row["hidden"]) / float(row["tp"]) < _LAUNCH_BOUND_ELEMENTS
 
 
+def _is_narrow(row: Row) -> bool:
+    said = word(row, "precision")
+    return bool(said) and ELEMENT_BYTES[precision_name(said)] < ELEMENT_BYTES["bf16"]
+
+
+def _told_clock(row: Row) -> str:
+    return NARROW_CLOCK if _is_narrow(row) and has_narrow_clock(row["profile"]) else CLOCK
+
+
+@cache
+def has_narrow_clock(profile: str) -> bool:
+    """Whether a shipped profile has a clock of its own for 8 bits and fewer."""
+    known = profile in profile_names()
+    return known and load_profile(profile).kernels.sustained_clock_8_bit is not None
+
+
 def _document_at(row: Row, clock: float) -> dict[str, Any]:
     """The run's job at a clock, unless the source itself tells one."""
-    return merged({"cluster": {"kernels": {"sustained_clock": clock}}}, job_document(row))
+    return merged({"cluster": {"kernels": {_told_clock(row): clock}}}, job_document(row))
 
 
 def _step_s(document: dict[str, Any]) -> float | None:

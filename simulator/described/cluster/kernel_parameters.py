@@ -162,3 +162,6 @@ class KernelModel(Spec):
     Attention draws less power and so keeps more (:mod:`simulator.cost.attention`);
     memory-bound kernels are taken to keep their rate (assumption).
     """
+    sustained_clock_8_bit: PositiveFraction | None = None
+    """The same of products in 8 bits and fewer, where runs in these formats tell it; None follows
+    from ``sustained_clock`` and the power of both."""

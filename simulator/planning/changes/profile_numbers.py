@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from simulator.cost.rates import ELEMENT_BYTES
 from simulator.described.base import Spec, file_name_of_field
 from simulator.described.job import Job
 from simulator.described.rules.pool_rules import refuse_pools
@@ -205,6 +206,8 @@ def _felt_fields(job: Job) -> Iterator[str]:
         yield f"kernels.{flash}.backward_efficiency"
     yield "kernels.memory_efficiency"
     yield "kernels.sustained_clock"
+    if profile.kernels.sustained_clock_8_bit is not None and ELEMENT_BYTES[plan.precision] < 2:
+        yield "kernels.sustained_clock_8_bit"
     yield "kernels.launch"
     if job.cluster.gpus > 1:
         yield "network.scale_up.efficiency"

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -108,6 +109,28 @@ def _search(path: Path) -> Callable[[], Callable[[], object]]:
     return prepare
 
 
+class _AnsweredError(Exception):
+    """A search has given its first answer."""
+
+
+def _first_answer(path: Path) -> Callable[[], Callable[[], object]]:
+    def prepare() -> Callable[[], object]:
+        from simulator.planning.search.search import search_plans
+
+        job = sim.load_job(path)
+
+        def answered(_: object) -> None:
+            raise _AnsweredError
+
+        def search() -> None:
+            with suppress(_AnsweredError):
+                search_plans(job, on_progress=answered)
+
+        return search
+
+    return prepare
+
+
 def _configuration(path: Path, changes: Mapping[str, object]) -> Callable[[], Callable[[], object]]:
     """A plan from its job to its memory, without contention, in a process that ran another."""
 
@@ -194,6 +217,10 @@ CASES = {
         _search(LARGE),
         "5 s",
         1,
+    ),
+    "first_answer": Case("first answer of the search for 175B", _first_answer(SEARCHED), "1 s", 1),
+    "first_answer_405b": Case(
+        "first answer of the search for 405B", _first_answer(LARGE), "1 s", 1
     ),
     "configuration_8b": Case(
         "8B on 8 GPUs, built, replayed, memory",

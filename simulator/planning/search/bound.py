@@ -74,7 +74,7 @@ def plan_bounds(
     """Lower bounds of the step time and of the memory of every plan.
 
     Costs that are missing in ``tables`` are added. Of plans that hold more than ``most_bytes`` the
-    step is left out, and what passes hold of those whose states alone do.
+    step is left out, and what updates and passes hold of those whose states alone do.
     """
     tables = tables or CostTables(space)
     step_s, allocated_bytes, device_bytes = np.zeros((3, len(space)))
@@ -94,9 +94,8 @@ def _group_memory(
 ) -> tuple[Floats, Floats]:
     """What plans with one pipeline hold in tensors, and in all; shape (plans,) each [B]."""
     pipeline = tables.pipeline(int(group[0]))
-    states = tables.states(group, pipeline)
-    resident_bytes = _per_rank(pipeline, states.resident_bytes)
-    more_bytes = _per_rank(pipeline, states.update_bytes)
+    resident_bytes = _per_rank(pipeline, tables.resident(group, pipeline))
+    more_bytes = np.zeros_like(resident_bytes)
     unused_share, outside_bytes = tables.outside(group, pipeline)
     context_bytes = space.job.cluster.profile.device.context_bytes
 
@@ -105,12 +104,17 @@ def _group_memory(
         device_bytes = allocated_bytes * (1 + unused_share) + outside_bytes + context_bytes
         return allocated_bytes, device_bytes * ROUNDING
 
-    small = np.flatnonzero(held_bytes()[1] <= most_bytes)
-    if len(small):
-        plans = group[small]
+    def update_bytes(plans: Ints) -> Floats:
+        return _per_rank(pipeline, tables.updates(plans, pipeline))
+
+    def active_bytes(plans: Ints) -> Floats:
         activations = tables.activations(plans, pipeline)
-        active_bytes = _active_bytes(pipeline, activations, space.microbatches[plans])
-        more_bytes[small] = np.maximum(more_bytes[small], active_bytes)
+        return _active_bytes(pipeline, activations, space.microbatches[plans])
+
+    for further_bytes in (update_bytes, active_bytes):
+        small = np.flatnonzero(held_bytes()[1] <= most_bytes)
+        if len(small):
+            more_bytes[small] = np.maximum(more_bytes[small], further_bytes(group[small]))
     return held_bytes()
 
 

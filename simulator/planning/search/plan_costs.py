@@ -127,15 +127,8 @@ def _content(run: Slice, kinds: Sequence[LayerKind], recompute_layers: int | Non
     )  # fmt: skip
 
 
-class PlanStates(NamedTuple):
-    """What each plan of a group keeps, per virtual stage of the model: shape (plans, runs) [B]."""
-
-    resident_bytes: Floats
-    update_bytes: Floats
-
-
 class PlanActivations(NamedTuple):
-    """What a microbatch of each plan saves and works with, in the same shape [B]."""
+    """What a microbatch of each plan of a group saves and works with: shape (plans, runs) [B]."""
 
     saved_bytes: Floats
     working_bytes: Floats
@@ -228,15 +221,19 @@ class CostTables:
         saved, working = np.split(held, 2, axis=1)
         return PlanActivations(saved[:, pipeline.shape_of], working[:, pipeline.shape_of])
 
-    def states(self, plans: Ints, pipeline: Pipeline) -> PlanStates:
-        """What the same keep from step to step, and what their updates hold."""
+    def resident(self, plans: Ints, pipeline: Pipeline) -> Floats:
+        """What the same keep of each run from step to step, in the same shape [B]."""
+        by_shape = self._of_parameters(plans, pipeline, "kept", self._kept_row)
+        return by_shape[:, pipeline.shape_of]
+
+    def updates(self, plans: Ints, pipeline: Pipeline) -> Floats:
+        """What their updates of each run hold, in the same shape [B]."""
         shapes, tied = pipeline.shapes, pipeline.tied_copy
-        update = self._table(
+        by_shape = self._table(
             self._state_kind, plans, ("update", shapes, tied),
             lambda n: self._update_row(n, shapes, tied),
         )  # fmt: skip
-        resident = self._of_parameters(plans, pipeline, "kept", self._kept_row)
-        return PlanStates(resident[:, pipeline.shape_of], update[:, pipeline.shape_of])
+        return by_shape[:, pipeline.shape_of]
 
     def times(self, plans: Ints, pipeline: Pipeline) -> PlanTimes:
         """What the same take."""

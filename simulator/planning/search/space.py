@@ -113,7 +113,18 @@ class PlanSpace:
 
     def plan_job(self, number: int) -> Job:
         """The job with that plan, as :meth:`Job.replace` makes it, without reading files."""
-        return _with_plan(self.job, self.changes(number))
+        changes = self.changes(number)
+        micro = changes.pop(_MICRO, self.job.batch.micro_batch)
+        if micro not in self._batches:
+            self._batches[micro] = self.job.batch.model_copy(update={"micro_batch": micro})
+        fields = {path.removeprefix("plan."): value for path, value in changes.items()}
+        plan = self.job.plan.model_copy(update=fields)
+        return self.job.model_copy(update={"plan": plan, "batch": self._batches[micro]})
+
+    @cached_property
+    def _batches(self) -> dict[int, Batch]:
+        """By their microbatch; most plans share theirs with others."""
+        return {}
 
     def column(self, path: str) -> NDArray[np.int64]:
         """An integer field of every plan, shape (plans,)."""
@@ -283,14 +294,6 @@ def _cheap_rules(plans: PlanSpace) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         yield "plan.vpp", (chunks == 1) | (stages > 1) & divides
     if job.stack_name not in _SHARDING_UNDER_A_PIPELINE:
         yield "plan.zero", (stages == 1) | (plans.column("plan.zero") <= 1)
-
-
-def _with_plan(job: Job, changes: Mapping[str, Any]) -> Job:
-    plan = {path.removeprefix("plan."): value for path, value in changes.items() if path != _MICRO}
-    update: dict[str, Any] = {"plan": job.plan.model_copy(update=plan)}
-    if _MICRO in changes:
-        update["batch"] = job.batch.model_copy(update={"micro_batch": changes[_MICRO]})
-    return job.model_copy(update=update)
 
 
 def powers_of_two(most: int) -> list[int]:

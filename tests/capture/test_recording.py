@@ -215,6 +215,27 @@ def test_the_streams_of_fsdp2_wait_for_each_other():
     assert all(before < operation for operation, before in table.waits.tolist())
 
 
+def test_streams_of_the_accelerator_are_those_of_cuda():
+    waits = []
+
+    def run():
+        model, side = torch.nn.Linear(8, 8, device="cuda"), torch.cuda.Stream()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            with torch.cuda.stream(side):
+                found = model(torch.ones(4, 8, device="cuda"))
+                event = side.record_event()
+            torch.accelerator.current_stream().wait_event(event)
+            found.sum().backward()
+            optimizer.step()
+            waits.append(torch.accelerator.memory_allocated() == torch.cuda.memory_allocated())
+
+    table = captured(run, 0, 1, ANSWERS, NOWHERE).table
+    assert all(waits)
+    assert len(set(table.stream.tolist())) == 2
+    assert len(table.waits) > 0
+
+
 @pytest.mark.parametrize(
     ("line", "rule"),
     [

@@ -107,6 +107,9 @@ class Streams:
             def query(self) -> bool:
                 return True
 
+            def is_capturing(self) -> bool:
+                return False
+
             def __enter__(self) -> Any:
                 self._before = streams.current
                 streams.current = self.stream_id
@@ -252,9 +255,27 @@ class HostGenerator(torch.Generator):
         return self._named
 
 
+_SAME_NAME = (
+    "current_stream", "set_stream", "synchronize", "is_available", "device_count", "empty_cache",
+    "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved",
+    "memory_stats", "reset_peak_memory_stats", "reset_accumulated_memory_stats",
+)  # fmt: skip
+_OF_ACCELERATOR: Mapping[str, str] = {
+    **{name: name for name in _SAME_NAME},
+    **dict.fromkeys(("current_device_index", "current_device_idx"), "current_device"),
+    **dict.fromkeys(("set_device_index", "set_device_idx"), "set_device"),
+    "get_memory_info": "mem_get_info",
+}
+"""What ``torch.accelerator`` asks of ``torch.cuda``, by its names."""
+
+
 @contextlib.contextmanager
 def answered(answers: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, ``torch.cuda`` gives these answers, wherever code has it from."""
+    """Inside, ``torch.cuda`` gives these answers, wherever code has it from.
+
+    So does ``torch.accelerator``, whose own streams would take an event of ``torch.cuda`` for one
+    of theirs: FSDP2 asks it where a parameter gets no gradient.
+    """
     places = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams)
     known = {
         (place, name): answers[name] for place in places for name in answers if hasattr(place, name)
@@ -262,6 +283,11 @@ def answered(answers: Mapping[str, Any]) -> Iterator[None]:
     ranges = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA")
     unnamed = SimpleNamespace(**dict.fromkeys(ranges, lambda *_: 0))  # of a profiler
     other = {(torch, "Generator"): HostGenerator, (torch.cuda.nvtx, "_nvtx"): unnamed}
+    other |= {
+        (torch.accelerator, name): answers[asked]
+        for name, asked in _OF_ACCELERATOR.items()
+        if hasattr(torch.accelerator, name)
+    }
     with replaced({**known, **other}):
         yield
 

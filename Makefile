@@ -14,7 +14,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning distributions serving-report importers captures advice diagnosis torch-runs coverage accuracy zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning distributions serving-report importers captures own-code advice diagnosis torch-runs coverage accuracy zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ distributions: $(VENV)/.core  ## reports/distributions.md: how steps spread, aga
 captures: $(VENV)/.dev  ## reports/captures.md: captured steps against the simulator's own programs; 10 minutes
 	$(BIN)/python -m reports.make.captures > build-captures.md
 	mv build-captures.md reports/captures.md
+
+own-code: $(VENV)/.dev  ## reports/own_code.md: code over other libraries, captured; CODE_PYTHON=that of an environment with them
+	$(BIN)/python -m reports.make.captures.own_code $(CODE_PYTHON)
 
 importers: $(VENV)/.core  ## reports/importers.md: settings files of other frameworks; PACKAGES=folder of unpacked ones
 	$(BIN)/python -m reports.make.importers $(PACKAGES) > build-importers.md

@@ -178,6 +178,17 @@ def test_the_memory_of_common_schedules_is_bounded_closely(schedule, zero):
         assert bounds.peak_allocated_bytes[number] == pytest.approx(peak, rel=0.02)
 
 
+def test_bounds_up_to_some_memory_are_those_without_a_limit_for_all_that_fit():
+    space = plan_space(small_job(gpus=8), {**SMALL, "plan.recompute": ["none", "full"]})
+    every = plan_bounds(space)
+    most_bytes = sorted(every.peak_device_bytes)[len(space) // 2]
+    some, fits = plan_bounds(space, most_bytes=most_bytes), every.peak_device_bytes <= most_bytes
+    assert ((some.peak_device_bytes <= most_bytes) == fits).all()
+    assert (some.peak_device_bytes <= every.peak_device_bytes).all()
+    assert (some.peak_device_bytes[fits] == every.peak_device_bytes[fits]).all()
+    assert (some.step_time_s[fits] == every.step_time_s[fits]).all()
+
+
 def test_costs_that_are_known_are_not_computed_again():
     space = plan_space(small_job(gpus=8), SMALL)
     tables = CostTables(space)

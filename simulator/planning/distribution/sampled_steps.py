@@ -204,7 +204,7 @@ def _check(job: Job, samples: int) -> None:
         hint = f"percentiles need a few thousand; use {_DEFAULT_SAMPLES:,}"
         raise InputError.single("samples", f"must be 1 to {_MOST_SAMPLES:,}", samples, hint)
     if not variation.is_any and job.batch.lengths is None:
-        hint = "for example {compute: {sigma: 0.02}, slow: {rate: 0.001, slowdown: 0.2}}"
+        hint = "for example --set 'variation={compute: {sigma: 0.02}}'"
         raise InputError.single(path, "contains nothing that varies", hint=hint)
     refuse_pools(job, "a distribution of steps")
     if job.perturbations:

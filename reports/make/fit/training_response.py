@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from simulator.cells import Row, word
 from simulator.cost.rates import ELEMENT_BYTES
+from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.documents import merged
 from simulator.described.load import job_from_document, load_profile, profile_names
 from simulator.errors import InputError
@@ -95,7 +96,9 @@ def is_launch_bound(row: Row) -> bool:
 
 def _is_narrow(row: Row) -> bool:
     said = word(row, "precision")
-    return bool(said) and ELEMENT_BYTES[precision_name(said)] < ELEMENT_BYTES["bf16"]
+    if not said:
+        return False
+    return ELEMENT_BYTES[cast("Precision", precision_name(said))] < ELEMENT_BYTES["bf16"]
 
 
 def _told_clock(row: Row) -> str:

@@ -47,6 +47,19 @@ def test_every_rung_is_said_with_what_it_costs(one_card):
     assert "--set plan.lora.rank=16" in text
 
 
+def test_a_rung_that_is_not_sure_to_fit_says_how_likely_it_is(one_card):
+    found = ladder(Trials(one_card))
+    tight = {
+        name: f"tight ({100 * trial.fits_probability:.0f} % likely to fit)"
+        for name, trial in zip(found.rungs, found.trials, strict=True)
+        if 0.05 < trial.fits_probability < 0.95
+    }
+    text = explain_misfit(one_card, run_step(one_card, "replay"))
+    said = dict(line.strip().split(": ") for line in text.splitlines() if line.startswith("  "))
+    assert tight
+    assert all(said[name].endswith(words) for name, words in tight.items())
+
+
 def test_a_rung_that_is_not_needed_is_taken_back(one_card):
     """The states of adapters are small, whatever their format."""
     found = ladder(Trials(one_card))

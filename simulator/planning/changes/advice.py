@@ -10,9 +10,10 @@ from simulator.planning.changes.helpful_changes import FitSearch, nearest_fit, w
 from simulator.planning.changes.profile_numbers import influences
 from simulator.planning.changes.small_machine import Ladder
 from simulator.planning.changes.trials import OnTrial, Trial
+from simulator.results.fit_probability import Fit, fit_of
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 _TOP_OWNERS = 3
 
@@ -128,8 +129,16 @@ def _ladder_lines(found: Ladder) -> Iterator[str]:
     yield "Each remedy includes those above it; speed is relative to the job with unlimited memory:"
     for name, trial in zip(found.rungs, found.trials, strict=True):
         held = format_bytes(trial.peak_device_bytes)
-        fits = "fits" if trial.fits else "does not fit"
-        yield f"  {name}: {1 + trial.gain:.0%}, {held} on the fullest GPU, {fits}"
+        yield f"  {name}: {1 + trial.gain:.0%}, {held} on the fullest GPU, {_room(trial)}"
+
+
+def _room(trial: Trial) -> str:
+    """The verdict at the risk that was asked for, and how likely a tight one is to fit."""
+    if trial.fits:
+        return Fit.FITS
+    if fit_of(trial.fits_probability) is Fit.DOES_NOT_FIT:
+        return Fit.DOES_NOT_FIT
+    return f"{Fit.TIGHT} ({percent(trial.fits_probability, 0)} likely to fit)"
 
 
 def _outcome(change: Trial) -> str:

@@ -43,6 +43,8 @@ NAMES = {
     "SWIFT",
     "DeepEP",
     "DJL",
+    "LLaVA",
+    "ViT",
 }
 """Names of makers, products, models and frameworks; their letters explain nothing."""
 PRINTED_NAMES = {

@@ -25,8 +25,7 @@ def small_job(memory: str = "6 GiB", *, micro: int = 2, layers: int = 8, **plan)
 
 
 def fits(job) -> bool:
-    peak = max(memory.peak_device_bytes for memory in run_step(job, "replay").memory)
-    return peak <= job.cluster.profile.device.memory_bytes
+    return run_step(job, "replay").fits_probability >= EVEN
 
 
 def changed(job, field: str, value: int):

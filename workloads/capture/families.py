@@ -1,4 +1,4 @@
-"""Networks that no job describes, each as its library builds it, under FSDP2.
+"""Networks of other kinds, each as its library builds it, under FSDP2.
 
 clustersim capture workloads/capture/families.py --world 8 --out families.capture -- --model mamba2
 clustersim run families.capture --profile h100-sxm-80gb

@@ -50,8 +50,19 @@ def test_an_all_to_all_on_a_ring_of_four_costs_a_quarter_of_an_all_gather():
     # Of the same array: the rank's part of what all gather.
     gather = seconds(CollectiveKind.ALL_GATHER, 64e9, 64, "tpu-v5p")
     exchange = seconds(CollectiveKind.ALL_TO_ALL, 64e9 / 4, 64, "tpu-v5p")
-    # Three rings of four at once: as the one dimension of the book, three times the links.
-    assert exchange / gather == pytest.approx(3 / 4)
+    # Three rings of four at once: as the one dimension of the book, three times the links. What all
+    # gather leaves out a chip's own part, which the book counts.
+    assert exchange / gather == pytest.approx(3 / 4 * 64 / 63)
+
+
+def test_two_neighbours_exchange_their_halves_over_the_one_link_between_them():
+    assert seconds(CollectiveKind.ALL_TO_ALL, 1e9, 2, "tpu-v6e") == pytest.approx(0.5e9 / 100e9)
+
+
+def test_single_chips_of_several_pods_exchange_over_the_fabric_alone():
+    cost = collective_cost(CollectiveKind.ALL_TO_ALL, 1e9, Group(4, 1), ideal("tpu-v6e"))
+    assert not cost.port_bytes.get("scale_up")
+    assert cost.port_bytes["fabric"] == 0.75e9
 
 
 def test_a_transfer_to_a_neighbour_has_one_link():

@@ -45,12 +45,15 @@ def ring_hops(ranks: int, torus: Torus) -> int:
 def all_to_all_share(ranks: int, torus: Torus) -> float:
     """Rate of an all_to_all of the block over that of a switch with a chip's links.
 
-    Of S bytes per rank, half crosses the middle of the longest side, L chips: L/4 S through the one
-    link of a line, L/8 S through each link of a ring.
+    Of a buffer of S bytes per rank, half crosses the middle of the longest side, L chips: L/4 S
+    through the one link of a line, L/8 S through each link of a ring. Through a switch a chip of n
+    sends all but its own part, (n - 1)/n S.
     """
+    if ranks == 1:
+        return 1.0
     side = sides_of(ranks, torus)[-1]
     crossings = side / 4 / _links(side, torus)
-    return min(1.0, 1 / crossings / (2 * torus.dimensions))
+    return min(1.0, (ranks - 1) / ranks / crossings / (2 * torus.dimensions))
 
 
 def _links(side: int, torus: Torus) -> int:

@@ -103,6 +103,10 @@ _LOOKS_AT = {
     "lamb": "the norm of every whole tensor",
     "adafactor": "the rows and columns of every matrix",
 }
+_NEEDS_WHOLE_GRADIENTS = {
+    "galore": ("projects", "2403.03507, algorithm 2"),
+    "soap": ("rotates", "2409.11321, algorithm 3"),
+}
 
 
 def optimizer_faults(job: Job) -> Iterator[Fault]:
@@ -127,11 +131,8 @@ def _matrices_stay_whole(job: Job) -> Iterator[Fault]:
             f"ZeRO {plan.zero} of DeepSpeed, Megatron and FSDP1 runs element-wise optimizers only"
         )
         yield Fault("plan.optimizer", rule, plan.optimizer, hint)
-    if plan.optimizer in ("galore", "soap"):
-        does = "projects" if plan.optimizer == "galore" else "rotates"
-        paper = (
-            "2403.03507, algorithm 2" if plan.optimizer == "galore" else "2409.11321, algorithm 3"
-        )
+    if plan.optimizer in _NEEDS_WHOLE_GRADIENTS:
+        does, paper = _NEEDS_WHOLE_GRADIENTS[plan.optimizer]
         rule = f"{does} whole gradients, which the plan shards (arXiv {paper})"
         yield Fault("plan.optimizer", rule, plan.optimizer, hint)
     if plan.optimizer == "muon" and plan.zero > 1:

@@ -26,7 +26,8 @@ from simulator.planning.search.space import Axes, PlanSpace, plan_space
 _MANY_COMBINATIONS = 30_000
 """Combinations of values of which bounding the valid plans takes a second and more."""
 _NEAR_SHARE = 0.1
-"""How much longer than the shortest bound that of the first answer may be, as a share."""
+"""How much longer than the shortest bound that of the first answer may be, as a share: assumption.
+Any share gives the same winner."""
 
 
 class Candidates:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulator import extras
+from simulator.capture.make import capture_script
 from simulator.errors import InputError
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
@@ -39,3 +40,11 @@ def test_a_clone_that_is_not_installed_is_installed_from_its_folder(monkeypatch)
 
     monkeypatch.setattr(extras, "requires", not_installed)
     assert "pip install '.[studio]' in a clone" in hint_without("starlette", monkeypatch)
+
+
+def test_a_capture_without_torch_is_refused_before_a_rank_is_started(tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="torch: runs the script, and is not installed"):
+        capture_script(script, [], world=8)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import math
 import struct
 import zipfile
@@ -45,8 +46,8 @@ smaller."""
 _MOST_NAME_BYTES = 1 << 26
 """The same of a rank's ``names.json``, whose texts and tuples take several times as much."""
 _SAID_OF_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, KeyError, IndexError,
-    ValueError, TypeError, AttributeError, OverflowError, RuntimeError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, KeyError,
+    IndexError, ValueError, TypeError, AttributeError, OverflowError, RuntimeError,
 )  # fmt: skip
 """What libraries raise where bytes of an archive, or what they unpack to, are not as they were."""
 _TYPES = (np.int8, np.int16, np.int32, np.int64)
@@ -81,7 +82,7 @@ def write_capture(capture: Capture, path: str | Path) -> None:
     }
     with (
         whole_file(Path(path)) as draft,
-        zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive,
+        zipfile.ZipFile(draft, "w", zipfile.ZIP_LZMA) as archive,
     ):
         _store(archive, HEADER, json.dumps(header, indent=1))
         for table in capture.tables:
@@ -118,7 +119,7 @@ def _write_rank(archive: zipfile.ZipFile, table: RankTable) -> None:
 
 def _store(archive: zipfile.ZipFile, name: str, content: str | bytes) -> None:
     """Add a file without the time of day, so that equal captures have equal bytes."""
-    archive.writestr(zipfile.ZipInfo(name), content, archive.compression, archive.compresslevel)
+    archive.writestr(zipfile.ZipInfo(name), content, archive.compression)
 
 
 def _least_type(column: Any) -> type[np.signedinteger[Any]]:

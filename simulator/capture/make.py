@@ -20,6 +20,7 @@ from simulator.capture.table import Capture, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.load import load_profile
 from simulator.errors import InputError
+from simulator.extras import require
 
 _CAPABILITIES: Mapping[str, tuple[int, int]] = {
     "v100": (7, 0), "a100": (8, 0), "a800": (8, 0), "l40": (8, 9), "rtx-4090": (8, 9),
@@ -53,6 +54,7 @@ def capture_script(
         raise InputError.single("TRAIN.py", "is not a file", str(script))
     if world < 1:
         raise InputError.single("--world", "must be 1 or more", world)
+    require("torch", "runs the script")
     answers = device_values(load_profile(device))
     with tempfile.TemporaryDirectory() as folder:
         tables = _Tables(Path(folder), script, arguments, world, answers)

@@ -170,3 +170,78 @@ def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how
         assert rows == {Phase.FORWARD: [2, 3], Phase.BACKWARD: [3, 3, 3]}
     else:
         assert rows == {Phase.FORWARD: [4], Phase.BACKWARD: [6]}
+
+
+def scaled(x, dtype=torch.float8_e4m3fn):
+    """In fp8, and what it was divided by, which is made of all its values."""
+    largest = torch.finfo(dtype).max
+    scale = largest / x.abs().max().float()
+    return (x.float() * scale).clamp(-largest, largest).to(dtype), scale.reciprocal()
+
+
+def scaled_product(left, right):
+    (left, left_scale), (right, right_scale) = left, right
+    by_columns = right.t().contiguous().t()
+    half = torch.bfloat16
+    return torch._scaled_mm(left, by_columns, left_scale, right_scale, out_dtype=half)
+
+
+class ScaledLinear(torch.autograd.Function):
+    """As torchao's linear layer in fp8 with one scale for a tensor."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        (weight8, scale) = scaled(weight)
+        return scaled_product(scaled(x), (weight8.t(), scale))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        gradient8, scale = scaled(gradient, torch.float8_e5m2)
+        along_tokens = gradient8.t().contiguous(), scale
+        return scaled_product((gradient8, scale), scaled(weight)), scaled_product(
+            along_tokens, scaled(x)
+        )
+
+
+class ScaledPair(torch.nn.Module):
+    """Two layers of the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(WIDTH, eps=1e-5)
+        self.gate, self.up = (torch.nn.Parameter(torch.ones(WIDTH, WIDTH)) for _ in range(2))
+
+    def forward(self, x):
+        hidden = self.norm(x)
+        gate, up = (ScaledLinear.apply(hidden, weight) for weight in (self.gate, self.up))
+        return x + gate * up
+
+
+def test_casts_that_need_the_largest_of_all_values_are_the_kernels_that_inductor_makes():
+    """The input of two layers is read once for its largest value and once to be cast.
+
+    Without kernels that only make a scale. What differs is what Inductor's partitioner keeps, and
+    that a processor's scheduler joins the casts and the norm of backward to one kernel.
+    """
+    rows = 16 * SEQ
+
+    def train() -> None:
+        before = torch.nn.Linear(WIDTH, WIDTH)
+        module = torch.nn.Sequential(before, ScaledPair()).to("cuda", torch.bfloat16)
+        module[1].compile()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.ones(rows, WIDTH, device="cuda", dtype=torch.bfloat16)
+            module(x).backward(torch.ones_like(x))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    x = torch.ones(rows, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    theirs = inductors_kernels(ScaledPair().to(torch.bfloat16), x)
+    for phase, kernels in zip((Phase.FORWARD, Phase.BACKWARD), theirs, strict=True):
+        ours = [moved for each, moved in captured_kernels(table, "1") if each == phase]
+        large = [kernel.num_bytes for kernel in kernels if kernel.num_bytes > 100]
+        assert 0.85 < sum(ours) / sum(large) < 1.1

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import set_rotate_method
 
 from simulator.capture.held_memory import held_at_peak
 from simulator.capture.make import merged
@@ -315,6 +318,23 @@ def test_fsdp1_gathers_and_reduces_as_many_bytes_as_fsdp2(kept):
     assert older == newer
 
 
+def test_fsdp1_holds_shards_as_large_as_those_of_fsdp2():
+    """What is in shards gets smaller on more ranks."""
+
+    def shards_bytes(way: str) -> Counter[int]:
+        table = capture_of(way).table
+        assert {each.axis for each in table.exchanges} == {"dp"}
+        sharded = (table.block_shards[table.block] == 8) & (table.change_bytes > 0)
+        owners = table.block_owner[table.block]
+        held = np.bincount(owners[sharded], weights=table.change_bytes[sharded])
+        return Counter(dict(enumerate(held.tolist())))
+
+    older, newer = shards_bytes("fsdp1"), shards_bytes("fsdp")
+    for owner in (BlockOwner.PARAMETER, BlockOwner.GRADIENT, BlockOwner.OPTIMIZER_STATE):
+        assert newer[owner] > 0
+        assert older[owner] == pytest.approx(newer[owner], rel=0.05), "but for rounding"
+
+
 def test_a_kernel_for_triton_reads_and_writes_what_it_is_given(tmp_path):
     pytest.importorskip("triton")
     script = tmp_path / "train.py"
@@ -336,6 +356,74 @@ def test_a_kernel_for_triton_reads_and_writes_what_it_is_given(tmp_path):
     ((phase, call),) = calls_named(found, "double")
     assert phase is Phase.FORWARD
     assert (call.read_bytes, call.written_bytes) == (32, 32)
+
+
+class InHalf(torch.Tensor):
+    """Says that it is fp32 and holds bf16, as float8 tensors hold fewer bits than they say."""
+
+    @staticmethod
+    def __new__(cls, held):
+        like = {"dtype": torch.float32, "device": held.device}
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, **like)
+
+    def __init__(self, held):
+        self.held = held
+
+    def __tensor_flatten__(self):
+        return ["held"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts, *_):
+        return InHalf(parts["held"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(each.held.t().contiguous() for each in args)).float()
+
+
+def test_an_operator_on_tensors_that_hold_others_is_what_is_done_with_these():
+    def run():
+        model = torch.nn.Linear(8, 8, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(torch.ones(4, 8, device="cuda")).sum().backward()
+            half = InHalf(torch.ones(8, 8, device="cuda", dtype=torch.bfloat16))
+            torch.mm(half, half)
+            optimizer.step()
+
+    calls = captured(run, 0, 1, ANSWERS, NOWHERE).table.calls
+    products = {tensor.dtype for call in calls if ".mm." in call.name for tensor in call.inputs}
+    assert products == {"float32", "bfloat16"}
+    copies = [call for call in calls if "contiguous" in call.name or "clone" in call.name]
+    assert [(call.read_bytes, call.written_bytes) for call in copies] == [(128, 128)]
+
+
+def test_context_parallelism_gathers_the_keys_and_values_of_all_its_ranks():
+    rows, heads, width = 32, 4, 16
+
+    def run():
+        dist.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "cp"))["cp"]
+        set_rotate_method("allgather")
+        layer = torch.nn.Linear(8, 3 * heads * width, device="cuda", dtype=torch.bfloat16)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.ones(1, 2 * rows, 8, device="cuda", dtype=torch.bfloat16)
+            with context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
+                parts = layer(x).unflatten(-1, (3, heads, width)).transpose(1, 3).unbind(2)
+                attention = torch.nn.functional.scaled_dot_product_attention
+                attention(*parts, is_causal=True).sum().backward()
+            optimizer.step()
+
+    found = captured(run, 0, 4, ANSWERS, NOWHERE)
+    own_bytes = 2 * rows * heads * width * 2
+    assert ("all_gather", 2 * own_bytes, "cp") in exchanges(found)
+    queries = [
+        call.inputs[0].shape[2]
+        for call in found.table.calls
+        if call.name == "aten._scaled_dot_product_flash_attention.default"
+    ]
+    assert queries == [rows, rows // 2]
 
 
 def test_process_groups_reduce_as_before_after_a_capture():

@@ -14,8 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.models.llama3 import TransformerModelArgs, llama3_args
 from torchtitan.protocols.train_spec import get_train_spec, register_train_spec
 from torchtitan.train import Trainer, main
+
+LLAMA2 = {
+    "llama2-13B": {"dim": 5120, "n_layers": 40, "n_heads": 40},
+    "llama2-70B": {"dim": 8192, "n_layers": 80, "n_heads": 64, "n_kv_heads": 8, "multiple_of": 4096,
+                   "ffn_dim_multiplier": 1.3},
+}  # fmt: skip
+"""Flavors of Llama 2 that torchtitan had before version 0.1."""
 
 
 class RandomTokens(BaseDataLoader):
@@ -38,7 +46,9 @@ class RandomTokens(BaseDataLoader):
 
 
 if __name__ == "__main__":
-    for name in ("llama3", "deepseek_v3"):
+    for flavor, sizes in LLAMA2.items():
+        llama3_args[flavor] = TransformerModelArgs(**sizes, vocab_size=32000)
+    for name in ("llama3", "llama4", "deepseek_v3"):
         spec = get_train_spec(name)
         without_text = {"build_dataloader_fn": RandomTokens, "build_tokenizer_fn": None}
         register_train_spec(name, dataclasses.replace(spec, **without_text))

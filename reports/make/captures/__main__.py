@@ -8,6 +8,8 @@ from reports.make.captures.captured_case import captured_case
 from reports.make.captures.captures_page import page
 from reports.make.captures.cases import all_cases
 from reports.make.captures.comparison import compared
+from reports.make.captures.foundry_rows import foundry_section
+from reports.make.captures.published_rows import published_section
 
 
 def main(words: list[str]) -> None:
@@ -17,7 +19,7 @@ def main(words: list[str]) -> None:
         if not words or any(word in case.name for word in words):
             print(case.name, file=sys.stderr)
             found.append(compared(case, captured_case(case)))
-    sys.stdout.write(page(found))
+    sys.stdout.write(page(found, [*published_section(), *foundry_section()]))
 
 
 if __name__ == "__main__":

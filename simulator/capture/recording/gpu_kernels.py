@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import torch
@@ -37,7 +38,12 @@ def gpu_kernels(capability: tuple[int, int]) -> Iterator[None]:
     """Inside, fused operators are what they are on a GPU of a compute capability."""
     attention = torch.nn.functional.scaled_dot_product_attention
     kernels = _Kernels(capability, attention)
-    with _whole_operators(), replaced(everywhere(attention, kernels.attention)):
+
+    @wraps(attention)  # context parallelism replaces it by its name once more
+    def chosen(*args: Any, **kwargs: Any) -> Tensor:
+        return kernels.attention(*args, **kwargs)
+
+    with _whole_operators(), replaced(everywhere(attention, chosen)):
         yield
 
 

@@ -152,6 +152,7 @@ def captured(
     record = Record(rank)
 
     def on_step() -> None:
+        recorder.fused.end()
         # From update to update: stages of a pipeline receive before their first forward.
         record.steps.append(modules.last_update)
         if len(record.steps) > record.kept_step + 1:

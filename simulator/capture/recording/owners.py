@@ -1,8 +1,8 @@
 """Who holds a block of memory, and over how many data ranks is it sharded?
 
-Parameters, gradients and optimizer states are asked of modules and optimizers; what FSDP2 takes
-for gathered parameters and for its collectives is seen where it takes it. Of the rest, what
-forward takes and backward gives back are activations.
+Parameters, gradients and optimizer states are asked of modules and optimizers; what FSDP1 and
+FSDP2 take for gathered parameters and for their collectives is seen where they take it. Of the
+rest, what forward takes and backward gives back are activations.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import _runtime_utils as flat_runtime
+from torch.distributed.fsdp._flat_param import FlatParamHandle, HandleShardingStrategy
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as param_group
 from torch.distributed.fsdp._fully_shard._fsdp_common import HSDPMeshInfo
 from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
@@ -76,7 +78,7 @@ class Owners:
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
-        """Inside, optimizers and FSDP2 are watched, and planning of shardings is not recorded."""
+        """Inside, optimizers and FSDP are watched, and planning of shardings is not recorded."""
         handles = [
             register_optimizer_step_pre_hook(self.before_update),
             register_optimizer_step_post_hook(self.after_update),
@@ -106,6 +108,7 @@ class Owners:
             (param_group, name): self._watched(getattr(param_group, name), owner)
             for name, owner in watched.items()
         }
+        values |= self._flat_parameters()
         values[ShardingPropagator, "_propagate_tensor_meta_non_cached"] = unrecorded
         values[torch.UntypedStorage, "resize_"] = resized
         # Random numbers without contents need no state that differs between ranks.
@@ -125,14 +128,64 @@ class Owners:
             given = signature.bind(*args, **kwargs).arguments
             for gradient in given.get("unsharded_grads", ()):
                 self._recorder.say_owner(gradient, BlockOwner.GRADIENT)
-            before = self._recorder.owner, self._groups.axes
-            self._recorder.owner, self._groups.axes = owner, _axes(given["fsdp_params"])
-            try:
+            hybrid = isinstance(given["fsdp_params"][0].mesh_info, HSDPMeshInfo)
+            with self._owned(owner, _axes(hybrid)):
                 return function(*args, **kwargs)
-            finally:
-                self._recorder.owner, self._groups.axes = before
 
         return call
+
+    @contextlib.contextmanager
+    def _owned(self, owner: BlockOwner, axes: Mapping[str, str]) -> Iterator[None]:
+        """Inside, what is taken is the owner's, and exchanges belong to the degrees."""
+        before = self._recorder.owner, self._groups.axes
+        self._recorder.owner, self._groups.axes = owner, axes
+        try:
+            yield
+        finally:
+            self._recorder.owner, self._groups.axes = before
+
+    def _flat_parameters(self) -> dict[tuple[Any, str], Any]:
+        """Functions in place of FSDP1's, which say what its flat parameters hold."""
+        say = self._recorder.say_owner
+        attributes = FlatParamHandle.init_flat_param_attributes
+        unshard: Callable[[Any], None] = FlatParamHandle.unshard
+        reduced = flat_runtime._reduce_grad
+        buffers = flat_runtime._get_reduce_scatter_tensors
+        accumulated = flat_runtime._accumulate_sharded_grad
+
+        def init_flat_param_attributes(handle: Any) -> None:
+            attributes(handle)
+            if handle.uses_sharded_strategy:
+                say(handle.flat_param._local_shard, BlockOwner.PARAMETER, handle.world_size)
+                cast = getattr(handle.flat_param, "_mp_shard", None)
+                if cast is not None:
+                    say(cast, BlockOwner.COMMUNICATION, handle.world_size)
+
+        def unsharded(handle: Any) -> None:
+            with self._owned(BlockOwner.GATHERED_PARAMETER, _flat_axes(handle)):
+                unshard(handle)
+
+        def reduce_grad(state: Any, handle: Any) -> None:
+            with self._owned(BlockOwner.COMMUNICATION, _flat_axes(handle)):
+                reduced(state, handle)
+
+        def reduce_scatter_tensors(state: Any, gradient: Any) -> Any:
+            found = buffers(state, gradient)
+            say(found[1], BlockOwner.GRADIENT, state.world_size)
+            return found
+
+        def accumulate(state: Any, handle: Any, shard: Any) -> Any:
+            found = accumulated(state, handle, shard)
+            say(found, BlockOwner.GRADIENT, state.world_size)
+            return found
+
+        return {
+            (FlatParamHandle, "init_flat_param_attributes"): init_flat_param_attributes,
+            (FlatParamHandle, "unshard"): unsharded,
+            (flat_runtime, "_reduce_grad"): reduce_grad,
+            (flat_runtime, "_get_reduce_scatter_tensors"): reduce_scatter_tensors,
+            (flat_runtime, "_accumulate_sharded_grad"): accumulate,
+        }
 
 
 def settled_owner(block: Block) -> BlockOwner:
@@ -147,9 +200,14 @@ def settled_owner(block: Block) -> BlockOwner:
     return BlockOwner.TEMPORARY
 
 
-def _axes(fsdp_params: Any) -> Mapping[str, str]:
+def _flat_axes(handle: Any) -> Mapping[str, str]:
+    strategy = handle._sharding_strategy
+    hybrid = HandleShardingStrategy.HYBRID_SHARD, HandleShardingStrategy._HYBRID_SHARD_ZERO2
+    return _axes(strategy in hybrid)
+
+
+def _axes(hybrid: bool) -> Mapping[str, str]:
     """Degree of each kind of FSDP's collectives."""
-    hybrid = isinstance(fsdp_params[0].mesh_info, HSDPMeshInfo)
     shard = "dp_shard" if hybrid else "dp"
     return {"all_gather": shard, "reduce_scatter": shard, "all_reduce": "dp_replicate"}
 

@@ -10,26 +10,27 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_leaves
 
 from simulator.capture import table
 from simulator.capture.merged_operations import unit_of
 from simulator.capture.recording.absent_streams import Streams
-from simulator.capture.recording.fused import FusedKernels, is_fusible
+from simulator.capture.recording.fused import FusedKernels, Work, is_fusible
 from simulator.capture.recording.modules import Modules, in_backward
 from simulator.capture.recording.record import Block, Kept, Operation, Record
 from simulator.capture.table import BlockOwner, Call, Phase
 
-_SUBCLASSES = {"DTensor", "AsyncCollectiveTensor"}
-"""Come back as operators on what they hold."""
 _NAMESPACES_OF_EXCHANGES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
 _SILENT = {
     "aten.detach", "aten.alias", "aten.lift_fresh", "aten.record_stream", "aten.set_",
@@ -90,7 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.paused = 0
         self.owner: BlockOwner | None = None
         self.lookups: list[tuple[int, int]] = []
-        self.fused = FusedKernels(record)
+        self.fused = FusedKernels(record, self._begin_kernel)
         self.now_bytes = self.most_bytes = 0
         self._blocks: dict[int, int] = {}
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -103,8 +104,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is torch.ops.prim.device.default:
             return func(*args, **(kwargs or {}))
-        if any(each.__name__ in _SUBCLASSES for each in types):
-            return NotImplemented
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # comes back as operators on what it holds
         kwargs = kwargs or {}
         device = kwargs.get("device")
         if device is not None and device.type == "cuda" and device.index:
@@ -138,15 +139,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = _name(func)
         outputs = [t for t in _leaves(result) if _on_device(t)]
-        if name in _SILENT or _is_view(func):
+        inputs = [t for t in _leaves((args, kwargs)) if _on_device(t)]
+        if name in _SILENT or (_is_view(func) and _lie_together(inputs, outputs)):
             self._notice(outputs)
             return
-        inputs = [t for t in _leaves((args, kwargs)) if _on_device(t)]
         if not inputs and not outputs:
             return
         if is_fusible(func) and self.modules.is_compiled:
             self._fuse(func, name, args, kwargs, inputs, outputs)
             return
+        if self.fused.is_open:
+            self.fused.give(self._numbers(inputs))
         call = self._call(func, name, args, kwargs, inputs, outputs)
         if name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
             self.lookups.append((self.record.moment, inputs[-1].numel()))
@@ -204,23 +207,45 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         """Record an operator of compiled code, as part of the kernel before it or as a new one."""
         modules, stream = self.modules, self.streams.current
-        place = stream, modules.phase(), unit_of(modules.path())
-        if not self.fused.can_grow(place, self._numbers(inputs)) or stream in self.streams.waiting:
+        if stream in self.streams.waiting:
             self.fused.end()
-            self.fused.begin(self._add(self._call(func, name, args, kwargs, [], []), stream), place)
+        phase, path = modules.phase(), modules.path()
+        side = Phase.BACKWARD if phase is Phase.RECOMPUTE else phase
+        self.fused.enter((stream, side, unit_of(path)))
         known = {id(t) for t in inputs}
         written = {id(t) for t in _at(_written_places(func), args, kwargs)}
         unread = {id(t) for t in _at(_unread_places(func, name), args, kwargs)}
         self._notice(outputs)
+        if not written and self.fused.was_done(
+            (func, *map(self._given, tree_leaves((args, kwargs)))), self._numbers(outputs)
+        ):
+            return
+        most = max((t.numel() for t in inputs), default=0)
+        fresh = [t for t in outputs if id(t) not in known]
         self.fused.add(
-            self._touched_blocks(t for t in inputs if id(t) not in unread),
-            self._touched_blocks(t for t in outputs if id(t) not in known),
-            self._touched_blocks(t for t in inputs if id(t) in written),
+            Work(
+                (stream, phase, self.record.number_of(path)),
+                self._touched_blocks(t for t in inputs if id(t) not in unread),
+                self._touched_blocks(fresh),
+                self._touched_blocks(t for t in inputs if id(t) in written),
+                self._numbers([t for t in fresh if t.numel() == most or not most]),
+                self._numbers([t for t in fresh if t.numel() == 1 < most]),
+            )
         )
+
+    def _given(self, leaf: Any) -> tuple[Hashable, ...]:
+        """What an operator is given, to see whether another one is given the same."""
+        if not isinstance(leaf, Tensor):
+            return (leaf,)
+        if not _on_device(leaf) or leaf.is_inference():
+            return id(leaf), object()
+        block = self.fused.block(self._numbers([leaf])[0])
+        shape = leaf.shape, leaf.stride(), leaf.storage_offset()
+        return block, leaf.dtype, leaf._version, *shape
 
     def _touched_blocks(self, tensors: Iterable[Tensor]) -> dict[int, int]:
         """Blocks that tensors lie in, and bytes of these [B]."""
-        return {self._numbers([tensor])[0]: _touched(tensor) for tensor in tensors}
+        return {self.fused.block(self._numbers([t])[0]): _touched(t) for t in tensors}
 
     def _numbers(self, tensors: Sequence[Tensor]) -> list[int]:
         """Numbers of the blocks that tensors lie in."""
@@ -229,16 +254,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _add(self, call: int, stream: int, exchange: int = -1) -> int:
         """Record an operation; returns its number."""
-        number = self.record.moment
         modules = self.modules
-        self.record.operations.append(
-            Operation(
-                call, stream, modules.phase(), self.record.number_of(modules.path()), exchange
-            )
-        )
+        at = stream, modules.phase(), self.record.number_of(modules.path())
+        return self._add_at(call, *at, exchange)
+
+    def _add_at(self, call: int, stream: int, phase: Phase, module: int, exchange: int = -1) -> int:
+        number = self.record.moment
+        self.record.operations.append(Operation(call, stream, phase, module, exchange))
         self.record.waits += [(number, before) for before in self.streams.waiting.pop(stream, ())]
         self.streams.last[stream] = number
         return number
+
+    def _begin_kernel(self, stream: int, phase: Phase, module: int) -> int:
+        """Record an operation whose bytes are not known yet."""
+        call = Call("", (), (), (), 0, 0, 0)
+        number = self.record.calls.setdefault(call, len(self.record.calls))
+        return self._add_at(number, stream, phase, module)
 
     def launch(self, name: str, arguments: Any) -> None:
         """Record a kernel that is no operator of torch: it reads and writes all it is given."""
@@ -363,6 +394,12 @@ def _touched(tensor: Tensor) -> int:
 @cache
 def _name(func: Any) -> str:
     return f"{func.namespace}.{func._schema.name.split('::')[1]}"
+
+
+def _lie_together(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
+    """Whether nothing was copied: ``contiguous`` is another look at a tensor, or a copy of it."""
+    lie_in = {tensor.untyped_storage()._cdata for tensor in inputs}
+    return all(tensor.untyped_storage()._cdata in lie_in for tensor in outputs)
 
 
 @cache

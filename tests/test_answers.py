@@ -14,6 +14,17 @@ import simulator as sim
 from simulator.api import Answer
 from simulator.cli import main
 from simulator.errors import InputError
+from simulator.exporters.html.answer_tables import (
+    AnswerPage,
+    Bar,
+    Cell,
+    Column,
+    Meaning,
+    Table,
+    cells,
+    columns,
+    page_text,
+)
 
 ROOT = Path(__file__).parent.parent
 JOB = """
@@ -134,6 +145,33 @@ def test_an_answer_shows_itself_and_writes_a_page_that_fetches_nothing(answers, 
         page = answer.write_html(tmp_path / f"{name}.html").read_text(encoding="utf-8")
         assert "http:" not in page
         assert "https:" not in page
+
+
+def test_an_answer_that_is_printed_says_what_its_page_says(answers):
+    for answer in answers.values():
+        if isinstance(answer, Answer):
+            text, page = str(answer), answer.page()
+            assert text.startswith(page.title)
+            assert all(sentence in text for sentence in page.sentences)
+            assert max(map(len, text.splitlines())) < 300, "no line holds a whole job"
+
+
+def test_tables_in_a_terminal_are_aligned_and_leave_bars_out():
+    bars = Column("where", "bars")
+    bar = Cell(bars=(Bar("a", Meaning.GAIN, 1.0),))
+    heads = columns(["way"], ["time"])
+    rows = [[*cells(["dp", "1.5 s", "a"]), bar], [*cells(["zero", "12 s", "b"]), bar]]
+    table = Table("Steps", "", [*heads, Column("why"), bars], rows)
+    only_bars = Table("Shares", "", [*heads, bars], [[*cells(["dp", "1.5 s"]), bar]])
+    assert page_text(AnswerPage("Ways", ["dp is best."], [table, only_bars])).splitlines() == [
+        "Ways",
+        "dp is best.",
+        "",
+        "Steps",
+        "way    time  why",
+        "dp    1.5 s  a",
+        "zero   12 s  b",
+    ]
 
 
 def test_names_from_files_are_only_names_on_a_page(path):

@@ -32,6 +32,7 @@ EVERYDAY = {"AI", "API", "CPU", "GPU", "README", "MIT", "SI", "GB", "MB", "MiB",
 """Words and units that every reader of these pages knows."""
 FORMATS = {"CSV", "JSON", "JSONL", "YAML", "TOML", "HTML"}
 NAMES = {
+    "MPT",
     "NVIDIA",
     "RTX",
     "GPT",

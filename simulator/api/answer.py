@@ -1,6 +1,7 @@
 """What can people do with any answer?
 
-Show it in a notebook, take it as a table, as JSON (the same that the command prints), or as a page.
+Show it in a terminal or a notebook, take it as a table, as JSON (the same that the command prints),
+or as a page.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from simulator.exporters.html.answer_tables import AnswerPage
+from simulator.exporters.html.answer_tables import AnswerPage, page_text
 from simulator.results.plain_data import json_text
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Answer(ABC):
-    """An answer, with its table, JSON and HTML page."""
+    """An answer, with its table, JSON and HTML page; printed, it is sentences and tables."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -46,6 +47,10 @@ class Answer(ABC):
 
         write_answer_page(self.page(), path)
         return Path(path)
+
+    def __repr__(self) -> str:
+        """What a terminal shows."""
+        return page_text(self.page())
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simulator.planning.campaign.goodput import Goodput
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CapacityAnswer(Answer):
     """Days, GPU-hours, cost, energy and CO2 of a campaign; ``found`` holds all of it."""
 
@@ -129,7 +129,7 @@ def _goodput_tables(found: Goodput) -> Iterator[Table]:
         yield Table("Checkpoint interval", guess, heads, shares)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClustersAnswer(Answer):
     """The campaign on several clusters.
 

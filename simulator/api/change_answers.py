@@ -39,7 +39,7 @@ _ROUGH = ("assumed", "default")
 _SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LimitsAnswer(Answer):
     """The largest microbatch, sequence and depth that fit, each raised alone."""
 
@@ -109,7 +109,7 @@ def limits(
     return LimitsAnswer(job, risk, limits_of(job, risk=risk, on_trial=on_trial))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SensitivityAnswer(Answer):
     """Effect of every number of the hardware profile on the step, largest first.
 
@@ -235,7 +235,7 @@ def sensitivity(
 PRICE_NAME = "USD per billion tokens"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompareAnswer(Answer):
     """Why steps differ, by causes that sum to the difference.
 

@@ -20,6 +20,7 @@ from simulator.exporters.html.answer_tables import (
     legend_of,
     stacked_bytes,
 )
+from simulator.results.fit_probability import fit_text
 from simulator.units import format_bytes, percent
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ MEMORY_KEYS = (
 """What the answer about memory takes of a result."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryAnswer(Answer):
     """What uses the memory of every pipeline stage.
 
@@ -88,8 +89,7 @@ class MemoryAnswer(Answer):
             for each in stages
         ]
         heads = [*columns(("stage",), ("allocated", "reserved", "device"))]
-        fits = "fits" if self.result.fits else "does not fit"
-        likely = percent(self.result.fits_probability, 0)
+        verdict = fit_text(self.result.fits_probability)
         table = Table(
             "At the peak",
             f"The dashed line is the capacity, {format_bytes(self.result.capacity_bytes)}",
@@ -99,7 +99,7 @@ class MemoryAnswer(Answer):
         )
         return AnswerPage(
             title=f"Memory of {self.result.title}",
-            sentences=[f"The job {fits}; the probability is {likely}."],
+            sentences=[f"Memory: {verdict}."],
             tables=[table],
             job_yaml=job_yaml(self.result.job),
         )
@@ -124,7 +124,7 @@ def memory(
     return MemoryAnswer(result, savings_of(job, on_trial=on_trial) if savings else None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScheduleAnswer(Answer):
     """A pipeline schedule with free communication; times are in the unit of the given times."""
 

@@ -28,7 +28,7 @@ KINDS = ("published", "collectives", "kernels", "serving")
 """What a table of measurements may hold."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DiagnoseAnswer(Answer):
     """Likely reasons why a run differs from its prediction; ``found`` holds all of them."""
 
@@ -150,9 +150,9 @@ def _nothing() -> None:
 RUN_NUMBERS = (
     "measured",
     "predicted",
-    "after calibration",
-    "width of its prediction interval",
-    "now",
+    "width of its interval",
+    "predicted after calibration",
+    "width after calibration",
 )
 """What :func:`run_rows` says of a run, after its name."""
 
@@ -164,15 +164,15 @@ def run_rows(found: OwnSystem) -> list[list[str]]:
             each.run.name,
             format_seconds(each.run.measured_s),
             format_seconds(each.run.predicted_s),
-            format_seconds(each.after_s),
             f"{each.band_before:.0%}",
+            format_seconds(each.after_s),
             f"{each.band_after:.0%}",
         ]
         for each in found.runs
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CalibrateAnswer(Answer):
     """A profile fitted to measured runs; ``found`` holds the numbers and every run."""
 
@@ -260,7 +260,7 @@ class Report(Protocol):
         """The report as JSON writes it: ``rows``, ``summary`` and more tables."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ValidateAnswer(Answer):
     """Predictions compared with measurements."""
 

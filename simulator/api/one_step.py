@@ -13,7 +13,7 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.planning.offers.rental import rent
 from simulator.planning.sweep import sweep
-from simulator.program.layer.layer_rules import check_layers
+from simulator.program.build import check_layers
 from simulator.results.plain_data import json_text, result_to_dict
 from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
@@ -87,9 +87,8 @@ class Result(StepResult):
     engine: Engine = "des"
 
     def __repr__(self) -> str:
-        room = "fits" if self.fits else "does not fit"
         step, mfu = format_seconds(self.step_time_s), f"{self.mfu:.1%}"
-        return f"Result({self.title}: step {step}, MFU {mfu}, {room})"
+        return f"Result({self.title}: step {step}, MFU {mfu}, {self.fit})"
 
     def explain_misfit(self, *, search: bool = True) -> str:
         """What uses the memory and which change would fit; empty if the job fits.

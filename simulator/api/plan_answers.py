@@ -41,7 +41,7 @@ _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Smaller shares of a step are not told."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanAnswer(Answer):
     """The fastest plans that fit.
 

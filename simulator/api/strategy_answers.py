@@ -36,7 +36,7 @@ _SMALLEST_GAIN = 0.001
 _SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AdviseAnswer(Answer):
     """The best plan of every strategy.
 
@@ -232,7 +232,7 @@ def _on_small_machine(job: Job, risk: float) -> FitSearch | None:
     return found if found.ladder is not None else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StrategiesAnswer(Answer):
     """Ways of data parallelism, from DDP to ZeRO-Infinity, on one or more numbers of nodes."""
 

@@ -101,8 +101,12 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     """The files of all ranks in folders, and files given one by one, in order of rank.
 
     Raises:
-        InputError: There is none, or two are of the same rank.
+        InputError: A path is not there, there are no traces, or two are of the same rank.
     """
+    for path in paths:
+        if not os.path.exists(path):
+            hint = "give a folder of traces, or files NAME.RANK.et (or .json)"
+            raise InputError.single("", "does not exist", hint=hint, file=str(path))
     files = [
         file
         for path in paths

@@ -82,7 +82,7 @@ def run(
 ) -> None:
     """Simulate serving: throughput, latency, goodput and cost.
 
-    Example:  clustersim serve run llama3-70b-8xh100-serving.yaml --set deployment.tp=4
+    Example:  clustersim serve run llama3-70b-8xh100 --set deployment.tp=4
     """
     from simulator.serving.answers import answers_of
     from simulator.serving.cluster import serve

@@ -50,6 +50,10 @@ Document = dict[str, Any]
 _OVERRIDE = Provenance(kind="assumed", reference="set in the job")
 _OWN_FIELDS = ("profile", "gpus")
 """Fields of a job's cluster block, or of a pool of it; all others override the profile."""
+_NEEDED = ("model", "cluster", "batch")
+"""Fields that every job has."""
+_MISSPELT = 3
+"""A file without any of these, but with more fields than this, is of another kind."""
 _SHAPE_OF_FABRIC = ("nics_per_node", "nic", "wiring", "leaf", "pod")
 """Fields of a fabric that say how it is built, not how it behaves."""
 _REFERENCES = (None, "same", "adapters-off")
@@ -121,6 +125,9 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     Raises:
         InputError: With every fault of the document.
     """
+    if not any(field in document for field in _NEEDED) and len(document) > _MISSPELT:
+        rule = f"is not a job: it has none of the fields {', '.join(_NEEDED)}"
+        raise InputError.single("", rule, hint=_A_JOB, file=source)
     faults: list[Fault] = []
     folder = Path(source).parent
     resolved = dict(document)

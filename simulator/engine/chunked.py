@@ -69,23 +69,15 @@ class ChunkTimeline:
 
     def sent_bytes(self, ranks: int) -> NDArray[np.float64]:
         """Bytes that each rank sent, shape (ranks,) [B]."""
-        return _sums(self.source, self.num_bytes, ranks)
-
-    def received_bytes(self, ranks: int) -> NDArray[np.float64]:
-        """Bytes that each rank received, shape (ranks,) [B]."""
-        return _sums(self.destination, self.num_bytes, ranks)
+        sums = np.zeros(ranks)
+        np.add.at(sums, self.source, self.num_bytes)
+        return sums
 
     def to_frame(self) -> pd.DataFrame:
         """The table as pandas shows it, one row per transfer."""
         import pandas as pd
 
         return pd.DataFrame(vars(self))
-
-
-def _sums(keys: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    sums = np.zeros(size)
-    np.add.at(sums, keys, values)
-    return sums
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from typing import NamedTuple
 
 from simulator.cost.host import host_ports_bytes_per_s
 from simulator.described.job import Job
+from simulator.errors import InputError
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import first_rank
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
-from simulator.program.layer.layer_rules import check_layers
+from simulator.program.layer.adapters import training_faults
+from simulator.program.layer.layer_kinds import model_parts
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.run.data_parallel import DataParallel, Exchanges
@@ -46,7 +48,7 @@ from simulator.program.states.resident import (
     resident_memory,
     state_bytes,
 )
-from simulator.program.states.update_memory import starting_memory
+from simulator.program.states.update_memory import first_states, starting_memory
 from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
 from simulator.schedule.unit_time import peak_in_flight
@@ -98,6 +100,23 @@ def steps_around(job: Job) -> Steps:
         # The update of one step is under way while the next one runs.
         return Steps(1, 0)
     return Steps(0, 0)
+
+
+def check_layers(job: Job) -> None:
+    """Refuse a job whose layers cannot run as its plan says.
+
+    These rules need more than :mod:`simulator.described.rules` can know: names of parameters, and
+    which strategies the parts of a layer have rules for.
+
+    Raises:
+        InputError: With all reasons.
+    """
+    faults = [
+        fault for part in model_parts(job.model) for fault in part.unruled(job.model, job.plan)
+    ]
+    faults += training_faults(job.model, job.plan)
+    if faults:
+        raise InputError(faults)
 
 
 def build_program(job: Job, *, steps: int = 1, unfolded: bool = False) -> Program:
@@ -237,6 +256,9 @@ class _Builder:
             resident=resident,
             loading=loading_memory(job, parameters),
             starting=self._starting_memory(rank),
+            first_states=first_states(
+                self.job, self.ranks.runs_of(rank), tied_copy=self.ranks.copies_embedding
+            ),
             host=host,
             nvme=nvme,
         )

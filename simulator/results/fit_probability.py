@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.results.students_t import students_t_quantile, students_t_share
+from simulator.units import percent
 
 if TYPE_CHECKING:
     from simulator.described.job import Job
@@ -45,6 +46,17 @@ def fit_of(probability: float, risk: float = DEFAULT_RISK) -> Fit:
     if probability >= 1 - risk:
         return Fit.FITS
     return Fit.TIGHT if probability > risk else Fit.DOES_NOT_FIT
+
+
+def fit_text(probability: float) -> str:
+    """The verdict and how sure it is: ``tight (62 % likely to fit)``."""
+    return f"{fit_of(probability)} ({percent(probability, 0)} likely to fit)"
+
+
+def misfit_text(probability: float) -> str:
+    """How a sentence about a run that lacks room begins: the same verdict, and no other."""
+    is_sure = fit_of(probability) is Fit.DOES_NOT_FIT
+    return "Does not fit" if is_sure else fit_text(probability).capitalize()
 
 
 class MemorySpread(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.program.ir import Category
+from simulator.results.fit_probability import misfit_text
 from simulator.results.step import StepResult
 from simulator.units import format_bytes
 
@@ -97,11 +98,14 @@ def verdict(result: StepResult, what_ifs: Sequence[WhatIf] = ()) -> str:
 def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
     fullest = result.fullest
     need, capacity = fullest.peak_device_bytes, fullest.capacity_bytes
-    if need > capacity:
-        excess = format_bytes(need - capacity)
-        return f"Does not fit: {_holder(result)} needs {excess} more than its capacity"
     if not result.fits:
-        return "Does not fit: a node needs more host memory or drive space than it has"
+        begin = f"{misfit_text(result.fits_probability)}:"
+        if need > capacity:
+            excess = format_bytes(need - capacity)
+            return f"{begin} {_holder(result)} needs {excess} more than its capacity"
+        if result.host is None or result.host.fits:
+            return f"{begin} {_holder(result)} needs {format_bytes(need)} of its capacity"
+        return f"{begin} a node needs more host memory or drive space than it has"
     within = max((w.gain for w in what_ifs if w.fits), default=0.0)
     beyond = max((w for w in what_ifs if not w.fits), key=lambda w: w.gain, default=None)
     if beyond is not None and beyond.gain >= max(within, 0.0) + _WORTH:

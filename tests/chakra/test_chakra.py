@@ -440,6 +440,8 @@ def test_ranks_that_order_their_streams_differently_are_clear_errors():
 def test_names_without_a_rank_and_empty_folders_are_clear_errors(tmp_path):
     with pytest.raises(InputError, match="holds no traces"):
         read_traces([tmp_path])
+    with pytest.raises(InputError, match="no-such-folder: does not exist"):
+        read_traces([tmp_path / "no-such-folder"])
     (tmp_path / "trace.et").write_bytes(b"")
     with pytest.raises(InputError, match="does not state its rank"):
         read_traces([tmp_path])

@@ -340,16 +340,16 @@ def test_a_source_without_a_reference_is_a_fault_unless_assumed(write):
     ]
 
 
-@pytest.mark.parametrize("sparse", ["tf32", "bf16", "fp8"])
+@pytest.mark.parametrize("sparse", ["tf32", "bf16", "fp8", "int8"])
 def test_one_sparse_peak_among_dense_ones_is_a_fault(write, sparse):
-    dense = {"tf32": 494.5, "bf16": 989.0, "fp8": 1979.0}
+    dense = {"tf32": 494.5, "bf16": 989.0, "fp8": 1979.0, "int8": 1979.0}
     document = read_yaml(data_folder("hardware_profiles") / "h100-sxm-80gb.yaml")
     for name, rate in dense.items():
         doubled = 2 * rate if name == sparse else rate
         document["device"]["peak"][name] = f"{doubled} TFLOP/s"
     faults = profile_faults(load_profile(write(yaml.safe_dump(document), "mine.yaml")))
-    suspicious = {"tf32": [], "bf16": ["device.peak.bf16"], "fp8": ["device.peak.fp8"]}
-    assert [fault.path for fault in faults] == suspicious[sparse]
+    suspicious = [] if sparse == "tf32" else [f"device.peak.{sparse}"]
+    assert [fault.path for fault in faults] == suspicious
 
 
 ASSUMED = {"kind": "assumed", "reference": "a test"}
@@ -437,3 +437,21 @@ def test_a_file_that_a_change_names_lies_in_the_current_folder(tmp_path, monkeyp
     assert job.cluster.profile.name == "ours"
     with pytest.raises(InputError, match=r"theirs\.yaml: cannot be read"):
         load_job("llama3-8b-8xh100", {"cluster.profile": "theirs.yaml"})
+
+
+def test_a_file_of_another_kind_is_one_fault_and_one_of_misspelt_fields_is_not(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text('{"schema_version": 1, "title": "a", "step_time_s": 0.9, "mfu": 0.5}')
+    with pytest.raises(InputError) as caught:
+        load_job(path)
+    (fault,) = caught.value.faults
+    assert "none of the fields model, cluster, batch" in fault.rule
+    assert fault.hint.startswith("give a job")
+    path.write_text('{"modell": "gpt2", "clutser": {}, "bach": {}}')
+    with pytest.raises(InputError, match="did you mean 'model'"):
+        load_job(path)
+
+
+def test_a_stack_that_is_misspelt_comes_with_those_that_begin_so():
+    with pytest.raises(InputError, match="did you mean 'megatron-core' or 'megatron-deepspeed'"):
+        load_job("llama3-8b-8xh100", {"plan.stack": "megatron"})

@@ -84,7 +84,8 @@ def test_work_grows_with_layers_and_not_with_their_square():
         return count
 
     calls(10)  # what is worked out once and kept
-    assert calls(400) - calls(200) < 2.2 * (calls(200) - calls(100))
+    few, some, many = calls(100), calls(200), calls(400)  # each once: a second answer is kept
+    assert many - some < 2.2 * (some - few)
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,11 @@ def test_unknown_family_unlike_llama_is_refused(key: str) -> None:
         read_huggingface_config(config("llama3.1-8b", model_type="new", **{key: 8}))
 
 
+def test_an_unknown_family_that_lacks_keys_of_llama_can_be_captured() -> None:
+    with pytest.raises(UnsupportedError, match=r"unknown and not like llama.*clustersim capture"):
+        read_huggingface_config({"model_type": "foonet", "hidden_size": 1024})
+
+
 def test_encoder_decoder_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="encoder"):
         read_huggingface_config({"model_type": "t5", "is_encoder_decoder": True})

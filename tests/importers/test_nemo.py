@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.errors import InputError
+from simulator.importers.assembly import Given
 from simulator.importers.megatron.nemo import read_nemo_recipe
 from tests.importers.samples import read
 
@@ -32,3 +33,15 @@ def test_a_bridge_recipe_gives_layout_experts_and_latent_attention():
 def test_a_reference_that_the_recipe_leaves_open_is_asked_for():
     with pytest.raises(InputError, match=r"tensor_model_parallel_size.*--define TP="):
         read(read_nemo_recipe, "bridge_moe.yaml", gpus=64)
+
+
+def test_learned_positions_are_as_many_as_tokens_of_a_sequence(tmp_path):
+    """NeMo: max_position_embeddings is ${.encoder_seq_length} where a recipe leaves it out."""
+    recipe = tmp_path / "gpt.yaml"
+    recipe.write_text(
+        "trainer: {devices: 8, num_nodes: 1, precision: bf16}\n"
+        "model: {micro_batch_size: 1, global_batch_size: 8, encoder_seq_length: 4096,"
+        " num_layers: 2, hidden_size: 64, num_attention_heads: 4, ffn_hidden_size: 256}\n"
+    )
+    job, _ = read_nemo_recipe(recipe, Given())
+    assert (job.batch.seq_len, job.model.max_positions) == (4096, 4096)

@@ -224,6 +224,18 @@ def test_preferences_are_pairs_and_compared_with_a_reference_where_the_loss_does
 
 
 @pytest.mark.parametrize(
+    ("line", "precision"),
+    [("", "bf16"), ("bf16: auto", "bf16"), ("fp16: true", "fp16"), ("bf16: false", "fp32"),
+     ("bf16: false\ntf32: true", "tf32")],
+)  # fmt: skip
+def test_axolotl_computes_in_bf16_where_its_file_says_nothing_else(tmp_path, line, precision):
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(f"base_model: Qwen/Qwen2.5-7B-Instruct\nmicro_batch_size: 1\n{line}\n")
+    job, _ = FORMATS["axolotl"].read([path], Given(gpus=8))
+    assert job.plan.precision == precision
+
+
+@pytest.mark.parametrize(
     ("line", "rank"),
     [
         ("use_galore: true\ngalore_rank: 64", 64), ("use_galore: true", 16),

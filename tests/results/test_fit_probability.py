@@ -15,8 +15,10 @@ from simulator.results.fit_probability import (
     MemorySpread,
     allowed_device_bytes,
     fit_of,
+    fit_text,
     job_spread,
     memory_spread,
+    misfit_text,
     out_of_memory_probability,
 )
 from simulator.results.simulation import run_step
@@ -76,6 +78,12 @@ def test_a_framework_or_a_device_that_nobody_measured_makes_it_less_sure():
 )
 def test_between_running_and_running_out_for_sure_it_is_tight(probability, fit):
     assert fit_of(probability) is fit
+
+
+def test_what_a_tight_run_lacks_is_said_under_the_same_verdict():
+    assert fit_text(0.19) == "tight (19 % likely to fit)"
+    assert misfit_text(0.19) == "Tight (19 % likely to fit)"
+    assert misfit_text(0.01) == "Does not fit"
 
 
 def test_reserved_memory_grows_past_the_end_of_the_device():

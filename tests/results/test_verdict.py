@@ -67,7 +67,9 @@ def test_a_job_that_does_not_fit_is_told_so_first():
     memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in PIPELINE.memory)
     small = replace(PIPELINE, memory=memory)
     said = verdict(small, [what_if("a", 0.1)])
-    assert said.startswith("Does not fit: stage 0 needs 2.00 GiB more than its capacity")
+    assert said.startswith(
+        "Tight (19 % likely to fit): stage 0 needs 2.00 GiB more than its capacity"
+    )
     assert "a gains" not in said
 
 
@@ -78,4 +80,6 @@ def test_one_stage_is_not_numbered():
     peak = max(memory.peak_device_bytes for memory in alone.memory)
     memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in alone.memory)
     said = verdict(replace(alone, memory=memory))
-    assert said.startswith("Does not fit: a GPU needs 2.00 GiB more than its capacity")
+    assert said.startswith(
+        "Tight (19 % likely to fit): a GPU needs 2.00 GiB more than its capacity"
+    )

@@ -324,7 +324,8 @@ def runs(
 
     Each number changes only as far as the runs support it. One run changes mostly the overall
     speed; several runs separate kernels, hosts, collectives and the fabric.
-    Every command accepts the new profile, and its prediction intervals are narrower.
+    Every command accepts the new profile. Runs near their predictions narrow its prediction
+    intervals; runs far from them widen them.
 
     Example:  clustersim calibrate runs ours.csv --profile h100-sxm-80gb --out ours.yaml
 

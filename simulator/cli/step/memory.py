@@ -167,11 +167,6 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
         _print_host(result.host)
 
 
-def fit_text(result: StepResult) -> str:
-    """The verdict and how sure it is: ``tight (62 % likely to fit)``."""
-    return f"{result.fit} ({percent(result.fits_probability, 0)} likely to fit)"
-
-
 def note_misfit(result: Result, *, yes: bool) -> None:
     """Say why a job does not fit, and what would, unless that takes long and nobody says yes."""
     from simulator.planning.changes.helpful_changes import MOST_TRIED

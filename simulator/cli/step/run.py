@@ -39,9 +39,10 @@ from simulator.cli.step.capturing import (
     print_captured,
     read_captured,
 )
-from simulator.cli.step.memory import end_if_riskier, fit_text, note_misfit, print_peaks
+from simulator.cli.step.memory import end_if_riskier, note_misfit, print_peaks
 from simulator.errors import InputError
 from simulator.program.ir import Owner
+from simulator.results.fit_probability import fit_text
 from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def _print_headline(result: Result) -> None:
         ("MFU", percent(result.mfu)),
         ("HFU", percent(result.hfu)),
         ("pipeline bubble", percent(result.bubble_fraction)),
-        ("memory", fit_text(result)),
+        ("memory", fit_text(result.fits_probability)),
     ]
     print_table(result.title, text_columns("") + number_columns(""), rows)
     if result.mfu > 1:

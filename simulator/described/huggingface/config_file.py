@@ -62,6 +62,10 @@ def read_huggingface_config(
     config = ForeignConfig(text, family or "llama")
     config.get("model_type")
     fields = read_table(config, table_of_family(family or "llama"))
+    lacking = [fault.path for fault in config.faults if fault.value is None]
+    if lacking and not family and (given := text.get("model_type")):
+        rule = f"is unknown and not like llama, because it lacks {', '.join(lacking)}"
+        raise UnsupportedError.single("model_type", rule, given, _CAPTURED, origin)
     if config.faults:
         raise InputError([replace(fault, file=origin) for fault in config.faults])
     _refuse_other_networks(config, text, family, origin)

@@ -27,6 +27,9 @@ Paint = Category | Owner | Meaning
 Tone = Literal["", "gain", "loss", "pale"]
 """How a cell is meant, beside what it says."""
 
+_FEW = 2
+"""Columns beside bars that only name them: a row's name and its sum."""
+
 _Part = TypeVar("_Part", Category, Owner)
 
 
@@ -111,6 +114,32 @@ class AnswerPage:
     job_yaml: str = ""
     command: str = ""
     is_whole_command: bool = False
+
+
+def page_text(page: AnswerPage) -> str:
+    """What a page says, as a terminal shows it: its sentences and tables, without bars."""
+    parts = ["\n".join((page.title, *page.sentences))]
+    parts += [text for table in page.tables if (text := _table_text(table))]
+    return "\n\n".join(parts)
+
+
+def _table_text(table: Table) -> str:
+    """Columns of words and numbers; empty where bars are all that a table has to say."""
+    shown = [index for index, column in enumerate(table.columns) if column.kind != "bars"]
+    if not table.rows or (len(shown) <= _FEW and len(shown) < len(table.columns)):
+        return ""
+    rows = [[cell.text for cell in row] + [""] * len(table.columns) for row in table.rows]
+    lines = [[column.name for column in table.columns], *rows]
+    widths = [max(len(line[index]) for line in lines) for index in shown]
+    is_number = [table.columns[index].kind == "number" for index in shown]
+    texts = [
+        "  ".join(
+            line[index].rjust(width) if right else line[index].ljust(width)
+            for index, width, right in zip(shown, widths, is_number, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join((table.heading, *texts, *table.notes))
 
 
 def columns(words: Iterable[str] = (), numbers: Iterable[str] = ()) -> list[Column]:

@@ -219,7 +219,6 @@ def _batch(settings: Settings, draft: Draft, given: Given, defaults: Defaults) -
 _TRAINER = "give TrainingArguments as YAML or JSON"
 _AXOLOTL = "give a YAML of axolotl"
 _LLAMAFACTORY = "give a YAML of LLaMA-Factory"
-_AXOLOTL_DEFAULTS = Defaults(stack="axolotl", micro=1, length=512)
 _LLAMAFACTORY_DEFAULTS = Defaults(stack="llama-factory", length=2048, recomputes=True)
 _SUPERVISED, _PREFERENCES = ("pt", "sft"), "dpo"
 _COMPARES = {
@@ -247,7 +246,10 @@ def read_axolotl_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, 
     """The job of axolotl's YAML, and of the ``ds_config.json`` that it names."""
     settings = Settings(read_flat(paths[0], _AXOLOTL), "axolotl")
     beside = files_beside(paths, _AXOLOTL)
-    draft = trainer_draft(settings, given, beside, _AXOLOTL_DEFAULTS)
+    # Its bf16 is "auto" where nobody sets it: bf16 on Ampere and newer.
+    form = "bf16" if settings.get("bf16") is None else "fp32"
+    defaults = Defaults(stack="axolotl", micro=1, length=512, precision=form)
+    draft = trainer_draft(settings, given, beside, defaults)
     if settings.get("rl") is not None:
         keeps_copy = bool(settings.switch("rl_adapter_ref_model"))
         _compare(settings, draft, given, "rl", keeps_copy=keeps_copy)

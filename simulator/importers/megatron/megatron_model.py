@@ -181,7 +181,9 @@ def _positions(settings: Settings) -> dict[str, Any]:
         "alibi": "alibi", "rotary": "rotary", "absolute": "learned",
     }  # fmt: skip
     named = settings.choice("position_embedding_type", meanings=kinds, default="learned")
-    rows = count_of(settings, "model.max_positions", None) or settings.get("seq_length")
+    rows = count_of(settings, "model.max_positions", None) or count_of(
+        settings, "batch.seq_len", None
+    )
     has_table = not settings.switch("no_position_embedding")
     if settings.switch("use_rotary_position_embeddings"):
         named = "rotary"

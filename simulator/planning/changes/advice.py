@@ -10,10 +10,10 @@ from simulator.planning.changes.helpful_changes import FitSearch, nearest_fit, w
 from simulator.planning.changes.profile_numbers import influences
 from simulator.planning.changes.small_machine import Ladder
 from simulator.planning.changes.trials import OnTrial, Trial
-from simulator.results.fit_probability import Fit, fit_of
+from simulator.results.fit_probability import Fit, fit_of, fit_text, misfit_text
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import format_bytes, format_seconds
 
 _TOP_OWNERS = 3
 
@@ -57,7 +57,8 @@ def explain_misfit(job: Job, result: StepResult, *, search: bool = True) -> str:
         return ""
     fullest = result.fullest
     lines = []
-    if fullest.peak_device_bytes > fullest.capacity_bytes:
+    lacks_host = result.host is not None and not result.host.fits
+    if fullest.peak_device_bytes > fullest.capacity_bytes or not lacks_host:
         name = fullest.role if job.cluster.pools else job.cluster.profile.name
         lines = [_need(fullest, result, name or job.cluster.profile.name), _owners(fullest)]
     if result.host is not None:
@@ -86,11 +87,12 @@ def _host_needs(host: HostMemory) -> Iterator[str]:
 
 def _need(fullest: ClassMemory, result: StepResult, device: str) -> str:
     need, capacity = fullest.peak_device_bytes, fullest.capacity_bytes
+    room = f"the {format_bytes(capacity)} of {device}"
     where = f" of stage {fullest.stage}" if len(result.memory) > 1 else ""
-    return (
-        f"Does not fit: a GPU{where} needs {format_bytes(need)}, "
-        f"{format_bytes(need - capacity)} more than the {format_bytes(capacity)} of {device}."
-    )
+    begin = f"{misfit_text(result.fits_probability)}: a GPU{where} needs {format_bytes(need)}"
+    if need <= capacity:
+        return f"{begin} of {room}, and most runs hold more than is predicted."
+    return f"{begin}, {format_bytes(need - capacity)} more than {room}."
 
 
 def _owners(fullest: ClassMemory) -> str:
@@ -138,7 +140,7 @@ def _room(trial: Trial) -> str:
         return Fit.FITS
     if fit_of(trial.fits_probability) is Fit.DOES_NOT_FIT:
         return Fit.DOES_NOT_FIT
-    return f"{Fit.TIGHT} ({percent(trial.fits_probability, 0)} likely to fit)"
+    return fit_text(trial.fits_probability)
 
 
 def _outcome(change: Trial) -> str:

@@ -1,8 +1,10 @@
-"""How long does each operation of a step take by itself, and how far does what varies reach?
+"""How long does each operation of a step take, and what do stages hold, as far as it varies?
 
 The step is simulated once in full, so the durations hold what operations take from each other on
 shared links and multiprocessors. Where microbatches differ, by length or by the load of experts, a
-few of their values are priced, and those between them interpolated.
+few of their values are priced, and those between them interpolated. So is what a stage holds at
+its peak: what is kept for backward follows from the microbatches in flight together, what is only
+worked with from the largest single one.
 
 Assumption: what operations take from each other is the same share in every sample.
 """
@@ -16,10 +18,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.described.job import Job
 from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
 from simulator.engine.sampled_replay import replay_order
 from simulator.errors import UnsupportedError
-from simulator.program.ir import COMMUNICATION, Category, Operation, Program
+from simulator.planning.distribution.draws import DrawnMicrobatches, DrawnRouting
+from simulator.program.ir import COMMUNICATION, Category, Operation, Owner, Program
+from simulator.program.run.order import StepOrder
+from simulator.results.memory import class_memory
+from simulator.schedule.unit_time import peak_in_flight
 
 Floats = NDArray[np.float64]
 
@@ -95,6 +103,69 @@ def interpolated(at_points: Floats, place: Place) -> Floats:
     rises = np.diff(at_points)
     found: Floats = at_points[place.before] + rises[place.before] * place.share
     return found
+
+
+class PeakMemory:
+    """Peaks of all stages.
+
+    Args:
+        job: What runs.
+        points: Values of microbatches, ascending; none where they are all alike.
+        programs: The step in which all have one of those values, or the only one there is.
+    """
+
+    def __init__(self, job: Job, points: Floats, programs: Sequence[Program]) -> None:
+        self._job, self._points = job, points
+        device = job.cluster.profile.device
+        memory = [class_memory(replay(program), device) for program in programs]
+        self._peak_bytes = np.array(
+            [[stage.peak_device_bytes for stage in stages] for stages in memory]
+        )
+        self._kept_bytes = np.array(
+            [[stage.by_owner.get(Owner.ACTIVATIONS, 0.0) for stage in stages] for stages in memory]
+        )
+        slots = StepOrder(job).slots(job.microbatches)
+        self._in_flight = [max(1, peak_in_flight(its)) for its in slots]
+
+    def peaks_bytes(
+        self, values: DrawnMicrobatches | DrawnRouting | None, pipelines: int, samples: int
+    ) -> Floats:
+        """What the fullest GPU holds [B], shape (samples,).
+
+        Args:
+            values: Of the microbatches.
+            pipelines: How many there are.
+            samples: How many steps were drawn.
+        """
+        if values is None or not len(self._points):
+            return np.full(samples, self._peak_bytes.max())
+        stages = [
+            self._stage_bytes(stage, values, pipelines) for stage in range(len(self._in_flight))
+        ]
+        peaks: Floats = np.max(stages, axis=0)
+        return peaks
+
+    def _stage_bytes(
+        self, stage: int, values: DrawnMicrobatches | DrawnRouting, pipelines: int
+    ) -> Floats:
+        kept, largest = self._kept_and_largest(stage, values, pipelines)
+        kept_bytes = self._kept_bytes[:, stage]
+        others_bytes = self._peak_bytes[:, stage] - kept_bytes
+        found: Floats = np.interp(kept, self._points, kept_bytes)
+        found += np.interp(largest, self._points, others_bytes)
+        return found
+
+    def _kept_and_largest(
+        self, stage: int, values: DrawnMicrobatches | DrawnRouting, pipelines: int
+    ) -> tuple[Floats, Floats]:
+        """Mean value of what is in flight, and the largest single one, shape (samples,) each."""
+        in_flight = self._in_flight[stage]
+        if isinstance(values, DrawnMicrobatches):
+            return values.kept(in_flight), values.kept(1)
+        layers = max(1, self._job.model.layers // self._job.plan.pp)
+        microbatches = self._job.microbatches
+        kept = values.mean_load(layers * in_flight, pipelines * microbatches / in_flight)
+        return kept, values.mean_load(1, pipelines * microbatches * layers)
 
 
 def _shares(operation: Operation) -> tuple[float, float]:

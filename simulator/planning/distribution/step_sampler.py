@@ -29,8 +29,7 @@ from simulator.planning.distribution.draws import (
     RoutingTables,
     drawn_microbatches,
 )
-from simulator.planning.distribution.sampled_memory import PeakMemory
-from simulator.planning.distribution.step_costs import Place, StepCosts, interpolated
+from simulator.planning.distribution.step_costs import PeakMemory, Place, StepCosts, interpolated
 from simulator.planning.drawn_lengths import padded_multiple
 from simulator.program.build import folded_program
 from simulator.program.grid.expert_tokens import ExpertShare, busiest_share

@@ -24,7 +24,8 @@ from simulator.planning.search.plan_trial import Tier, Trial, try_plan
 from simulator.planning.search.space import Axes, PlanSpace, plan_space
 
 _MANY_COMBINATIONS = 30_000
-"""Combinations of values of which bounding the valid plans takes a second and more."""
+"""Combinations from which a first answer is sought before all plans are bounded, which then takes a
+second or more: assumption. Any number gives the same winner."""
 _NEAR_SHARE = 0.1
 """How much longer than the shortest bound that of the first answer may be, as a share: assumption.
 Any share gives the same winner."""

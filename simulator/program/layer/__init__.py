@@ -6,5 +6,4 @@ attention_parts, core_attention, mlp, experts, model_ends    the parts
 losses                              what each way to compute the loss keeps of the logits
 tensors, model_totals               parameters of one part, and of the whole model with its FLOP
 adapters                            which of them are trained, and what is added to adapt others
-layer_rules                         what of a plan the layers have no rule for
 """

@@ -19,14 +19,15 @@ _EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
 where a fused kernel moves 4; queries and keys separately."""
 
 
-_EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 17
+_EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 29
 """Reads and writes of what Megatron-Core rotates of queries, without fusion. Forward: even and odd
 columns are separated (2), multiplied by the cosine (2), negated by half (1), swapped (2),
 multiplied by the sine (2), added (3), and joined with columns that are not rotated, of which
 there are none (2). Backward: the products (4), the swap (3), the sum of both branches (3), and
-columns put back from three slices, each into zeros, and added (11). Kernels are those of queries,
-of keys, of joining both, and of the values' copy (``_apply_rotary_pos_emb_bshd`` of
-``rope_utils.py``)."""
+columns put back from three slices, each into zeros, and added (11). Kernels, as many each way, are
+those of queries, of keys, of joining both, of the values' copy, and forward six each for queries
+and keys that make tables of one row per position: cosine, sine, their products with a scale, and
+casts (``_apply_rotary_pos_emb_bshd`` of ``rope_utils.py``)."""
 
 _LAYOUT_KERNELS, _LENGTH_KERNELS, _LENGTH_BYTES = 3, 6, 2
 """Kernels per direction that copy queries, keys and values; kernels that make the lengths of

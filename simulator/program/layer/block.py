@@ -117,6 +117,7 @@ class Block:
         self.mlp_piece = 0
         self.context: tuple[ContextRules, ...] = ()
         self.passing_bytes: tuple[float, ...] = ()
+        self.freed_bytes: tuple[float, ...] = ()
         self.working_bytes: tuple[float, ...] = ()
         self.working_region = Region.TENSOR
 
@@ -131,6 +132,7 @@ class Block:
             tuple(saved),
             input_bytes,
             passing_bytes=self.passing_bytes,
+            freed_bytes=self.freed_bytes,
             working_bytes=self.working_bytes,
             working_region=self.working_region,
             mlp_start=self.mlp_start,

@@ -123,8 +123,15 @@ def _add_router(block: Block, experts: Experts) -> None:
     traffic = _SCORE_PASSES * scores * _SCORE_BYTES
     # Backward adds the router's gradient of the tokens to that of the experts.
     block.save("router_scores", _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
-    kernels = block.stack.router_kernels
+    kernels = _router_kernels(block, experts)
     block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, kernels)
+
+
+def _router_kernels(block: Block, experts: Experts) -> int:
+    stack = block.stack
+    # Biases of the model's other matrices are trained, too, and balance nothing (gpt-oss).
+    balances = experts.router_bias and not block.model.mlp_bias
+    return stack.biased_router_kernels or stack.router_kernels if balances else stack.router_kernels
 
 
 def _add_routed_experts(block: Block, experts: Experts) -> None:

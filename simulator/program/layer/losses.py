@@ -58,6 +58,7 @@ class LossKernel:
         kernels: Launches in each direction.
         kept: What stays from forward to backward.
         passing: Held while forward runs.
+        freed: Given back before that, too small for what is made next.
         working: Held while backward runs; empty where nothing is said.
         has_logits: Whether there are ever all logits.
         divided: The kernel where tensor-parallel ranks divide the vocabulary, if it is another.
@@ -68,6 +69,7 @@ class LossKernel:
     kernels: int
     kept: Copies = _NOTHING
     passing: tuple[Copies, ...] = ()
+    freed: tuple[Copies, ...] = ()
     working: tuple[Copies, ...] = ()
     has_logits: bool = True
     divided: LossKernel | None = None
@@ -99,7 +101,9 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             _ONE_KERNEL, kept=_ONE_FULL, passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF)
         ),
         # What is subtracted from stays with its caller until the loss is there.
-        "copied": replace(_WRITTEN_OUT, passing=(_ONE_FULL,), working=(_ONE_HALF,)),
+        "copied": replace(
+            _WRITTEN_OUT, passing=(_ONE_FULL,), freed=(_ONE_HALF,), working=(_ONE_HALF,)
+        ),
         # Cast; a softmax that reads its rows for the maximum, the sum and the result. Backward
         # fills zeros, reads these twice and the result once, writes the gradient and casts it.
         "eager": LossKernel(

@@ -224,6 +224,7 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     block.save("logits", size(kept), region)
     block.pieces += _loss_reductions(plan, shape)
     block.work(tuple(map(size, passing)), tuple(map(size, loss.working)), region)
+    block.freed_bytes = tuple(map(size, loss.freed))
     return block.layer()
 
 

@@ -413,9 +413,10 @@ class Layer:
         input_bytes: The layer's input, all that full recomputation keeps [B].
         input_region: How tensor parallelism divides the input.
         passing_bytes: Blocks held while forward runs [B].
+        freed_bytes: Blocks that forward gave back before that, and nothing else is made of [B].
         working_bytes: Blocks held while backward runs; empty where nothing but gradients of
             the saved activations is [B].
-        working_region: How tensor parallelism divides both.
+        working_region: How tensor parallelism divides all of them.
         buffer_bytes: Blocks that products hold while either runs, to send or receive [B].
         mlp_start: Index of the first saved activation of the MLP and its norm; None where there
             is no such part.
@@ -428,6 +429,7 @@ class Layer:
     input_bytes: float
     input_region: Region = Region.SEQUENCE
     passing_bytes: tuple[float, ...] = ()
+    freed_bytes: tuple[float, ...] = ()
     working_bytes: tuple[float, ...] = ()
     working_region: Region = Region.TENSOR
     buffer_bytes: tuple[float, ...] = ()

@@ -21,7 +21,8 @@ _NEAR = 1.0
 another: a factor of two. Assumption."""
 
 _MOST_NEIGHBOURS = 8
-
+"""Measured products that one is predicted from, at most. Assumption: those further away say less
+of it, and weigh little."""
 
 P = ParamSpec("P")
 

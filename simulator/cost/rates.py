@@ -17,6 +17,7 @@ ELEMENT_BYTES: Mapping[Precision, float] = MappingProxyType(
         "fp16": 2.0,
         "bf16": 2.0,
         "fp8": 1.0,
+        "int8": 1.0,
         "mxfp8": 1.0 + 1 / 32,
         "nvfp4": 0.5 + 1 / 16,
     }

@@ -205,8 +205,7 @@ class Choices:
     @property
     def reduces_every_backward(self) -> bool:
         """Whether every backward reduces its gradients."""
-        at_once = self.shards_weights and not self.reduces_stages_once
-        return at_once or not self._plan.no_sync
+        return not self._plan.no_sync or (self.shards_weights and not self.reduces_stages_once)
 
     @property
     def reduces_stages_once(self) -> bool:
@@ -216,8 +215,7 @@ class Choices:
         ``distributed/pipelining/stage.py``): a stage is reduced after its last backward, and what a
         backward gathers stays until then.
         """
-        is_torchs = self.buffers_every_microbatch and self._plan.pp > 1
-        return self.shards_weights and is_torchs
+        return self.shards_weights and self.buffers_every_microbatch and self._plan.pp > 1
 
     @property
     def broadcasts_flat(self) -> bool:
@@ -438,11 +436,8 @@ class Choices:
     def allocator(self) -> AllocatorSettings:
         """How the caching allocator is set."""
         stack = self._stack
-        return AllocatorSettings(
-            stack.expandable_segments,
-            stack.max_split_bytes or math.inf,
-            stack.garbage_collection_threshold or math.inf,
-        )
+        split, limit = stack.max_split_bytes, stack.garbage_collection_threshold
+        return AllocatorSettings(stack.expandable_segments, split or math.inf, limit or math.inf)
 
     @property
     def own_streams(self) -> tuple[bool, bool]:
@@ -450,11 +445,15 @@ class Choices:
         return self._stack.gathers_on_own_stream, self._stack.reduces_on_own_stream
 
     @property
+    def gathers_into_buffers(self) -> bool:
+        """Whether weights are copied out of buffers of the stream that gathers them."""
+        return self._stack.reduces_on_own_stream and self._stack.gather_copy_bytes > 0
+
+    @property
     def flash_kernel(self) -> FlashKernel:
         """The fused attention kernel."""
-        kernel = self._stack.flash_kernel
-        is_blackwell = self.job.cluster.profile.device.architecture == "blackwell"
-        if is_blackwell and self._stack.newest_attention_on_blackwell:
+        kernel, device = self._stack.flash_kernel, self.job.cluster.profile.device
+        if device.architecture == "blackwell" and self._stack.newest_attention_on_blackwell:
             kernel = "best"
         return "flash-2" if self._plan.deterministic and kernel == "best" else kernel
 
@@ -496,5 +495,4 @@ class Choices:
 
 
 _VOCAB_MULTIPLE = 128
-"""Megatron pads the vocabulary to a multiple of this times tp
-(``--make-vocab-size-divisible-by``, default 128)."""
+"""Times tp; the default of Megatron's ``--make-vocab-size-divisible-by``."""

@@ -242,6 +242,8 @@ class Operation:
         holds: Memory held only while it runs, at its fullest moment.
         frees: Memory given back before that moment, and not again at the end.
         leaves: Memory taken at the end and kept.
+        lingers: Memory given back before its fullest moment that nothing else can have until it
+            ends: the allocator keeps it, tensors do not. It is of the operation's own stream.
         turns: Memory held before that, each group given back before the next is taken.
         scope: Which ranks run it as one, where classes are smaller than stages.
     """
@@ -261,6 +263,7 @@ class Operation:
     scope: Scope = Scope.RANK
     frees: Memory = ()
     leaves: Memory = ()
+    lingers: Memory = ()
 
     def of_microbatch(self, microbatch: int) -> Operation:
         """The same for another microbatch; what it waits for is its own."""
@@ -268,7 +271,7 @@ class Operation:
         return Operation(
             self.kind, self.lanes, self.work, self.category, (), microbatch, self.chunk,
             self.layers, self.takes, self.gives, self.holds, self.turns, self.scope,
-            self.frees, self.leaves,
+            self.frees, self.leaves, self.lingers,
         )  # fmt: skip
 
 
@@ -284,6 +287,7 @@ class RankClass:
         resident: Memory held from before the step to after it.
         loading: The most that is held before the first step, where weights come from a checkpoint.
         starting: Taken beside what is resident and given back before the first step.
+        first_states: What of ``resident`` only the first update makes, tensor by tensor.
         host, nvme: What one rank holds in its node's memory and on its drives.
         ranks: All of them, where the class is smaller than its stage.
         cause: Why it is a class of its own, for people.
@@ -299,6 +303,7 @@ class RankClass:
     resident: Memory = ()
     loading: Memory = ()
     starting: Memory = ()
+    first_states: Memory = ()
     host: Memory = ()
     nvme: Memory = ()
     ranks: tuple[int, ...] = ()

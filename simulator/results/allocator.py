@@ -24,21 +24,26 @@ class Exchange(NamedTuple):
     Attributes:
         takes, gives: Of the compute stream.
         own_stream_takes, own_stream_gives: Of another stream, whose blocks serve no other.
+        buffers: Of a third stream, that weights are gathered into, taken and given back.
+        lingers: Of the compute stream, taken before the others and free after them where the
+            device has room; one that is full waits until they are free.
     """
 
     takes: tuple[float, ...]
     gives: tuple[float, ...]
     own_stream_takes: tuple[float, ...] = ()
     own_stream_gives: tuple[float, ...] = ()
+    buffers: tuple[float, ...] = ()
+    lingers: tuple[float, ...] = ()
 
 
-_Asked = tuple[float, bool]
-"""Size of a block [B], and whether it is of another stream."""
+_Asked = tuple[float, int]
+"""Size of a block [B], and the number of its stream."""
 
 
 class _Requests(dict[_Asked, Request]):
     def __missing__(self, asked: _Asked) -> Request:
-        made = self[asked] = request(asked[0], has_own_stream=asked[1])
+        made = self[asked] = request(asked[0], stream=asked[1])
         return made
 
 
@@ -48,6 +53,7 @@ def reserved_bytes(
     *,
     steps: int = 1,
     started: Exchange | None = None,
+    first: Sequence[Exchange] = (),
     room_bytes: float = math.inf,
     collects_above_bytes: float = math.inf,
 ) -> float:
@@ -58,6 +64,7 @@ def reserved_bytes(
         settings: How the allocator is set.
         steps: How often the step runs.
         started: What is taken and given back before the first.
+        first: Of the first step, where it is unlike the others.
         room_bytes: What the device has; more is reserved only where nothing can be returned.
         collects_above_bytes: Reserved at most before what is unused for long is returned.
     """
@@ -65,10 +72,12 @@ def reserved_bytes(
     is_free = math.isinf(min(room_bytes, collects_above_bytes))
     limits = {"room_bytes": room_bytes, "collects_above_bytes": collects_above_bytes}
     # Equal exchanges are mostly one object, which is told by its identity far sooner.
-    order, most_bytes, requests = [*map(id, exchanges)], 0, _Requests()
-    first = [] if started is None else [started]
-    distinct = {id(each): each for each in [*first, *exchanges]}
-    whole = {key: _asked(each) for key, each in distinct.items()}
+    orders = [*map(id, first or exchanges)], [*map(id, exchanges)]
+    most_bytes, requests = 0, _Requests()
+    before = [] if started is None else [started]
+    distinct = {id(each): each for each in [*before, *first, *exchanges]}
+    has_room = math.isinf(room_bytes)
+    whole = {key: _asked(each, has_room=has_room) for key, each in distinct.items()}
     present = {requests[one].pool for each in whole.values() for takes in each for one in takes}
     for pools in [{pool} for pool in present] if is_free else [present]:
         parts = {
@@ -76,7 +85,7 @@ def reserved_bytes(
             for key, both in whole.items()
         }
         allocator = CachingAllocator(settings, **limits)
-        _Replay(order, [*map(id, first)], parts, requests, allocator).run_steps(steps)
+        _Replay(orders, [*map(id, before)], parts, requests, allocator).run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
 
@@ -85,10 +94,17 @@ _Part = tuple[tuple[_Asked, ...], ...]
 """Blocks that are taken, and those that are free after it."""
 
 
-def _asked(exchange: Exchange) -> _Part:
-    takes, gives, *on_own_stream = exchange
-    pairs = zip((takes, gives), on_own_stream, strict=True)
-    return tuple((*((n, False) for n in own), *((n, True) for n in other)) for own, other in pairs)
+def _asked(exchange: Exchange, *, has_room: bool) -> _Part:
+    takes, gives, own_stream_takes, own_stream_gives, buffers, lingers = exchange
+    lingering = lingers if has_room else ()
+    both = (
+        (lingering + takes, own_stream_takes, buffers),
+        (lingering + gives, own_stream_gives, buffers),
+    )
+    return tuple(
+        tuple((size, stream) for stream, sizes in enumerate(streams) for size in sizes)
+        for streams in both
+    )
 
 
 _STAYS = -1
@@ -139,14 +155,16 @@ class _Replay:
     """An allocator on its way through a step."""
 
     def __init__(
-        self, order: Sequence[int], started: Sequence[int], parts: Mapping[int, _Part],
-        requests: Mapping[_Asked, Request], allocator: CachingAllocator,
+        self, orders: Sequence[Sequence[int]], started: Sequence[int],
+        parts: Mapping[int, _Part], requests: Mapping[_Asked, Request],
+        allocator: CachingAllocator,
     ) -> None:  # fmt: skip
         known = {part: n for n, part in enumerate(dict.fromkeys(parts.values()))}
         number = {key: known[part] for key, part in parts.items()}
         has_any = {key for key, part in parts.items() if any(part)}
-        self.numbers = [number[key] for key in order if key in has_any]
-        """Equal exchanges have equal numbers."""
+        first, self._later = [[number[key] for key in order if key in has_any] for order in orders]
+        self.numbers = first
+        """What a step does; equal exchanges have equal numbers."""
         self.allocator = allocator
         self._repeats_until: dict[int, int] = {}
         """First exchange, by period, that was found to differ from the one a period before."""
@@ -169,6 +187,7 @@ class _Replay:
                 break
             start = now
             self.run()
+            self.numbers = self._later
 
     def run(self) -> None:
         """Do everything of a step that can make a difference.

@@ -51,11 +51,11 @@ class Pool(NamedTuple):
 
     Attributes:
         is_small: Whether requests of up to 1 MiB share its segments.
-        has_own_stream: Whether they are asked for on another stream than the compute stream.
+        stream: Which stream they are asked for on; 0 is the compute stream.
     """
 
     is_small: bool
-    has_own_stream: bool
+    stream: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -82,10 +82,10 @@ class Request(NamedTuple):
     pool: Pool
 
 
-def request(num_bytes: float, *, has_own_stream: bool = False) -> Request:
+def request(num_bytes: float, *, stream: int = 0) -> Request:
     """The request for so many bytes, on the compute stream or another one."""
     size = max(_ROUND_BYTES, math.ceil(num_bytes / _ROUND_BYTES) * _ROUND_BYTES)
-    return Request(size, Pool(size <= _SMALL_BYTES, has_own_stream))
+    return Request(size, Pool(size <= _SMALL_BYTES, stream))
 
 
 class _FreeBlocks:
@@ -184,9 +184,9 @@ class CachingAllocator:
         self._tail: dict[Pool, Block] = {}
         """Last block of each pool's expandable segment."""
 
-    def take(self, num_bytes: float, *, has_own_stream: bool = False) -> Block:
-        """A block for a request of so many bytes."""
-        return self.serve(request(num_bytes, has_own_stream=has_own_stream))
+    def take(self, num_bytes: float) -> Block:
+        """A block for a request of so many bytes on the compute stream."""
+        return self.serve(request(num_bytes))
 
     def serve(self, asked: Request) -> Block:
         """A block for a request."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.grid.rank_groups import rank_grid
-from simulator.program.ir import Memory, Operation, Owner, Program, Stream, total_bytes
+from simulator.program.ir import Kind, Memory, Operation, Owner, Program, Stream, total_bytes
 from simulator.results.allocator import Exchange, reserved_bytes
 from simulator.results.step import ClassMemory, HostMemory
 
@@ -81,11 +81,13 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     settings = timeline.program.allocator
     started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
     operations = [timeline.program.operations[i] for i in booked]
-    reserved = reserved_memory(
-        _exchanges(operations, timeline.program),
+    first, later = _steps(operations, rank_class.first_states, timeline.program)
+    reserved = _repeated_reserved_memory(
+        later,
         started,
         settings,
-        resident_bytes=resident_bytes,
+        first=first,
+        resident_bytes=resident_bytes - total_bytes(rank_class.first_states),
         allocated_bytes=allocated,
         least_bytes=allocated * (1 + least_unused_share(settings)),
         room_bytes=device.memory_bytes - outside_bytes,
@@ -128,6 +130,7 @@ def reserved_memory(
     started: Exchange,
     settings: AllocatorSettings,
     *,
+    first: Sequence[Exchange] = (),
     resident_bytes: float,
     allocated_bytes: float,
     least_bytes: float,
@@ -139,13 +142,14 @@ def reserved_memory(
         exchanges: Blocks that come and go in a step, in the order of the host.
         started: Blocks that come and go before the first step.
         settings: How the allocator is set.
+        first: Of the first step, where it is unlike the others.
         resident_bytes: What is there all the time. It counts as it is: it was taken first [B].
         allocated_bytes: In tensors at the peak [B].
         least_bytes: Reserved at least where there is room [B].
         room_bytes: What the device has for the allocator [B].
     """
     replayed = partial(
-        reserved_bytes, exchanges, settings, steps=_STEPS, started=started,
+        reserved_bytes, exchanges, settings, steps=_STEPS, started=started, first=first,
         collects_above_bytes=settings.collects_above_share * room_bytes - resident_bytes,
     )  # fmt: skip
     free = max(resident_bytes + replayed(), least_bytes)
@@ -153,6 +157,10 @@ def reserved_memory(
         return Reserved(free, free)
     pressed = replayed(room_bytes=room_bytes - resident_bytes)
     return Reserved(free, max(resident_bytes + pressed, allocated_bytes))
+
+
+_repeated_reserved_memory = lru_cache(maxsize=32)(reserved_memory)
+"""The same, kept for the stages of the latest jobs: many changes of a job move its times alone."""
 
 
 def _booked(program: Program, index: int) -> list[int]:
@@ -166,19 +174,34 @@ def _booked(program: Program, index: int) -> list[int]:
     return [i for i in sorted(ids) if classes[operations[i].lanes[0][0]].stage == stage]
 
 
+def _steps(
+    operations: Sequence[Operation], first_states: Memory, program: Program
+) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
+    """Blocks of the first step, whose update makes optimizer states, and of each later one."""
+    updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
+    update = next(updates, len(operations))
+    before = _exchanges(operations[:update], program)
+    after = _exchanges(operations[update:], program)
+    made = (_exchange(first_states, (), program),) if first_states else ()
+    return (*before, *made, *after), (*before, *after)
+
+
 def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
     """Blocks that operations take, and that are free after them; those that have none left out."""
-    known: dict[tuple[int, int, int], Exchange] = {}
+    known: dict[tuple[int, int, int, int], Exchange] = {}
     exchanges = []
     for operation in operations:
         exchanges += [_exchange(turn, turn, program) for turn in operation.turns]
         holds, takes, gives = operation.holds, operation.takes, operation.gives
         if operation.frees:
             exchanges.append(_exchange((), operation.frees, program))
-        if holds or takes or gives:
-            key = id(holds), id(takes), id(gives)
+        if holds or takes or gives or operation.lingers:
+            key = id(holds), id(takes), id(gives), id(operation.lingers)
             if key not in known:
                 known[key] = _exchange(takes + holds, holds + gives, program)
+                kept = "lingers" if operation.lanes[0][1] is Stream.COMPUTE else "buffers"
+                lingers = _sizes(operation.lingers, program)
+                known[key] = known[key]._replace(**{kept: lingers})
             exchanges.append(known[key])
         if operation.leaves:
             exchanges.append(_exchange(operation.leaves, (), program))
@@ -186,18 +209,19 @@ def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchan
 
 
 def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:
-    def sizes(memory: Memory, *, own_stream: bool) -> tuple[float, ...]:
-        return tuple(
-            size
-            for owner, size in memory
-            if owner not in program.preallocated and (owner in program.own_stream) == own_stream
-        )
-
     return Exchange(
-        sizes(takes, own_stream=False),
-        sizes(gives, own_stream=False),
-        sizes(takes, own_stream=True),
-        sizes(gives, own_stream=True),
+        _sizes(takes, program),
+        _sizes(gives, program),
+        _sizes(takes, program, own_stream=True),
+        _sizes(gives, program, own_stream=True),
+    )
+
+
+def _sizes(memory: Memory, program: Program, *, own_stream: bool = False) -> tuple[float, ...]:
+    return tuple(
+        size
+        for owner, size in memory
+        if owner not in program.preallocated and (owner in program.own_stream) == own_stream
     )
 
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 import pytest
 
 from simulator.program.ir import Owner, total_bytes
-from simulator.program.layer.pieces import Gemm, Layer, MemoryBound, Region, Role, Saved
+from simulator.program.layer.pieces import (
+    FlashAttention,
+    Gemm,
+    Layer,
+    MemoryBound,
+    Region,
+    Role,
+    Saved,
+)
 from simulator.program.strategies.backward_memory import Backward, BackwardMemory, gradient_sizes
 from simulator.program.strategies.recompute import recomputation
 
@@ -41,6 +49,15 @@ def backward_of(layer: Layer, recompute="none", **fields: object) -> Backward:
 
 def test_gradients_are_as_large_as_what_products_read_and_make():
     assert gradient_sizes(MLP, 2.0) == [ROW, ROW, 40.0, 20.0, ROW, ROW]
+
+
+def test_keys_of_latent_attention_are_wider_than_its_values():
+    """DeepSeek-V3: queries and keys of 192, values and output of 128; gradients in 2 bytes."""
+    attention = FlashAttention("core", batch=1, heads=4, kv_heads=2, seq_q=8, seq_kv=16,
+                               head_dim=192, v_head_dim=128, causal=True)  # fmt: skip
+    layer = Layer((attention,), (), ROW)
+    read = 8 * 4 * 192 + 16 * 2 * 192 + 16 * 2 * 128
+    assert gradient_sizes(layer, 2.0) == [2.0 * read, 2.0 * 8 * 4 * 128]
 
 
 def test_the_fullest_moment_is_where_both_gradients_of_the_activation_meet():

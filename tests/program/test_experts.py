@@ -338,7 +338,11 @@ def test_an_exchange_takes_its_bytes_over_the_links():
     }
     expected = pytest.approx(3 / 4 * TOKENS * TOP_K * HIDDEN * HALF / 1e9)
     counts = pytest.approx(3 / 4 * 8 * 8 / 1e9)
-    assert seconds == {"expert_counts": counts, "dispatch": expected, "combine": expected}
+    weights = pytest.approx(3 / 4 * TOKENS * TOP_K * 4 / 1e9)
+    assert seconds == {
+        "expert_counts": counts, "dispatch": expected, "dispatch_weights": weights,
+        "combine": expected,
+    }  # fmt: skip
 
 
 def test_full_recomputation_dispatches_again():
@@ -348,7 +352,7 @@ def test_full_recomputation_dispatches_again():
         {part.name: part.repeats for part in w.parts if part.category is Category.EXPERT_PARALLEL}
         for w in (work, once)
     ]
-    assert repeats[1] == {"dispatch": 1, "combine": 1}
+    assert repeats[1] == {"dispatch": 1, "dispatch_weights": 1, "combine": 1}
     total = sum(p.seconds for p in work.parts if p.name == "dispatch")
     assert total == pytest.approx(2 * sum(p.seconds for p in once.parts if p.name == "dispatch"))
 
@@ -454,3 +458,29 @@ def test_schedules_without_joint_passes_have_nothing_to_hide_behind():
     left_out = run_step(small_job(model, **sizes), "replay")
     off = run_step(small_job(model, **sizes, overlap_ep=False), "replay")
     assert left_out.step_time_s == off.step_time_s
+
+
+def layer_launches(*, router_bias: bool = False, mlp_bias: bool = False, **facts: object) -> int:
+    """Kernels that the host launches in the forward of one layer of two ranks of experts."""
+    experts = {"count": 4, "top_k": 2, "ffn_hidden": 64, "router_bias": router_bias}
+    model = small_model(layers=1, mlp_bias=mlp_bias, experts=experts)
+    stack = {"base": "torch-fsdp", **facts}
+    costs = StageCosts(small_job(model, gpus=2, ep=2, global_batch=2, stack=stack))
+    return costs.units.of(costs.units.layers[0]).times.time.forward.kernels
+
+
+@pytest.mark.parametrize("mlp_bias", [False, True])
+def test_biases_that_balance_experts_take_more_kernels_than_trained_ones(mlp_bias):
+    plain = layer_launches(router_bias=True, mlp_bias=mlp_bias, router_kernels=9)
+    balanced = layer_launches(
+        router_bias=True, mlp_bias=mlp_bias, router_kernels=9, biased_router_kernels=20
+    )
+    assert balanced - plain == (0 if mlp_bias else 20 - 9)
+
+
+def test_a_router_without_biases_has_kernels_of_its_own():
+    assert layer_launches(biased_router_kernels=20) == layer_launches()
+
+
+def test_counting_copies_of_tokens_launches_kernels_of_its_own():
+    assert layer_launches(expert_count_kernels=10) == layer_launches() + 10

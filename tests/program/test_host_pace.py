@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category
-from simulator.program.price.host_pace import Launched, waiting_s
+from simulator.program.price.host_pace import Launched, launched_ahead, waiting_s
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.price.update_time import optimizer_work
 from simulator.program.states.resident import ParameterCount
@@ -35,6 +35,28 @@ def test_what_is_ahead_is_used_up():
 
 def test_a_host_that_waits_for_the_device_after_each_layer_is_never_ahead():
     assert waiting_s([HEAD, LAYER], launches_ahead=False) == 3.0
+
+
+def test_a_host_is_1024_launches_ahead_of_a_device_that_waits():
+    """All three of 300 fit; of those before them, one of 100."""
+    assert launched_ahead([(3, 300), (9, 100), (9, 25)]) == [3, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("stack", "times"),
+    [
+        ({"records_streams": True}, 9),
+        ({"records_streams": True, "exchange_check": "1 us"}, 0),
+        ({"records_streams": False}, 0),
+    ],
+)
+def test_what_tensor_parallel_ranks_add_up_lingers_until_the_device_is_past_it(stack, times):
+    """The embedding's sum, and two of each of the four layers."""
+    stack = {"base": "torch"} | stack
+    job = small_job(small_model(layers=4), gpus=2, tp=2, sequence_parallel=True, stack=stack)
+    sum_bytes = 2 * job.batch.seq_len * job.model.hidden
+    lingers = StageCosts(job).forward(stage_slices(job, 1)[0]).lingers
+    assert [size for _, size in lingers] == times * [sum_bytes]
 
 
 pieces = st.builds(

@@ -56,6 +56,11 @@ def test_parts_of_a_transformer_have_a_rule_for_every_strategy(part, plan):
     assert not list(part.unruled(small_model(), Plan(**plan)))
 
 
+@pytest.mark.parametrize("part", [ATTENTION, DENSE_MLP, NO_MLP], ids=lambda part: part.title)
+def test_layers_without_experts_have_a_rule_for_a_grid_of_tensor_ranks(part):
+    assert not list(part.unruled(small_model(), Plan(tp=4, tp_method="2d")))
+
+
 def test_ranks_that_do_not_divide_what_a_part_splits_are_refused():
     of_six = dataclasses.replace(SILENT, tensor_sizes=lambda _: {"channels": 6})
     assert not list(of_six.unruled(small_model(), Plan(tp=3)))

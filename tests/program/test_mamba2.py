@@ -13,7 +13,7 @@ from simulator.exporters.megatron import megatron_script
 from simulator.program.layer.block import microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors, model_layer
 from simulator.program.layer.model_totals import model_flop_per_token, parameter_count
-from simulator.program.layer.pieces import Exchange, Gemm, Layer
+from simulator.program.layer.pieces import Exchange, Gemm, Layer, MemoryBound
 from simulator.program.layer.tensors import tensor_shard_numel
 from simulator.program.strategies.tensor_parallel import tensor_parallel
 from tests.jobs import small_job, small_model
@@ -117,6 +117,14 @@ def test_what_stays_for_backward_is_what_the_kernel_keeps():
     assert saved["ssm_input"] == 2 * 64
     assert saved["ssm_projected"] == 2 * (2 * WIDTH + 2 * GROUPS * STATE + HEADS)
     assert saved["ssm_scanned"] == saved["ssm_out_input"] == 2 * WIDTH
+
+
+def test_step_sizes_are_read_and_come_out_twice_in_32_bits_beside_their_decays():
+    """Per token and head: dt in 16 bits, and in 32 its softplus and the sum of decays."""
+    (steps,) = (each for each in layer_of(mamba_model()).pieces if each.name == "ssm_steps")
+    assert isinstance(steps, MemoryBound)
+    assert steps.forward_bytes == TOKENS * HEADS * (2 + 4 + 4)
+    assert steps.backward_bytes == 2 * steps.forward_bytes
 
 
 def test_four_tensor_ranks_have_a_group_each_and_exchange_around_the_two_products():

@@ -7,8 +7,10 @@ import pytest
 from simulator.described.job import Job
 from simulator.engine.replay import replay
 from simulator.program.build import build_program
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Memory, Operation, Owner, total_bytes
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.gathered_memory import TiedGradient
 from simulator.results.memory import class_memory
 from tests.jobs import small_job, small_model
 
@@ -109,3 +111,25 @@ def test_a_pass_in_one_piece_holds_no_more_where_its_activations_outweigh_the_ta
     (slot,) = {op.layers for op in backwards(costs.job)}
     assert slot == (0, 4)
     assert {gradients(op.holds) for op in backwards(costs.job)} == {0.0}
+
+
+class LayersOfTables:
+    """Costs of a made-up model, in bytes of its table: working memory of layers above all."""
+
+    def saved(self, run: Slice) -> Memory:
+        layers = run.end - run.first
+        kept = 0.1 * run.has_embedding + layers + 0.01 * run.has_head + 0.2 * run.has_loss
+        return ((Owner.ACTIVATIONS, kept * TABLE),)
+
+    def plain_working_bytes(self, run: Slice) -> float:
+        return (5.0 * (run.end - run.first) + 0.3 * run.has_embedding) * TABLE
+
+
+def test_the_heads_part_lies_beside_layers_that_run_when_head_and_loss_are_over():
+    """It, what embedding and two layers saved, and what two layers work with: 1 + 2.1 + 10."""
+    tied = TiedGradient(tied_job(stack=PLAIN), LayersOfTables())
+    run = Slice(2, 4, has_embedding=True, has_head=True, has_loss=True)
+    ((owner, more_bytes),) = tied.working(run, 10 * TABLE, 0.0, is_new=True)
+    booked = 0.1 + 2 + 0.01 + 0.2 + 10
+    assert owner is Owner.GRADIENTS
+    assert more_bytes / TABLE == pytest.approx(1 + 2.1 + 10 - booked)

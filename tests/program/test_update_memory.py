@@ -15,7 +15,7 @@ from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner, total_bytes
 from simulator.program.states.resident import slice_parameters, state_bytes
-from simulator.program.states.update_memory import starting_memory, update_memory
+from simulator.program.states.update_memory import first_states, starting_memory, update_memory
 from simulator.results.memory import class_memory
 from tests.jobs import gpt_model, small_job, small_model
 
@@ -207,3 +207,19 @@ def test_moments_of_16_bits_are_widened_for_all_dense_or_for_all_expert_paramete
     assert total_bytes(memory.holds) == 8 * routed
     assert (state_bytes(job).master, state_bytes(job).moments) == (2, 4)
     assert not held(small_job(model, precision="bf16", zero=1))[0].holds
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+@pytest.mark.parametrize(("optimizer", "moments"), [("adam", 2), ("lion", 1)])
+def test_the_first_update_makes_the_optimizer_states_tensor_by_tensor(zero, optimizer, moments):
+    job = small_job(gpus=4, precision="bf16", stack="torch", zero=zero, optimizer=optimizer)
+    rank = build_program(job).classes[0]
+    states = dict(rank.resident)[Owner.OPTIMIZER_STATES]
+    assert total_bytes(rank.first_states) == pytest.approx(states)
+    layers, ends = job.model.layers, 3
+    assert len(rank.first_states) == moments * (layers * 9 + ends)
+
+
+def test_deepspeed_makes_its_states_before_the_first_step():
+    job = job_of(CAST, zero=1)
+    assert not first_states(job, stage_slices(job, 1))

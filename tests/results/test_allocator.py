@@ -310,3 +310,29 @@ def test_what_is_unused_for_longest_is_returned_above_a_threshold():
     allocator_bytes = reserved_bytes(steps, AllocatorSettings(), collects_above_bytes=145 * MIB)
     assert allocator_bytes == 142 * MIB
     assert reserved_bytes(steps, AllocatorSettings()) == 192 * MIB
+
+
+def test_what_lingers_serves_nothing_else_but_on_a_full_device():
+    """The loss could be made of what the sum left, but for the stream that reads it."""
+    size = 40 * MIB
+    layer, loss = Exchange((), (), lingers=(size,)), Exchange((size,), (size,), lingers=(size,))
+    settings = AllocatorSettings()
+    assert reserved_bytes([layer, layer], settings) == size
+    assert reserved_bytes([layer, loss], settings) == 2 * size
+    assert reserved_bytes([layer, loss], settings, room_bytes=2 * size) == size
+
+
+@pytest.mark.parametrize(("kept", "reserved"), [(20, 80), (40, 80), (60, 100)])
+def test_what_the_first_step_keeps_lies_where_others_were_which_then_lie_elsewhere(kept, reserved):
+    """Half a block is of no use to the next step's; what no free block holds gets its own."""
+    layer = Exchange((40 * MIB,), (40 * MIB,))
+    first = [layer, Exchange((kept * MIB,), ())]
+    settings = AllocatorSettings()
+    assert reserved_bytes([layer], settings, steps=3, first=first) == reserved * MIB
+
+
+def test_what_is_gathered_into_serves_neither_the_compute_stream_nor_that_of_reductions():
+    size = 40 * MIB
+    layer, shards = Exchange((size,), (size,)), Exchange((), (), (size,), (size,))
+    gather = Exchange((), (), buffers=(size,))
+    assert reserved_bytes([gather, layer, shards, gather], AllocatorSettings()) == 3 * size

@@ -178,6 +178,7 @@ def test_a_buffer_for_checkpoints_needs_checkpoints():
 def test_shards_of_gradients_lie_apart_where_they_are_asked_for_on_the_reductions_stream():
     """They are gone when the step is fullest, but their memory serves nothing else.
 
+    Nor does that of the table of tokens, which is copied while the first layer is gathered.
     Expandable segments leave no other gaps; each pool ends on a page of 20 MiB.
     """
     page = 20 * 2**20
@@ -191,4 +192,6 @@ def test_shards_of_gradients_lie_apart_where_they_are_asked_for_on_the_reduction
     shards = mixed.by_owner[Owner.MASTER_WEIGHTS]  # fp32, too
     assert apart.peak_allocated_bytes == mixed.peak_allocated_bytes
     assert apart.by_owner == mixed.by_owner
-    assert 0 <= apart.peak_reserved_bytes - mixed.peak_reserved_bytes - shards < 2 * page
+    buffer_bytes = 2 * model.vocab * model.hidden
+    more_bytes = apart.peak_reserved_bytes - mixed.peak_reserved_bytes
+    assert 0 <= more_bytes - shards - buffer_bytes < 3 * page

@@ -33,3 +33,11 @@ def test_degrees_of_freedom_need_not_be_whole(freedom, value):
 
 def test_half_of_all_errors_are_below_the_median():
     assert students_t_share(0.0, 1.88) == 0.5
+
+
+@pytest.mark.parametrize("freedom", [1.88, 5.0])
+@pytest.mark.parametrize("probability", [0.001, 0.1, 0.4])
+def test_quantiles_below_the_median_mirror_those_above_it(probability, freedom):
+    below, above = (students_t_quantile(each, freedom) for each in (probability, 1 - probability))
+    assert below == pytest.approx(-above, rel=1e-9)
+    assert below == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-9)

@@ -9,6 +9,7 @@ from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     drops_out,
     prints_decimal_gb,
+    recipe_settings,
     stack_facts,
     stack_of,
     zero_of,
@@ -126,6 +127,21 @@ def test_placeholder_gradients_came_with_transformer_engine_2_3(framework, versi
 )
 def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version, loss):
     assert stack_facts(framework, version).get("cross_entropy") == loss
+
+
+@pytest.mark.parametrize(
+    ("version", "plan", "settings"),
+    [
+        ("NeMo 25.02", {"tp": 4}, {"overlap_tp": True, "grad_reduce_precision": "bf16"}),
+        ("Megatron-Bridge", {"tp": 1}, {"grad_reduce_precision": "bf16"}),
+        ("NeMo 25.07", {"tp": 2, "sequence_parallel": False}, {"grad_reduce_precision": "bf16"}),
+        ("NeMo 25.11", {"tp": 2, "precision": "nvfp4"}, {"grad_reduce_precision": "bf16"}),
+        ("NeMo 22.11", {"tp": 4}, {}),
+        ("Megatron-LM 0.14", {"tp": 4}, {}),
+    ],
+)
+def test_recipes_of_nvidia_overlap_exchanges_and_reduce_in_16_bits(version, plan, settings):
+    assert recipe_settings("megatron", version, plan) == settings
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,8 @@ def test_both_directions_have_many_names(report_of, said):
         ({"gpu": "NVIDIA A2"}, "no hardware profile describes NVIDIA A2"),
         ({"op": "attention_decode"}, "attention_decode is not a single modelled kernel"),
         ({"op": "gemm_reduce_scatter"}, "gemm_reduce_scatter is not a single modelled kernel"),
-        ({"dtype": "int8"}, "number format int8 is not modelled"),
+        ({"dtype": "int4"}, "number format int4 is not modelled"),
+        ({"dtype": "int8"}, "tiny has no int8 matrix unit"),
     ],
     ids=str,
 )

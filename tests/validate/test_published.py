@@ -69,6 +69,7 @@ def test_a_row_is_predicted_as_the_job_that_it_states(table):
                 "plan": {
                     "tp": 2, "pp": 2, "zero": 1, "sequence_parallel": True,
                     "stack": "megatron-core", "schedule": "1f1b",
+                    "overlap_tp": True, "grad_reduce_precision": "bf16",
                 },
             }
         )

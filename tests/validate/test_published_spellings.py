@@ -40,6 +40,24 @@ def test_another_spelling_is_the_same_job(change):
     assert fields_of({**ROW, **change}) == fields_of(ROW)
 
 
+def test_a_run_of_maxtext_that_does_not_say_has_the_defaults_of_its_base_yml():
+    row = {**BIG, "framework": "MaxText", "global_batch": "256", "micro_batch": "", "tp": "2",
+           "dp": "32", "recompute": "", "schedule": "", "pp": "1", "vpp": ""}  # fmt: skip
+    job = job_of(row)
+    assert (job.plan.recompute, job.batch.micro_batch) == ("full", 8)
+    assert predicted(row).assumed == ""
+    stated = job_of({**row, "micro_batch": "4", "recompute": "none"})
+    assert (stated.plan.recompute, stated.batch.micro_batch) == ("none", 4)
+
+
+def test_products_of_8_bit_integers_are_those_of_a_tpu_and_of_no_gpu():
+    row = {**ROW, "framework": "MaxText", "precision": "int8"}
+    on_tpu = {**row, "profile": "tpu-v5p", "gpus_per_node": ""}
+    half = {**on_tpu, "precision": "bf16"}
+    assert predicted(on_tpu).predicted_step_s < predicted(half).predicted_step_s
+    assert "has no int8 matrix unit" in predicted(row).skipped
+
+
 def test_a_link_inside_the_node_says_nothing_of_the_fabric():
     assert fields_of({**BIG, "fabric": "NVLink"}) == fields_of({**BIG, "fabric": ""})
 
@@ -204,6 +222,19 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("bf16 gradient all-reduce", "plan.grad_reduce_precision", "bf16"),
         ("fp8 rowwise", "plan.stack.float8_scaling", "rows"),
         ("eager attention", "plan.stack.fused_elementwise", None),
+        ("deterministic kernels (no grad-accum fusion)", "plan.stack.fused_accumulation", False),
+        ("remat_policy custom", "plan.stack.selective_policy", "all-but-projections"),
+        ("remat_policy custom", "plan.offload.activations", "cpu"),
+        ("remat_policy: minimal_offloaded", "plan.offload.activations", "cpu"),
+        ("remat save_dot_except_mlp", "plan.offload.activations", None),
+        ("remat save_dot_except_mlp", "plan.stack.selective_policy", "all-but-projections"),
+        ("remat_policy minimal_flash", "plan.stack.selective_policy", None),
+        ("FP8 hybrid, FP8 parameters", "plan.stack.gathers_casted", True),
+        ("gradient checkpointing offloaded", "plan.offload.activations", "cpu"),
+        ("recompute mlp + core_attn", "plan.recompute_modules", ["mlp", "core_attn"]),
+        ("no recompute in preset", "plan.recompute_modules", None),
+        ("selective AC every other layer", "plan.recompute_layers", 2),
+        ("AC of every 4th layer", "plan.recompute", "full"),
     ],
 )
 def test_phrases_of_notes_are_read_in_other_words(notes, field, value):
@@ -211,6 +242,13 @@ def test_phrases_of_notes_are_read_in_other_words(notes, field, value):
     for name in field.split("."):
         node = node.get(name) if isinstance(node, dict) else None
     assert node == value
+
+
+def test_stages_without_a_layer_are_those_of_the_embedding_and_of_the_loss():
+    row = {**BIG, "tp": "1", "pp": "8", "dp": "", "layers": "6", "schedule": "1f1b"}
+    plan = job_of(row).plan
+    assert (plan.account_for_embedding, plan.account_for_loss) == (True, True)
+    assert not job_of({**row, "layers": "8"}).plan.account_for_loss
 
 
 def test_deterministic_kernels_are_read_from_the_notes():

@@ -232,19 +232,6 @@ def test_ranks_of_vtrains_model_have_a_whole_number_of_tokens_each(tp, vocab):
     assert known_job({**row, "source": "Narayanan et al."})["model"]["vocab"] == 50257
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "DGX Cloud benchmarking recipes 25.02, nemotron/README_15b.md",
-        "Megatron-Bridge performance summary, container 25.11",
-        "MLPerf Training v3.0 logs, NVIDIA/dgxh100_n64_nemo/gpt3",
-    ],
-)
-def test_recipes_of_the_vendor_pipeline_tensor_exchanges_with_products(source):
-    assert known_job({**ROW, "source": source})["plan"]["overlap_tp"] is True
-    assert "overlap_tp" not in known_job({**ROW, "source": "Narayanan et al."})["plan"]
-
-
 def test_nanotrons_runs_that_its_script_repeated_compare_collectives_on_the_host():
     """All with pipelines over nodes, and four without a pipeline, whose first try failed."""
     table = RUNS.with_name("runs_opened.csv")

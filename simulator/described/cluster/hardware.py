@@ -65,7 +65,9 @@ class PeakRates(Spec):
     bf16_flop_per_s: SomeFlopPerSecond | None = None
     """16-bit operands, fp32 sums."""
     fp8_flop_per_s: SomeFlopPerSecond | None = None
-    """8-bit operands, those of mxfp8 included."""
+    """8-bit floating-point operands, those of mxfp8 included."""
+    int8_flop_per_s: SomeFlopPerSecond | None = None
+    """8-bit integer operands; given for TPUs, which train with them (MaxText, AQT)."""
     fp4_flop_per_s: SomeFlopPerSecond | None = None
     """4-bit operands (nvfp4)."""
 

@@ -17,7 +17,7 @@ from simulator.described.base import MOST_RATIO, PositiveFraction, Ratio, Second
 if TYPE_CHECKING:
     import numpy as np
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", "nvfp4"]
 
 AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
 """One kernel for all of core attention, products around a fused softmax, or separate steps."""

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from simulator.described.base import Bytes, Flag, Seconds, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, FlashKernel
+from simulator.described.faults import nearest_hint
 from simulator.described.plan.releases import groups_in_effect, split_release
 from simulator.facts import fact_files, shipped_facts
 
@@ -281,7 +282,15 @@ class Stack(Spec):
     """The fused attention kernel of ``attention: flash``."""
     router_kernels: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
     """Kernels that scoring and choosing experts launches, per direction. Megatron-Core 0.15 without
-    fusion: 19 forward and 10 backward with a softmax, 36 and 25 with sigmoids and biases."""
+    fusion: 19 forward and 10 backward with a softmax."""
+    biased_router_kernels: Annotated[int, Field(ge=1, le=1000, strict=True)] | None = None
+    """The same where scores are sigmoids and biases balance them; by default as many."""
+    expert_count_kernels: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
+    """Kernels and copies to the host by which a rank finds how many copies of tokens it sends and
+    receives, forward, beside the exchange of these numbers (``ep_dispatch: all_to_all``)."""
+    sends_router_weights: Flag = False
+    """Copies of tokens travel with the router's weights, in an exchange of their own each way
+    (``ep_dispatch: all_to_all``)."""
     grouped_experts: Flag = False
     """The products of all experts on a rank are one kernel; else each expert has its own, one
     after another."""
@@ -367,8 +376,12 @@ class Stack(Spec):
     """Memory of gathered weights is asked for on the stream that gathers them (FSDP of PyTorch
     2.0), so nothing else can lie there when they are gone."""
     reduces_on_own_stream: Flag = False
-    """Shards of gradients are asked for on the stream that reduces them (FSDP2), so their memory
-    serves nothing else from one step to the next."""
+    """Shards of gradients are asked for on the stream that reduces them, and the buffers that
+    weights are copied out of on the one that gathers them (FSDP2), so their memory serves nothing
+    else from one step to the next."""
+    records_streams: Flag = False
+    """What a collective reads serves nothing else before the device is past it (PyTorch before 2.8
+    without ``TORCH_NCCL_AVOID_RECORD_STREAMS``), however far the host is ahead."""
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None
@@ -472,7 +485,7 @@ def named_stack(value: object, libraries: Mapping[str, str] = MappingProxyType({
     if isinstance(value, str):
         name = value.partition("@")[0]
         if name not in STACKS:
-            raise ValueError(f"no such stack; known: {', '.join(STACKS)}")
+            raise ValueError(f"no such stack; {nearest_hint(name, STACKS)}")
         _, release = split_release(value)
         own = {} if release is None else {name: release}
         return _shipped_stack(name, tuple(sorted({**libraries, **own}.items())))

@@ -50,6 +50,7 @@ _MEMORY = _Fastest(22e12, "bytes_per_s", "22 TB/s (HBM4 of a Rubin)")
 _PEAKS = {
     "fp4": _Fastest(50e15, "flop_per_s", "50 PFLOP/s (Rubin)"),
     "fp8": _Fastest(25e15, "flop_per_s", "25 PFLOP/s, half of a Rubin in fp4"),
+    "int8": _Fastest(25e15, "flop_per_s", "25 PFLOP/s, half of a Rubin in fp4"),
     "bf16": _Fastest(12.5e15, "flop_per_s", "12.5 PFLOP/s, a quarter of a Rubin in fp4"),
     "fp16": _Fastest(12.5e15, "flop_per_s", "12.5 PFLOP/s, a quarter of a Rubin in fp4"),
     "tf32": _Fastest(6.25e15, "flop_per_s", "6.25 PFLOP/s, an eighth of a Rubin in fp4"),
@@ -222,10 +223,9 @@ def _fabric_is_described(network: Network, path: str, gpus: int) -> Iterator[Fau
     if not network.fabric.nics_per_node:
         yield Fault(
             f"{path}.fabric.nics_per_node",
-            f"must be above 0: groups of {gpus} GPUs span more than one scale-up domain of "
-            f"{domain} GPUs, but no fabric is described",
-            0,
-            f"describe it (kind, nics_per_node, nic), or use at most {domain} GPUs",
+            f"groups of {gpus} GPUs span more than one scale-up domain of {domain} GPUs, but no "
+            "fabric is described",
+            hint=f"describe it (kind, nics_per_node, nic), or use at most {domain} GPUs",
         )
 
 
@@ -271,10 +271,13 @@ def _sources_say_where_to_look(profile: HardwareProfile) -> Iterator[Fault]:
 def _peaks_are_dense(profile: HardwareProfile) -> Iterator[Fault]:
     peak = profile.device.peak
     half = peak.bf16_flop_per_s or peak.fp16_flop_per_s
+    widths = {"tf32": 4, "bf16": 2, "fp8": 1, "int8": 1}
     by_width = {"tf32": peak.tf32_flop_per_s, "bf16": half, "fp8": peak.fp8_flop_per_s}
     known = [(name, rate) for name, rate in by_width.items() if rate]
-    for (wide, slower), (narrow, faster) in pairwise(known):
-        widths = {"tf32": 4, "bf16": 2, "fp8": 1}
+    steps = list(pairwise(known))
+    if half and peak.int8_flop_per_s:
+        steps.append((("bf16", half), ("int8", peak.int8_flop_per_s)))
+    for (wide, slower), (narrow, faster) in steps:
         limit = _STEP_BETWEEN_FORMATS * widths[wide] / (2 * widths[narrow])
         if faster > limit * slower:
             ratio = faster / slower

@@ -25,6 +25,10 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
 from simulator.program.layer.pieces import Axis, Exchange, Layer, MemoryBound, Piece, Role
 
+_QUEUED_LAUNCHES = 1024
+"""Launches that a CUDA stream takes before its host waits. Users measure about 1,000
+(stackoverflow.com/questions/53970187)."""
+
 
 class Launched(NamedTuple):
     """Equal pieces of a pass, one after another.
@@ -75,6 +79,22 @@ def waiting_s(queue: Iterable[Launched], *, launches_ahead: bool = True) -> floa
         if launches_ahead:
             ahead_s = max(0.0, ahead_s - later_s)
     return waited_s
+
+
+def launched_ahead(queue: Iterable[tuple[int, int]]) -> list[int]:
+    """How many of each unit's passes are launched while the device is at none of them.
+
+    Assumed: the host is a whole queue ahead once, in the first step, when collectives wait for
+    ranks that start later.
+
+    Args:
+        queue: How often each unit is there and the launches of one, the last one first.
+    """
+    queued, ahead = _QUEUED_LAUNCHES, []
+    for times, launches in queue:
+        ahead.append(min(times, queued // launches))
+        queued -= ahead[-1] * launches
+    return ahead
 
 
 def captured_pieces(job: Job, layer: Layer, *, is_end: bool) -> Collection[Piece]:

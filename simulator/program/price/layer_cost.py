@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from simulator.cost.collectives import Group
+from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.job import Job
 from simulator.described.plan.plan import Recompute
 from simulator.program.grid.expert_tokens import ExpertShare
@@ -45,7 +45,7 @@ from simulator.program.layer.model_ends import (
     multi_token_tensors,
 )
 from simulator.program.layer.model_totals import model_flop_per_token
-from simulator.program.layer.pieces import Axis, Layer
+from simulator.program.layer.pieces import Axis, Exchange, Layer
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
 from simulator.program.price.host_pace import captured_pieces, without
@@ -122,6 +122,21 @@ class UnitTimes(NamedTuple):
     repeats_waits: bool = False
 
 
+class ForwardMemory(NamedTuple):
+    """A forward at its fullest.
+
+    Attributes:
+        holds: Blocks that are gone afterwards.
+        early, later: What it has saved for backward by then, and what it saves afterwards.
+        lingers: What it gave back before that moment, and nothing else has before its end.
+    """
+
+    holds: Memory
+    early: Memory
+    later: Memory
+    lingers: Memory = ()
+
+
 @dataclass(frozen=True, eq=False)
 class UnitCost:
     """Time and memory of one layer or end; the time is found when it is asked for.
@@ -130,6 +145,9 @@ class UnitCost:
         saved: Kept from forward to backward.
         passing: Held while forward runs.
         alone: Held while forward runs where no backward follows.
+        freed: Given back before forward's fullest moment, and not used again by then.
+        reduced: Given back once the device has added it up between tensor-parallel ranks: the
+            allocator records that the collective's stream reads it.
         backward: What backward holds.
         halves: What the halves of a split backward take and free.
     """
@@ -140,6 +158,8 @@ class UnitCost:
     backward: Backward
     halves: Halves
     _timed: Callable[[], UnitTimes]
+    freed: Memory = ()
+    reduced: Memory = ()
 
     @cached_property
     def saved_bytes(self) -> float:
@@ -300,6 +320,23 @@ class UnitCosts:
             backward=backward,
             halves=self._halves(layer, outcome, owner, saved),
             _timed=times,
+            freed=_blocks(Owner.TEMPORARIES, layer.freed_bytes),
+            reduced=_blocks(Owner.TEMPORARIES, self._reduced_bytes(layer)),
+        )
+
+    def _reduced_bytes(self, layer: Layer) -> tuple[float, ...]:
+        """Sums of forward that only their scattered parts are kept of, one by one [B].
+
+        Source: pytorch/pytorch, pull requests 76861 and 148590.
+        """
+        if not self.job.plan.stack.records_streams:
+            return ()
+        return tuple(
+            piece.num_bytes
+            for piece in layer.pieces
+            if isinstance(piece, Exchange)
+            and piece.axis is Axis.TENSOR
+            and piece.forward is CollectiveKind.REDUCE_SCATTER
         )
 
     def _times(

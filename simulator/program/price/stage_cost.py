@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
 from simulator.cost.kernel_time import memory_bound_s
 from simulator.described.job import Job
@@ -32,8 +31,8 @@ from simulator.program.ir import (
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
 from simulator.program.price.expert_waits import ExpertWaits, Step, answers_s, stall_s
-from simulator.program.price.host_pace import Launched, launched, waiting_s
-from simulator.program.price.layer_cost import End, Unit, UnitCost, UnitCosts
+from simulator.program.price.host_pace import Launched, launched, launched_ahead, waiting_s
+from simulator.program.price.layer_cost import End, ForwardMemory, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.states.gathered_memory import TiedGradient
@@ -44,19 +43,6 @@ from simulator.schedule.slots import Phase
 
 SHARDING_COPY = "sharding_copy"
 """Name of the part that copies between whole parameters and shards on the device."""
-
-
-class ForwardMemory(NamedTuple):
-    """A forward at its fullest.
-
-    Attributes:
-        holds: Blocks that are gone afterwards.
-        early, later: What it has saved for backward by then, and what it saves afterwards.
-    """
-
-    holds: Memory
-    early: Memory
-    later: Memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +147,7 @@ class StageCosts:
     _distinct: dict[tuple[tuple[Unit, int], ...], _Contents] = field(default_factory=dict)
     _work: dict[tuple[Phase, _Contents, float, float], Work] = field(default_factory=dict)
     _tied: dict[tuple[Slice, float, bool], BackwardMemory] = field(default_factory=dict)
+    _forward: dict[_Contents, ForwardMemory] = field(default_factory=dict)
 
     @cached_property
     def units(self) -> UnitCosts:
@@ -280,7 +267,23 @@ class StageCosts:
 
     def forward(self, run: Slice) -> ForwardMemory:
         """A run's forward at its fullest."""
-        return self._contents_of(run).forward
+        contents = self._contents_of(run)
+        if contents not in self._forward:
+            lingers = self._lingering(contents)
+            self._forward[contents] = contents.forward._replace(lingers=lingers)
+        return self._forward[contents]
+
+    def _lingering(self, contents: _Contents) -> Memory:
+        """What forward gave back, but the allocator has not at its end."""
+        units = [(unit, count) for unit, count in reversed(contents.units) if unit.reduced]
+        queue = [(count, self._launched(unit, 1, Phase.FORWARD, 1.0)[1]) for unit, count in units]
+        # Hosts that compare each collective wait for each other.
+        waits = self.job.plan.stack.exchange_check_s > 0
+        ahead = [0 for _ in queue] if waits else launched_ahead(queue)
+        blocks = [block for unit, count in contents.units for block in unit.freed * count]
+        for (unit, _), times in zip(units, ahead, strict=True):
+            blocks += unit.reduced * times
+        return tuple(blocks)
 
     @cached_property
     def boundary_bytes(self) -> float:

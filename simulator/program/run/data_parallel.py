@@ -122,6 +122,8 @@ class DataParallel:
         self._cuts: dict[Slice, tuple[Piece, ...]] = {}
         self._held: set[tuple[int, Unit]] = set()
         """Ranks and the units they have gathered."""
+        self._buffered: dict[int, Memory] = {}
+        """What each rank last gathered into."""
         self._computed: dict[int, int] = {}
         """Last computed run of each rank."""
         self._reductions: dict[int, list[int]] = {}
@@ -197,8 +199,20 @@ class DataParallel:
             layers=(run.first, run.end),
             scope=Scope.SHARDS,
             gives=shard,
+            lingers=self._copied_from(rank, self._memory.weights(needed), is_forward=is_forward),
         )
         return Gather((self._program.add(gather),), takes)
+
+    def _copied_from(self, rank: int, gathered: Memory, *, is_forward: bool) -> Memory:
+        """The buffer that the weights before these were gathered into: forward still copies it.
+
+        The one that these are gathered into counts as the weights themselves, which are as large.
+        Source: PyTorch FSDP2, ``AllGatherState``.
+        """
+        before = self._buffered.get(rank, ())
+        is_kept = is_forward and self._choices.gathers_into_buffers
+        self._buffered[rank] = gathered if is_kept else ()
+        return before if is_forward else ()
 
     def weights_in_turn(
         self, run: Slice, *, is_forward: bool, in_attention: bool = False

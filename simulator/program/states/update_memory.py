@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
 from simulator.described.job import Job
+from simulator.described.plan.optimizers import UPDATE_RULES
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.tensors import ParameterGroup
@@ -117,6 +118,23 @@ def starting_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False)
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
     dense, experts = _updated(job, runs, share, tied_copy=tied_copy)
     return _blocks(Owner.GRADIENTS, [_cast_numel(job, dense + experts)], _COPY_BYTES)
+
+
+def first_states(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -> Memory:
+    """Optimizer states that a rank makes in its first update; args as of an update.
+
+    Ignores states that belong to some tensors only. DeepSpeed makes them before the first step.
+    Source: PyTorch, torch/optim: ``_init_group`` makes them when ``step`` first sees a gradient.
+    """
+    choices = job.choices
+    if choices.casts_flat_gradients or not choices.data_parallelism.keeps_states:
+        return ()
+    share = device_shares(job)[Owner.OPTIMIZER_STATES]
+    dense, experts = _updated(job, runs, share, tied_copy=tied_copy)
+    pieces = dense + experts
+    numels = [math.fsum(pieces)] if choices.updates_flat else pieces
+    moments = max(1, round(UPDATE_RULES[job.plan.optimizer].state_bytes / _COPY_BYTES))
+    return _blocks(Owner.OPTIMIZER_STATES, numels, state_bytes(job).moments / moments) * moments
 
 
 def _cast_numel(job: Job, pieces: Iterable[float]) -> float:

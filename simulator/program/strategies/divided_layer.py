@@ -33,6 +33,8 @@ def divided(layer: Layer, job: Job, shape: Shape, share: ExpertShare | None) -> 
         element_bytes=shape.element_bytes,
         dispatcher=plan.ep_dispatch,
         share=share,
+        count_kernels=plan.stack.expert_count_kernels,
+        sends_weights=plan.stack.sends_router_weights,
     )
 
 

@@ -53,6 +53,8 @@ class Routing:
             token, on average.
         busiest: Copies of the busiest rank over the mean.
         counts_copies: Whether ranks tell each other how many copies they send.
+        count_kernels: Kernels that count them beside that.
+        sends_weights: Whether the router's weights travel with the copies.
     """
 
     tokens: float
@@ -63,6 +65,8 @@ class Routing:
     ranks_reached: float
     busiest: float = 1.0
     counts_copies: bool = False
+    count_kernels: int = 0
+    sends_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,17 @@ def _all_to_all(routing: Routing, ep: Group, etp: int) -> Journey:
         if sorts:
             yield MemoryBound(name, 2 * gathered_bytes, 2 * gathered_bytes, Region.ROUTED)
 
+    def weights() -> Iterator[Inserted]:
+        if routing.sends_weights:
+            num_bytes = routing.copies * routing.busiest * _WEIGHT_BYTES
+            yield Exchange("dispatch_weights", Axis.EXPERT, _EXCHANGE, _EXCHANGE, num_bytes)
+
     return Journey(
+        before=tuple(_count_kernels(routing)),
         there=(
             *_counts(routing),
             Exchange("dispatch", Axis.EXPERT, _EXCHANGE, _EXCHANGE, copies_bytes),
+            *weights(),
             *share("dispatch_gather", _GATHER, _SCATTER),
             *sort("dispatch_sort"),
         ),
@@ -164,6 +175,13 @@ def _hierarchical(routing: Routing, ep: Group, etp: int) -> Journey:
         sorted_rows=etp * received / (routing.tokens + routing.copies),
         sorts_received=True,
     )
+
+
+def _count_kernels(routing: Routing) -> Iterator[MemoryBound]:
+    """Sums over the map of choices, and copies of them to the host."""
+    if routing.counts_copies and routing.count_kernels:
+        num_bytes = routing.tokens * routing.experts * _CHOICE_BYTES
+        yield MemoryBound("count_copies", num_bytes, 0.0, Region.SEQUENCE, routing.count_kernels)
 
 
 def _counts(routing: Routing) -> Iterator[Exchange]:

@@ -45,6 +45,8 @@ def expert_parallel(
     element_bytes: float,
     dispatcher: Dispatcher = "all_to_all",
     share: ExpertShare | None = None,
+    count_kernels: int = 0,
+    sends_weights: bool = False,
 ) -> Layer:
     """The layer of one of ``ep`` x ``etp`` ranks that hold the routed experts together.
 
@@ -56,6 +58,8 @@ def expert_parallel(
         element_bytes: Bytes of one activation [B].
         dispatcher: How tokens travel.
         share: What the rank's experts receive; None is as much as all others.
+        count_kernels: Kernels that count copies beside the exchange of these numbers.
+        sends_weights: Whether the router's weights travel with the copies.
     """
     product = next((piece for piece in layer.pieces if isinstance(piece, GroupedGemm)), None)
     if product is None or experts is None:
@@ -64,7 +68,11 @@ def expert_parallel(
         layer = _loaded(layer, share)
     if ep.ranks * etp == 1:
         return layer
-    routing = _routing(product, ep, experts, element_bytes, share)
+    routing = replace(
+        _routing(product, ep, experts, element_bytes, share),
+        count_kernels=count_kernels,
+        sends_weights=sends_weights,
+    )
     journey = DISPATCHERS[dispatcher](routing, ep, etp)
     rows = journey.sorted_rows * (share.mean if share and journey.sorts_received else 1.0)
     pieces: list[Piece] = []

@@ -78,6 +78,7 @@ def grid_parallel(
         saved=tuple(division.saved(products)),
         input_bytes=layer.input_bytes / grid.ranks,
         passing_bytes=tuple(size / grid.ranks for size in layer.passing_bytes),
+        freed_bytes=tuple(size / grid.ranks for size in layer.freed_bytes),
         working_bytes=tuple(size / grid.ranks for size in layer.working_bytes),
         buffer_bytes=max(map(division.buffer_bytes, products), key=sum, default=()),
     )

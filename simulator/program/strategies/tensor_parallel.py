@@ -66,6 +66,7 @@ def tensor_parallel(
         saved=tuple(sharding.saved(saved) for saved in layer.saved),
         input_bytes=layer.input_bytes * sharding.shares[layer.input_region],
         passing_bytes=tuple(size * working_share for size in layer.passing_bytes),
+        freed_bytes=tuple(size * working_share for size in layer.freed_bytes),
         working_bytes=tuple(size * working_share for size in layer.working_bytes),
     )
 

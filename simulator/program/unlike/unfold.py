@@ -255,6 +255,7 @@ class _Unfolding:
             resident=whole.resident,
             loading=whole.loading,
             starting=whole.starting,
+            first_states=whole.first_states,
             host=whole.host,
             nvme=whole.nvme,
             ranks=ranks,
@@ -333,6 +334,7 @@ def _does_the_same(one: Operation, other: Operation) -> bool:
     return (
         one.work.parts == other.work.parts
         and one.work.seconds == other.work.seconds
-        and (one.takes, one.gives, one.holds, one.turns, one.frees, one.leaves)
-        == (other.takes, other.gives, other.holds, other.turns, other.frees, other.leaves)
+        and (one.takes, one.gives, one.holds, one.turns)
+        == (other.takes, other.gives, other.holds, other.turns)
+        and (one.frees, one.leaves, one.lingers) == (other.frees, other.leaves, other.lingers)
     )

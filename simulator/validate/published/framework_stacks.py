@@ -101,11 +101,36 @@ def _around_torch() -> Sequence[str]:
     return names
 
 
+def recipe_settings(framework: str, version: str, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a plan that a framework's own recipes set, where a run does not say.
+
+    Args:
+        framework: What the table calls the framework.
+        version: What it says of its version.
+        plan: What the run says.
+    """
+    recipes = shipped_facts(_FILE)["nvidia_recipes"]
+    stack = stack_facts(framework, version)
+    is_older = stack["base"] != "megatron-core" or "attention" in stack  # without flash attention
+    if is_older or not re.search(recipes["framework"], f"{framework} {version}".lower()):
+        return {}
+    splits = plan.get("tp", 1) > 1 and plan.get("sequence_parallel") is not False
+    overlaps = splits and plan.get("precision") != "nvfp4"
+    return {**recipes["plan"], **(recipes["split_plan"] if overlaps else {})}
+
+
 def usual_adapters(framework: str, version: str) -> Mapping[str, Any]:
     """Adapters that a framework's own recipes train; empty where it has none."""
     said = f"{framework} {version}".lower()
     recipes = shipped_facts(_FILE)["adapters"].items()
     return next((adapters for word, adapters in recipes if re.search(word, said)), {})
+
+
+def unsaid_settings(framework: str, version: str) -> Mapping[str, Any]:
+    """What a framework's own defaults say of ``recompute`` and ``one_microbatch``."""
+    said = f"{framework} {version}".lower()
+    defaults = shipped_facts(_FILE)["unsaid"].items()
+    return next((settings for word, settings in defaults if re.search(word, said)), {})
 
 
 def context_parallelism_of(base: str) -> str:

@@ -16,6 +16,7 @@ from simulator.described.documents import merged
 from simulator.described.load import load_model, model_names
 from simulator.described.model import Model
 from simulator.errors import InputError
+from simulator.validate.published.framework_stacks import unsaid_settings
 
 _OTHER_NETWORKS = re.compile(
     r"(?<![a-z])(m?t5|ul2|bart|whisper|mamba\d?|jamba|zamba|rwkv|hyena|retnet|nemotron-?h|vit|swin|dit"
@@ -58,7 +59,8 @@ def assumptions(row: Row) -> Iterator[str]:
     """What a prediction of the row assumes because its cells are empty."""
     if known_model(cells.text(row, "model")) is None:
         yield from (f"{name} {value}" for name, value in _assumed(row).items())
-    if not cells.text(row, "micro_batch"):
+    usual = unsaid_settings(cells.text(row, "framework"), cells.text(row, "framework_version"))
+    if not cells.text(row, "micro_batch") and not usual.get("one_microbatch"):
         yield "micro_batch 1"
 
 

@@ -7,14 +7,16 @@ table of phrases: each says what the run did, never how fast it was.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from simulator import cells
 from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
+from simulator.described.plan.plan import RecomputeModule
 from simulator.errors import InputError
 from simulator.tables import spellings
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
@@ -23,8 +25,10 @@ from simulator.validate.published.framework_stacks import (
     drops_out,
     eager_model_facts,
     prints_decimal_gb,
+    recipe_settings,
     runs_transformers,
     stack_facts,
+    unsaid_settings,
     usual_adapters,
     zero_of,
 )
@@ -34,10 +38,15 @@ from simulator.validate.published.row_facts import stated_facts
 _SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
 """Phrase in the notes of runs whose stages compute their first layers again."""
 
+_MODULE = "|".join(get_args(RecomputeModule))
 _RECOMPUTED_MODULES = re.compile(
-    r"(?:preset recomputes|recompute modules:) (?!none\b)([a-z_]+(?:\+[a-z_]+)*)"
+    rf"(?:preset recomputes|recompute modules:|\brecompute(?= (?:{_MODULE})\b))"
+    r" (?!none\b)([a-z_]+(?: ?\+ ?[a-z_]+)*)"
 )
 """Phrase in the notes of runs that computed again which modules of Megatron-Core's layers."""
+
+_EVERY_SO_MANY_LAYERS = re.compile(r"(?i)\bAC (?:of )?every (other|\d)(?:nd|rd|th)? layer")
+"""Phrase in the notes of runs that compute whole layers again, but not all."""
 
 _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
 """Phrase in the notes of runs that copy activations of their first layers to the host."""
@@ -94,16 +103,16 @@ def job_document(row: Row) -> dict[str, Any]:
     refused = next((reason for word, reason in _NOT_MODELLED if re.search(word, notes)), None)
     if refused:
         raise InputError.single("notes", refused)
-    micro_batch = cells.whole_if_stated(row, "micro_batch")
+    micro_batch, plan = cells.whole_if_stated(row, "micro_batch"), _plan(row)
     document: dict[str, Any] = {
         "model": model_document(row),
         "cluster": _cluster(row),
         "batch": {
             "global": cells.whole(row, "global_batch"),
-            "micro": 1 if micro_batch is None else micro_batch,
+            "micro": _usual_microbatch(row, plan) if micro_batch is None else micro_batch,
             "seq_len": cells.tokens(row, "seq_len"),
         },
-        "plan": _plan(row),
+        "plan": plan,
     }
     if documents := _DOCUMENTS.search(notes):
         length = int(documents.group(1)) * 1024
@@ -119,7 +128,22 @@ def job_document(row: Row) -> dict[str, Any]:
     if plan.get("tp", 1) == 1:
         # Launch lines ask for it whatever the degree is.
         plan.pop("partition_activations", None)
+    if plan.get("deterministic"):
+        plan.pop("overlap_tp", None)  # recipes overlap, but that mode cannot
     return document
+
+
+def _usual_microbatch(row: Row, plan: Mapping[str, Any]) -> int:
+    """Sequences of a microbatch where the row does not say: one, or all that a rank has."""
+    if not _unsaid(row).get("one_microbatch"):
+        return 1
+    width: int = math.prod(plan.get(key, 1) for key in ("tp", "pp", "cp"))
+    sequences, gpus = cells.whole(row, "global_batch"), cells.whole(row, "gpus")
+    return max(1, sequences * width // max(1, gpus))
+
+
+def _unsaid(row: Row) -> Mapping[str, Any]:
+    return unsaid_settings(cells.text(row, "framework"), cells.text(row, "framework_version"))
 
 
 def _cluster(row: Row) -> dict[str, Any]:
@@ -194,6 +218,7 @@ def _plan(row: Row) -> dict[str, Any]:
             plan[key] = said
     plan |= _recomputation(row) | _adapters(row)
     plan |= _precision(row, stack["base"])
+    plan = {**recipe_settings(framework, version, plan), **plan}
     if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
         plan["cp_method"] = context_parallelism_of(stack["base"])
     plan = merged(plan, _attention(row, plan))
@@ -283,12 +308,18 @@ def _precision(row: Row, base: str) -> dict[str, Any]:
 
 def _recomputation(row: Row) -> dict[str, Any]:
     said, notes = cells.word(row, "recompute"), row.get("notes", "")
-    recomputation: dict[str, Any] = {"recompute": spellings.recompute_extent(said)} if said else {}
+    usual = _unsaid(row).get("recompute")
+    extent = spellings.recompute_extent(said) if said else usual
+    recomputation: dict[str, Any] = {"recompute": extent} if extent else {}
     if some_layers := _SOME_LAYERS_AGAIN.search(notes):
         recomputation["recompute_layers"] = int(some_layers.group(1))
+    elif every := _EVERY_SO_MANY_LAYERS.search(notes):
+        interval = 2 if every.group(1).lower() == "other" else int(every.group(1))
+        layers = cells.whole(row, "layers") // interval
+        recomputation |= {"recompute": "full", "recompute_layers": layers}
     elif modules := _RECOMPUTED_MODULES.search(notes):
         recomputation |= {
-            "recompute": "selective", "recompute_modules": modules.group(1).split("+"),
+            "recompute": "selective", "recompute_modules": re.split(r" ?\+ ?", modules.group(1)),
         }  # fmt: skip
     return recomputation
 
@@ -352,4 +383,7 @@ def _stated_layout(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
         middle = [(cells.whole(row, "layers") + 2) // stages] * stages
         return {"layout": [middle[0] - 1, *middle[1:-1], middle[-1] - 1]}
     counted = re.search(r"embedding and (loss|head) (are )?count(ed)? as .*layers", notes)
-    return {"account_for_embedding": True, "account_for_loss": True} if counted else {}
+    # Two stages without a layer are those of the embedding and of the loss.
+    layers, stages = cells.whole_if_stated(row, "layers"), plan["pp"] * plan.get("vpp", 1)
+    counts = counted or (layers is not None and layers + 2 == stages)
+    return {"account_for_embedding": True, "account_for_loss": True} if counts else {}

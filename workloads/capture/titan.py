@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torchtitan.components.dataloader import BaseDataLoader
+from torchtitan.components.quantization.float8 import Float8LinearConverter
 from torchtitan.models.llama3 import TransformerModelArgs, llama3_args
+from torchtitan.protocols.model_converter import register_model_converter
 from torchtitan.protocols.train_spec import get_train_spec, register_train_spec
 from torchtitan.train import Trainer, main
 
@@ -24,6 +26,10 @@ LLAMA2 = {
                    "ffn_dim_multiplier": 1.3},
 }  # fmt: skip
 """Flavors of Llama 2 that torchtitan had before version 0.1."""
+FLOAT8 = "float8"
+"""The converter's name before release 0.2. Release 0.2.1 still looks for it before tensor
+parallelism gathers float8 (``models/llama3/infra/parallelize.py``, line 75), so with the new name,
+``quantize.linear.float8``, it gathers bf16."""
 
 
 class RandomTokens(BaseDataLoader):
@@ -46,6 +52,7 @@ class RandomTokens(BaseDataLoader):
 
 
 if __name__ == "__main__":
+    register_model_converter(Float8LinearConverter, FLOAT8)
     for flavor, sizes in LLAMA2.items():
         llama3_args[flavor] = TransformerModelArgs(**sizes, vocab_size=32000)
     for name in ("llama3", "llama4", "deepseek_v3"):

@@ -71,21 +71,25 @@ def reserved_bytes(
     # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
     is_free = math.isinf(min(room_bytes, collects_above_bytes))
     limits = {"room_bytes": room_bytes, "collects_above_bytes": collects_above_bytes}
-    # Equal exchanges are mostly one object, which is told by its identity far sooner.
-    orders = [*map(id, first or exchanges)], [*map(id, exchanges)]
-    most_bytes, requests = 0, _Requests()
     before = [] if started is None else [started]
-    distinct = {id(each): each for each in [*before, *first, *exchanges]}
+    # Equal exchanges are often one object, which is told by its identity far sooner.
+    objects = {id(each): each for each in [*before, *first, *exchanges]}
+    distinct: dict[Exchange, int] = {}
+    number = {key: distinct.setdefault(each, len(distinct)) for key, each in objects.items()}
+    begun, *orders = (
+        [number[id(each)] for each in order] for order in (before, first or exchanges, exchanges)
+    )
+    most_bytes, requests = 0, _Requests()
     has_room = math.isinf(room_bytes)
-    whole = {key: _asked(each, has_room=has_room) for key, each in distinct.items()}
-    present = {requests[one].pool for each in whole.values() for takes in each for one in takes}
+    whole = [_asked(each, has_room=has_room) for each in distinct]
+    present = {requests[one].pool for each in whole for takes in each for one in takes}
     for pools in [{pool} for pool in present] if is_free else [present]:
-        parts = {
-            key: tuple(tuple(one for one in many if requests[one].pool in pools) for many in both)
-            for key, both in whole.items()
-        }
+        parts = [
+            tuple(tuple(one for one in many if requests[one].pool in pools) for many in both)
+            for both in whole
+        ]
         allocator = CachingAllocator(settings, **limits)
-        _Replay(orders, [*map(id, before)], parts, requests, allocator).run_steps(steps)
+        _Replay(orders, begun, parts, requests, allocator).run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
 
@@ -156,13 +160,13 @@ class _Replay:
 
     def __init__(
         self, orders: Sequence[Sequence[int]], started: Sequence[int],
-        parts: Mapping[int, _Part], requests: Mapping[_Asked, Request],
+        parts: Sequence[_Part], requests: Mapping[_Asked, Request],
         allocator: CachingAllocator,
     ) -> None:  # fmt: skip
-        known = {part: n for n, part in enumerate(dict.fromkeys(parts.values()))}
-        number = {key: known[part] for key, part in parts.items()}
-        has_any = {key for key, part in parts.items() if any(part)}
-        first, self._later = [[number[key] for key in order if key in has_any] for order in orders]
+        known: dict[_Part, int] = {}
+        number = [known.setdefault(part, len(known)) for part in parts]
+        has_any = [any(part) for part in parts]
+        first, self._later = [[number[n] for n in order if has_any[n]] for order in orders]
         self.numbers = first
         """What a step does; equal exchanges have equal numbers."""
         self.allocator = allocator
@@ -175,8 +179,8 @@ class _Replay:
             more.subtract(gives)
         self._takes = [[(self._taken[one], requests[one]) for one in takes] for takes, _ in known]
         self._gives = [[self._taken[one] for one in gives] for _, gives in known]
-        for key in started:
-            self._exchange(number[key])
+        for each in started:
+            self._exchange(number[each])
 
     def run_steps(self, steps: int) -> None:
         """Run the step as often as it can make a difference."""

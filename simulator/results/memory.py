@@ -13,7 +13,7 @@ libraries, and the buffers of communicators.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -187,25 +187,39 @@ def _steps(
 
 
 def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
-    """Blocks that operations take, and that are free after them; those that have none left out."""
-    known: dict[tuple[int, int, int, int], Exchange] = {}
+    """Blocks that operations take, and that are free after them; those that have none left out.
+
+    Operations that do the same share their blocks, so few differ.
+    """
+    known: dict[tuple[object, ...], list[Exchange]] = {}
     exchanges = []
     for operation in operations:
-        exchanges += [_exchange(turn, turn, program) for turn in operation.turns]
-        holds, takes, gives = operation.holds, operation.takes, operation.gives
-        if operation.frees:
-            exchanges.append(_exchange((), operation.frees, program))
-        if holds or takes or gives or operation.lingers:
-            key = id(holds), id(takes), id(gives), id(operation.lingers)
-            if key not in known:
-                known[key] = _exchange(takes + holds, holds + gives, program)
-                kept = "lingers" if operation.lanes[0][1] is Stream.COMPUTE else "buffers"
-                lingers = _sizes(operation.lingers, program)
-                known[key] = known[key]._replace(**{kept: lingers})
-            exchanges.append(known[key])
-        if operation.leaves:
-            exchanges.append(_exchange(operation.leaves, (), program))
+        blocks = (
+            operation.turns, operation.frees, operation.holds, operation.takes, operation.gives,
+            operation.lingers, operation.leaves,
+        )  # fmt: skip
+        if not any(blocks):
+            continue
+        key = (*map(id, blocks), operation.lanes[0][1])
+        if key not in known:
+            known[key] = [*_exchanges_of(operation, program)]
+        exchanges += known[key]
     return exchanges
+
+
+def _exchanges_of(operation: Operation, program: Program) -> Iterator[Exchange]:
+    """Blocks that one operation takes, and that are free after it, in turn."""
+    for turn in operation.turns:
+        yield _exchange(turn, turn, program)
+    if operation.frees:
+        yield _exchange((), operation.frees, program)
+    holds, takes, gives = operation.holds, operation.takes, operation.gives
+    if holds or takes or gives or operation.lingers:
+        kept = "lingers" if operation.lanes[0][1] is Stream.COMPUTE else "buffers"
+        lingers = _sizes(operation.lingers, program)
+        yield _exchange(takes + holds, holds + gives, program)._replace(**{kept: lingers})
+    if operation.leaves:
+        yield _exchange(operation.leaves, (), program)
 
 
 def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:

@@ -181,7 +181,8 @@ class DataParallel:
             self._held.update((rank, unit) for unit in needed)
         after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
         after = (*after, *self._offload.launched_after(rank))
-        takes = self._memory.weights(needed) if per_use else ()
+        gathered = self._memory.weights(needed)
+        takes = gathered if per_use else ()
         if per_use and is_forward:
             takes += self._memory.kept_weights(needed)
         shard: Memory = ()
@@ -199,7 +200,7 @@ class DataParallel:
             layers=(run.first, run.end),
             scope=Scope.SHARDS,
             gives=shard,
-            lingers=self._copied_from(rank, self._memory.weights(needed), is_forward=is_forward),
+            lingers=self._copied_from(rank, gathered, is_forward=is_forward),
         )
         return Gather((self._program.add(gather),), takes)
 

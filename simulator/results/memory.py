@@ -82,7 +82,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
     operations = [timeline.program.operations[i] for i in booked]
     first, later = _steps(operations, rank_class.first_states, timeline.program)
-    reserved = _repeated_reserved_memory(
+    reserved = repeated_reserved_memory(
         later,
         started,
         settings,
@@ -159,7 +159,7 @@ def reserved_memory(
     return Reserved(free, max(resident_bytes + pressed, allocated_bytes))
 
 
-_repeated_reserved_memory = lru_cache(maxsize=32)(reserved_memory)
+repeated_reserved_memory = lru_cache(maxsize=32)(reserved_memory)
 """The same, kept for the stages of the latest jobs: many changes of a job move its times alone."""
 
 

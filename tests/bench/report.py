@@ -21,7 +21,7 @@ from simulator.plots import style
 from simulator.program.build import build_program
 from simulator.results.summary import summarise
 from simulator.version import __version__
-from tests.bench.cases import large_job, used_s
+from tests.bench.cases import forget, large_job, used_s
 
 FOLDER = Path(__file__).parents[2] / "reports"
 _ROUNDS = 3
@@ -60,6 +60,7 @@ def cost(size: int, job: Job) -> Cost:
     """The fastest of some rounds, part by part."""
     rounds = []
     for _ in range(_ROUNDS):
+        forget()
         clock = [used_s()]
         program = build_program(job)
         clock.append(used_s())

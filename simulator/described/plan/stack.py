@@ -395,6 +395,8 @@ class Stack(Spec):
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Host time per collective of a layer, in the same units; by default as per kernel. More
     where tensors wrap others, as torch's DTensor does in Python."""
+    host_work_per_gather: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Host time in which hooks gather a matrix (ZeRO 3), or reduce its gradient, in these units."""
     exchange_check_s: Seconds = 0.0
     """Host time per further tensor-parallel rank in which hosts compare each collective of a layer
     before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""

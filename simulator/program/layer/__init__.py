@@ -3,6 +3,7 @@
 pieces, block                       products, streams and exchanges, put together as a layer
 layer_kinds, layer_part             the kinds of layers, and what must be known of a part of one
 attention_parts, core_attention, mlp, experts, model_ends    the parts
+expert_loop                         what Python does that visits experts one by one
 losses                              what each way to compute the loss keeps of the logits
 tensors, model_totals               parameters of one part, and of the whole model with its FLOP
 adapters                            which of them are trained, and what is added to adapt others

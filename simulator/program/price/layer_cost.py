@@ -48,6 +48,7 @@ from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Axis, Exchange, Layer
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
+from simulator.program.price.hooked_weights import hooks_s
 from simulator.program.price.host_pace import captured_pieces, without
 from simulator.program.price.layer_time import (
     Hiding,
@@ -113,6 +114,7 @@ class UnitTimes(NamedTuple):
         graphs: CUDA graphs that it launches for each of them beside.
         waits: Where the host waits for counts of its experts.
         repeats_waits: Whether it does so again where forward is repeated.
+        hooks_s: Host time of hooks that gather its weights, each time it is visited [s].
     """
 
     time: LayerTime
@@ -120,6 +122,7 @@ class UnitTimes(NamedTuple):
     graphs: int = 0
     waits: ExpertWaits | None = None
     repeats_waits: bool = False
+    hooks_s: float = 0.0
 
 
 class ForwardMemory(NamedTuple):
@@ -356,6 +359,7 @@ class UnitCosts:
             graphs=1 if captured and self.job.plan.cuda_graphs == "layer" else 0,
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in repeated,
+            hooks_s=hooks_s(self.job, layer),
         )
 
     @property

@@ -401,6 +401,8 @@ class StageCosts:
         repeats = times.repeats_waits and phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
         if times.waits and (phase is Phase.FORWARD or repeats):
             host_s = device_s + self._expert_stall_s(times.waits, steps[1:], exposed)
+        visits = sum(1 for direction in _directions(time, phase) if direction.parts)
+        host_s += visits * times.hooks_s
         profile = self.job.cluster.profile
         return launched(profile, count, device_s, host_s, launches), launches
 

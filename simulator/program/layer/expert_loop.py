@@ -1,0 +1,74 @@
+"""What does a loop over experts in Python do besides their products?
+
+Models of Hugging Face's transformers 4 visit one expert after another: they ask which tokens chose
+it, pick up their rows, multiply what it makes of them by the router's weights, and add the rows to
+the output. Autograd knows nothing of the other experts: the gradient of rows that were picked up is
+a tensor of zeros as large as all tokens, with these rows added, and so is added to the others'.
+
+Operators are counted as the host launches them: products of gate and up are two, where
+:class:`~simulator.program.layer.pieces.GroupedGemm` stands for both.
+
+Ignores: that several kernels make one operator (``nonzero``, ``index_put`` with its sort).
+
+Source: operators that torch 2.13 dispatches on a processor for each expert of the loop of
+``MixtralSparseMoeBlock`` and ``Qwen2MoeSparseMoeBlock`` (transformers 4.51); PyTorch,
+derivatives.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.described.model import Experts
+from simulator.facts import host_launches
+from simulator.program.layer.block import Block
+from simulator.program.layer.pieces import MemoryBound, Region
+
+_OPERATORS, _BACKWARD_OPERATORS = 10, 20
+"""Of one gated expert. Forward: nonzero, index (2), products (3), silu, mul (2), index_add.
+Backward: index_select, mul (4), sum, products (6), silu_backward, new_zeros (2), index_put (2),
+add (3)."""
+
+_UNGATED = 2
+"""Fewer operators without a gate, forward: a product and a multiplication; twice that backward."""
+
+_COPY_PASSES, _COPY_BACKWARD_PASSES = 5, 12
+"""Reads and writes of the row of a copy beyond one each of picking it up and adding it. Forward:
+picking up (1), weights (2), a sum that reads and writes what is there (2). Backward: picking up
+(1), products with weights and output and their sum (6), the sum of two products' gradients (3),
+adding to zeros (2)."""
+
+_TOKEN_PASSES = 4
+"""Of all tokens' rows for each expert, backward: zeros are written (1), and added (3)."""
+
+
+def is_loop(block: Block, experts: Experts) -> bool:
+    """Whether the model's code visits one expert after another, each time with a question."""
+    if experts.capacity_factor is not None:
+        return False
+    return block.stack.expert_waits == "expert" and not block.stack.grouped_experts
+
+
+def loop_pieces(block: Block, experts: Experts, copies: int) -> Iterator[MemoryBound]:
+    """Both directions of what the loop does beside products and activations.
+
+    Their launches are so many as take the host as long as all operators do.
+
+    Args:
+        block: The layer.
+        experts: Its experts.
+        copies: Copies of tokens that they receive.
+    """
+    row_bytes = block.model.hidden * block.shape.element_bytes
+    visits = experts.count * block.shape.tokens
+    forward_bytes = _COPY_PASSES * copies * row_bytes
+    backward_bytes = (_COPY_BACKWARD_PASSES * copies + _TOKEN_PASSES * visits) * row_bytes
+    fewer = 0 if block.model.gated_mlp else _UNGATED
+    forward, backward = _OPERATORS - fewer, _BACKWARD_OPERATORS - 2 * fewer
+    for name, moved, operators, products in (
+        ("expert_loop", (forward_bytes, 0.0), forward, 2),
+        ("expert_loop_gradient", (0.0, backward_bytes), backward, 4),
+    ):
+        launches = operators * host_launches("operator") / block.stack.host_work_per_launch
+        kernels = experts.count * max(0, round(launches) - products)
+        yield MemoryBound(name, *moved, Region.SEQUENCE, kernels, per_expert=True)

@@ -1,0 +1,43 @@
+"""How long does a host take for hooks that gather the matrices of a layer one by one?
+
+DeepSpeed's ZeRO 3 hangs hooks on every module of a model: each fetches the module's own weights
+before a pass through it, and lets go of them behind it. Code in Python does so for every matrix by
+itself, those of each expert too; biases and norms are small enough to stay where they are
+(``stage3_param_persistence_threshold``).
+
+Ignores: modules that are fetched as one (``set_z3_leaf_modules``).
+
+Source: DeepSpeed, runtime/zero/parameter_offload.py and partitioned_param_coordinator.py.
+"""
+
+from __future__ import annotations
+
+from simulator.described.job import Job
+from simulator.program.grid.rank_groups import shard_group
+from simulator.program.layer.pieces import Gemm, GroupedGemm, Layer
+
+
+def hooks_s(job: Job, layer: Layer) -> float:
+    """Host time of all hooks of a layer, each time it is visited; 0 without hooks [s].
+
+    It is visited forward, where that is repeated, for gradients of its inputs, and for those of its
+    weights, which are reduced.
+
+    Args:
+        job: Its plan shards weights, and its stack says what a hook takes.
+        layer: What one rank runs of a layer, or of an end of the model.
+    """
+    if not job.choices.shards_weights or shard_group(job).ranks == 1:
+        return 0.0
+    launch_s = job.cluster.profile.kernels.launch_s
+    return _matrices(layer) * job.plan.stack.host_work_per_gather * launch_s
+
+
+def _matrices(layer: Layer) -> int:
+    alone = (len(piece.tensors) for piece in layer.pieces if isinstance(piece, Gemm))
+    of_experts = (
+        piece.groups * len(piece.tensors)
+        for piece in layer.pieces
+        if isinstance(piece, GroupedGemm)
+    )
+    return sum(alone) + sum(of_experts)

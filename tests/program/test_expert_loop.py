@@ -1,0 +1,110 @@
+"""Models that visit one expert after another in Python."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from simulator.facts import host_launches
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.layer.pieces import MemoryBound
+from simulator.program.price.stage_cost import StageCosts
+from simulator.schedule.slots import Phase
+from tests.jobs import small_job, small_model
+
+COUNT, TOP_K = 4, 2
+LOOP = {"expert_waits": "expert", "grouped_experts": False}
+
+
+def loop_pieces(**stack: object) -> dict[str, MemoryBound]:
+    """What the loop adds to a layer, by name."""
+    experts = {"count": COUNT, "top_k": TOP_K, "ffn_hidden": 64}
+    costs = StageCosts(small_job(small_model(experts=experts, gated_mlp=True), stack=stack))
+    pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
+    return {
+        p.name: p for p in pieces if isinstance(p, MemoryBound) and p.name.startswith("expert_loop")
+    }
+
+
+@pytest.mark.parametrize(
+    "stack", [{**LOOP, "grouped_experts": True}, {**LOOP, "expert_waits": "layer"}]
+)
+def test_only_a_host_that_asks_for_each_expert_loops_over_them(stack):
+    assert not loop_pieces(**stack)
+    assert len(loop_pieces(**LOOP)) == 2
+
+
+@pytest.mark.parametrize("work", [4.9, 13.6])
+def test_a_loop_keeps_the_host_busy_as_long_as_all_its_operators_do(work):
+    """10 operators forward and 20 backward per expert, of which products launch 2 and 4."""
+    pieces = loop_pieces(**LOOP, host_work_per_launch=work)
+    found = [
+        pieces["expert_loop"].kernels + 2 * COUNT,
+        pieces["expert_loop_gradient"].kernels + 4 * COUNT,
+    ]
+    all_launches = [COUNT * operators * host_launches("operator") / work for operators in (10, 20)]
+    assert found == pytest.approx(all_launches, rel=0.17)
+
+
+def test_backward_of_each_expert_passes_over_all_tokens_four_times():
+    """Rows that were picked up have zeros as large as all tokens for a gradient."""
+    costs = StageCosts(small_job(small_model()))
+    shape = costs.units.shape
+    row_bytes = small_model().hidden * shape.element_bytes
+    moved = loop_pieces(**LOOP)["expert_loop_gradient"].backward_bytes
+    of_copies = 12 * TOP_K * shape.tokens * row_bytes
+    assert moved == of_copies + 4 * COUNT * shape.tokens * row_bytes
+
+
+class Operators(TorchDispatchMode):
+    """Counts what torch dispatches, but for views."""
+
+    views = frozenset({"view", "_unsafe_view", "t", "transpose", "unsqueeze", "select", "detach",
+                       "expand", "squeeze", "permute", "slice", "unbind"})  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket.__name__ not in self.views
+        return function(*args, **(kwargs or {}))
+
+
+def operators_of_loop(experts: int) -> list[int]:
+    """Operators forward and backward of a loop over so many experts."""
+    hidden, width, tokens = 8, 4, 16
+    weights = [
+        [torch.randn(width, hidden), torch.randn(width, hidden), torch.randn(hidden, width)]
+        for _ in range(experts)
+    ]
+    for matrix in (matrix for three in weights for matrix in three):
+        matrix.requires_grad_()
+    rows = torch.randn(tokens, hidden, requires_grad=True)
+    shares, chosen = torch.topk(torch.rand(tokens, experts, requires_grad=True), 2)
+    mask = torch.nn.functional.one_hot(chosen, experts).permute(2, 1, 0)
+    output = torch.zeros_like(rows)
+    with Operators() as forward:
+        for expert, (gate, up, down) in enumerate(weights):
+            rank, token = torch.where(mask[expert])
+            mine = rows[None, token].reshape(-1, hidden)
+            linear = torch.nn.functional.linear
+            made = linear(torch.nn.functional.silu(linear(mine, gate)) * linear(mine, up), down)
+            output.index_add_(0, token, made * shares[token, rank, None])
+    total = output.sum()
+    with Operators() as backward:
+        total.backward()
+    return [forward.count, backward.count]
+
+
+def test_torch_dispatches_ten_operators_forward_and_twenty_backward_for_each_expert():
+    few, many = operators_of_loop(4), operators_of_loop(8)
+    assert [(b - a) / 4 for a, b in zip(few, many, strict=True)] == [10, 20]
+
+
+def test_a_run_of_layers_takes_what_the_loop_takes():
+    experts = {"count": COUNT, "top_k": TOP_K, "ffn_hidden": 64}
+    costs = StageCosts(small_job(small_model(experts=experts, gated_mlp=True), stack=LOOP))
+    names = {part.name for part in costs.work(Slice(0, 1), Phase.FORWARD).parts}
+    assert "expert_loop" in names

@@ -1,0 +1,43 @@
+"""Hooks that gather the weights of every module by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.program.layer.pieces import GroupedGemm
+from simulator.program.price.hooked_weights import hooks_s
+from simulator.program.price.stage_cost import StageCosts
+from tests.jobs import small_job, small_model
+
+WORK = 64
+
+
+def of_layer(*, zero: int = 3, gpus: int = 2, **model: object) -> tuple[float, StageCosts]:
+    """Bare launches that hooks of a layer take per visit, and the costs of its job."""
+    stack = {"base": "deepspeed", "host_work_per_gather": WORK, "fused_projections": False}
+    costs = StageCosts(small_job(small_model(**model), gpus=gpus, zero=zero, stack=stack))
+    layer = costs.units.divided(costs.units.layers[0])
+    launch_s = costs.job.cluster.profile.kernels.launch_s
+    return hooks_s(costs.job, layer) / launch_s, costs
+
+
+@pytest.mark.parametrize(("zero", "gpus"), [(2, 2), (0, 1)])
+def test_weights_that_are_not_sharded_have_no_hooks(zero, gpus):
+    launches, _ = of_layer(zero=zero, gpus=gpus)
+    assert launches == 0.0
+
+
+def test_each_of_seven_matrices_of_a_gated_layer_is_gathered_by_itself():
+    """Query, key, value and output; gate, up and down. Norms stay where they are."""
+    launches, _ = of_layer(gated_mlp=True)
+    assert launches == pytest.approx(7 * WORK)
+
+
+def test_each_matrix_of_each_expert_is_gathered_by_itself():
+    """Four of attention, the router's, and three of every expert."""
+    count = 4
+    experts = {"count": count, "top_k": 2, "ffn_hidden": 64}
+    launches, costs = of_layer(gated_mlp=True, experts=experts)
+    pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
+    assert any(isinstance(piece, GroupedGemm) for piece in pieces)
+    assert launches == pytest.approx((4 + 1 + 3 * count) * WORK)

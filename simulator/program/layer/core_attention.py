@@ -52,6 +52,12 @@ _SCORE_PASSES_UNFUSED = 8
 """Assumption: separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
 counted in 16-bit scores."""
 
+_FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES, _FULL_MASK_BACKWARD_PASSES = 6, 5, 2
+"""The same of full-precision scores, which nothing casts. Forward: scale, mask and softmax, each a
+read and a write. Backward: softmax reads its output, too (3), scale (2), and a causal mask, which
+selects; one that is added has no pass of its own (``eager_attention_forward`` of transformers'
+models/gpt2 and models/bert; derivatives.yaml of PyTorch)."""
+
 _IN_PLACE_MASK_PASSES, _IN_PLACE_MASK_BACKWARD_PASSES, _IN_PLACE_MASK_KERNELS = 2, 13, 4
 """Reads and writes of masking full-precision scores in place, for which no framework has a fused
 kernel: Megatron's asks for 16-bit input (``is_kernel_available`` of ``fused_softmax.py``) and else
@@ -146,12 +152,13 @@ def _softmax(block: Block, scores: float) -> None:
         forward = _IN_PLACE_MASK_PASSES * scores * size
         backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
         _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
-    passes = _SCORE_PASSES_FUSED if has_kernel else _SCORE_PASSES_UNFUSED
-    moved = scores * size * passes
+    passes, backward_passes = _softmax_passes(block)
+    moved = scores * size
     drops = block.stack.dropout and block.model.attention_dropout
     saved = scores * (size if has_kernel else _FULL_BYTES)
     _save_in_core(block, "softmax", saved)
-    _over_scores(block, "softmax", moved, moved * 1.5, max(1, passes // 2))
+    kernels = max(1, int(passes) // 2)
+    _over_scores(block, "softmax", moved * passes, moved * backward_passes, kernels)
     if not (has_kernel or drops) and size < _FULL_BYTES:
         _save_in_core(block, "softmax_cast", scores * size)
     if drops:
@@ -159,6 +166,16 @@ def _softmax(block: Block, scores: float) -> None:
         _save_in_core(block, "attention_mask", scores * MASK_BYTES)
         _over_scores(block, "attention_dropout", traffic, traffic)
         _save_in_core(block, "attention_dropped", scores * size)
+
+
+def _softmax_passes(block: Block) -> tuple[float, float]:
+    """Reads and writes of scores forward and backward, as many numbers as activations have."""
+    if _has_softmax_kernel(block):
+        return _SCORE_PASSES_FUSED, 1.5 * _SCORE_PASSES_FUSED
+    if block.shape.element_bytes < _FULL_BYTES:
+        return _SCORE_PASSES_UNFUSED, 1.5 * _SCORE_PASSES_UNFUSED
+    mask = _FULL_MASK_BACKWARD_PASSES if block.model.causal else 0
+    return _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES + mask
 
 
 def _over_scores(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.program.grid.stage_layers import Slice
+from simulator.program.ir import Category
 from simulator.program.layer.pieces import GroupedGemm
 from simulator.program.price.hooked_weights import hooks_s
 from simulator.program.price.stage_cost import StageCosts
+from simulator.schedule.slots import Phase
 from tests.jobs import small_job, small_model
 
 WORK = 64
@@ -41,3 +44,42 @@ def test_each_matrix_of_each_expert_is_gathered_by_itself():
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
     assert any(isinstance(piece, GroupedGemm) for piece in pieces)
     assert launches == pytest.approx((4 + 1 + 3 * count) * WORK)
+
+
+def adapted(targets: list[str], **stack: object) -> StageCosts:
+    """Costs of a layer with adapters, whose frozen units FSDP1 gathers."""
+    facts = {"base": "torch-fsdp", "host_work_per_gather": WORK, "host_work_per_launch": 1, **stack}
+    facts["fused_projections"] = False
+    lora = {"rank": 4, "targets": targets}
+    job = small_job(small_model(), gpus=2, zero=3, lora=lora, stack=facts)
+    return StageCosts(job)
+
+
+def hooks_in_launches(costs: StageCosts) -> float:
+    layer = costs.units.divided(costs.units.layers[0])
+    return hooks_s(costs.job, layer) / costs.job.cluster.profile.kernels.launch_s
+
+
+@pytest.mark.parametrize("targets", [["query"], ["query", "value", "output"]])
+def test_each_of_an_adapters_two_matrices_is_a_unit_of_fsdp(targets):
+    assert hooks_in_launches(adapted(targets)) == pytest.approx(2 * len(targets) * WORK)
+
+
+def test_units_of_whole_layers_are_left_out():
+    facts = {"base": "torch-fsdp", "host_work_per_gather": WORK}
+    assert hooks_in_launches(StageCosts(small_job(small_model(), gpus=2, zero=3, stack=facts))) == 0
+
+
+def test_a_host_that_waits_behind_gathers_hides_no_hook():
+    """A forward waits as long as all hooks of its layer take, whatever the device computes."""
+    waits_s = [
+        sum(
+            part.seconds
+            for part in costs.work(Slice(0, 1), Phase.FORWARD).parts
+            if part.category is Category.HOST
+        )
+        for costs in (adapted(["query"], host_work_per_gather=work) for work in (0, WORK))
+    ]
+    launch_s = adapted(["query"]).job.cluster.profile.kernels.launch_s
+    assert waits_s[1] - waits_s[0] <= 2 * WORK * launch_s * (1 + 1e-9)
+    assert waits_s[1] >= 2 * WORK * launch_s * (1 - 1e-9)

@@ -5,16 +5,22 @@ before a pass through it, and lets go of them behind it. Code in Python does so 
 itself, those of each expert too; biases and norms are small enough to stay where they are
 (``stage3_param_persistence_threshold``).
 
+PyTorch's FSDP1 gathers a unit at a time: a layer, and beside it, where peft says what a unit is,
+each matrix of an adapter. A host that is two gathers ahead waits there for the device
+(``limit_all_gathers``), and so what hooks take comes on top. Those of whole layers, few and far
+between, are left out.
+
 Ignores: modules that are fetched as one (``set_z3_leaf_modules``).
 
-Source: DeepSpeed, runtime/zero/parameter_offload.py and partitioned_param_coordinator.py.
+Source: DeepSpeed, runtime/zero/parameter_offload.py and partitioned_param_coordinator.py; PyTorch,
+distributed/fsdp/_runtime_utils.py (``_unshard``); peft, utils/other.py (``fsdp_auto_wrap_policy``).
 """
 
 from __future__ import annotations
 
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
-from simulator.program.layer.pieces import Gemm, GroupedGemm, Layer
+from simulator.program.layer.pieces import Gemm, GroupedGemm, Layer, Role
 
 
 def hooks_s(job: Job, layer: Layer) -> float:
@@ -30,7 +36,17 @@ def hooks_s(job: Job, layer: Layer) -> float:
     if not job.choices.shards_weights or shard_group(job).ranks == 1:
         return 0.0
     launch_s = job.cluster.profile.kernels.launch_s
-    return _matrices(layer) * job.plan.stack.host_work_per_gather * launch_s
+    matrices = _adapters(layer) if waits_behind_gathers(job) else _matrices(layer)
+    return matrices * job.plan.stack.host_work_per_gather * launch_s
+
+
+def waits_behind_gathers(job: Job) -> bool:
+    """Whether the host is never far ahead of the device, which so waits for every hook (FSDP1)."""
+    return job.plan.stack.frozen_units_keep_inputs
+
+
+def _adapters(layer: Layer) -> int:
+    return sum(isinstance(p, Gemm) and p.role is Role.ADAPTER for p in layer.pieces)
 
 
 def _matrices(layer: Layer) -> int:

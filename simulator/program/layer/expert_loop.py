@@ -42,14 +42,9 @@ _TOKEN_PASSES = 4
 """Of all tokens' rows for each expert, backward: zeros are written (1), and added (3)."""
 
 
-def is_loop(block: Block, experts: Experts) -> bool:
-    """Whether the model's code visits one expert after another, each time with a question."""
-    if experts.capacity_factor is not None:
-        return False
-    return block.stack.expert_waits == "expert" and not block.stack.grouped_experts
-
-
-def loop_pieces(block: Block, experts: Experts, copies: int) -> Iterator[MemoryBound]:
+def loop_pieces(
+    block: Block, experts: Experts, copies: int, host_work: float
+) -> Iterator[MemoryBound]:
     """Both directions of what the loop does beside products and activations.
 
     Their launches are so many as take the host as long as all operators do.
@@ -58,6 +53,7 @@ def loop_pieces(block: Block, experts: Experts, copies: int) -> Iterator[MemoryB
         block: The layer.
         experts: Its experts.
         copies: Copies of tokens that they receive.
+        host_work: What the host takes for each launch, in bare ones.
     """
     row_bytes = block.model.hidden * block.shape.element_bytes
     visits = experts.count * block.shape.tokens
@@ -69,6 +65,6 @@ def loop_pieces(block: Block, experts: Experts, copies: int) -> Iterator[MemoryB
         ("expert_loop", (forward_bytes, 0.0), forward, 2),
         ("expert_loop_gradient", (0.0, backward_bytes), backward, 4),
     ):
-        launches = operators * host_launches("operator") / block.stack.host_work_per_launch
+        launches = operators * host_launches("operator") / host_work
         kernels = experts.count * max(0, round(launches) - products)
         yield MemoryBound(name, *moved, Region.SEQUENCE, kernels, per_expert=True)

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from simulator.described.model import Experts, Model
 from simulator.program.layer.block import Block
-from simulator.program.layer.expert_loop import is_loop, loop_pieces
+from simulator.program.layer.expert_loop import loop_pieces
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
 from simulator.program.layer.mlp import (
     add_activation,
@@ -153,12 +153,18 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW, tensors=out_of)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
-    if is_loop(block, experts):
-        block.pieces += loop_pieces(block, experts, copies)
+    if _is_loop(block, experts):
+        block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
     block.pieces.append(_reordering(Role.UNPERMUTE, moved))
     routed = [replace(saved, role=Role.ROUTED) for saved in block.saved[first:]]
     block.saved[first:] = routed
     _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _is_loop(block: Block, experts: Experts) -> bool:
+    """Whether the model's code visits one expert after another, each time with a question."""
+    asks_each = block.stack.expert_waits == "expert" and not block.stack.grouped_experts
+    return asks_each and experts.capacity_factor is None
 
 
 def _repeat_activation(block: Block, saved: list[str]) -> None:

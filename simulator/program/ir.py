@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from simulator.described.cluster.common import Common, shipped_common
 from simulator.described.cluster.hardware import Device
@@ -221,6 +222,18 @@ def total_bytes(memory: Iterable[tuple[Owner, float]]) -> float:
     return math.fsum(size for _, size in memory)
 
 
+class UnitBlocks(NamedTuple):
+    """Blocks of equal layers or of an end of the model, as a pass comes by.
+
+    Attributes:
+        takes: What they keep.
+        turns: What else they make, each group given back before the next is taken.
+    """
+
+    takes: Memory
+    turns: tuple[Memory, ...]
+
+
 Lane = tuple[int, Stream]
 """One stream of one rank class: (class index, stream)."""
 
@@ -244,6 +257,8 @@ class Operation:
         leaves: Memory taken at the end and kept.
         lingers: Memory given back before its fullest moment that nothing else can have until it
             ends: the allocator keeps it, tensors do not. It is of the operation's own stream.
+        by_unit: Those blocks of ``takes`` that units keep, unit after unit until the fullest
+            moment, each with what comes and goes meanwhile: only the allocator meets that.
         turns: Memory held before that, each group given back before the next is taken.
         scope: Which ranks run it as one, where classes are smaller than stages.
     """
@@ -264,6 +279,7 @@ class Operation:
     frees: Memory = ()
     leaves: Memory = ()
     lingers: Memory = ()
+    by_unit: tuple[UnitBlocks, ...] = ()
 
     def of_microbatch(self, microbatch: int) -> Operation:
         """The same for another microbatch; what it waits for is its own."""
@@ -271,7 +287,7 @@ class Operation:
         return Operation(
             self.kind, self.lanes, self.work, self.category, (), microbatch, self.chunk,
             self.layers, self.takes, self.gives, self.holds, self.turns, self.scope,
-            self.frees, self.leaves, self.lingers,
+            self.frees, self.leaves, self.lingers, self.by_unit,
         )  # fmt: skip
 
 

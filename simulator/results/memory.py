@@ -13,6 +13,7 @@ libraries, and the buffers of communicators.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -196,7 +197,7 @@ def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchan
     for operation in operations:
         blocks = (
             operation.turns, operation.frees, operation.holds, operation.takes, operation.gives,
-            operation.lingers, operation.leaves,
+            operation.lingers, operation.leaves, operation.by_unit,
         )  # fmt: skip
         if not any(blocks):
             continue
@@ -214,12 +215,31 @@ def _exchanges_of(operation: Operation, program: Program) -> Iterator[Exchange]:
     if operation.frees:
         yield _exchange((), operation.frees, program)
     holds, takes, gives = operation.holds, operation.takes, operation.gives
+    if operation.by_unit:
+        yield _exchange(_taken_before(operation), (), program)
+        for unit in operation.by_unit:
+            yield _exchange(unit.takes, (), program)
+            for turn in filter(None, unit.turns):
+                yield _exchange(turn, turn, program)
+        takes = ()
     if holds or takes or gives or operation.lingers:
         kept = "lingers" if operation.lanes[0][1] is Stream.COMPUTE else "buffers"
         lingers = _sizes(operation.lingers, program)
         yield _exchange(takes + holds, holds + gives, program)._replace(**{kept: lingers})
     if operation.leaves:
         yield _exchange(operation.leaves, (), program)
+
+
+def _taken_before(operation: Operation) -> Memory:
+    """What an operation takes before its first unit keeps anything."""
+    kept = Counter(block for unit in operation.by_unit for block in unit.takes)
+    others = []
+    for block in operation.takes:
+        if kept[block]:
+            kept[block] -= 1
+        else:
+            others.append(block)
+    return tuple(others)
 
 
 def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:

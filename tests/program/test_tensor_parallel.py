@@ -9,13 +9,15 @@ import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.described.plan.plan import Plan
+from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.layer.block import Shape, microbatch_shape
 from simulator.program.layer.layer_kinds import model_layer
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_layer, head_layer, loss_layer
 from simulator.program.layer.pieces import Exchange, FlashAttention, Gemm, Layer, MemoryBound
+from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.tensor_parallel import tensor_parallel
-from tests.jobs import free_latency_profile, small_model
+from tests.jobs import free_latency_profile, small_job, small_model
 
 B, S, H = 2, 64, 64
 BSH = B * S * H * 2.0
@@ -189,3 +191,16 @@ def test_the_embedding_adds_up_its_rows_and_the_head_spreads_its_input(sequence_
     else:
         assert (after[0].forward, after[0].backward) == (ALL_REDUCE, None)
         assert (before[0].forward, before[0].backward) == (None, ALL_REDUCE)
+
+
+def test_sums_that_ranks_scatter_come_and_go_in_layers_and_units_keep_what_a_pass_takes():
+    """A sum is whole, its part and what the projection of queries, keys and values makes half."""
+    job = small_job(small_model(), gpus=2, tp=2, sequence_parallel=True, stack={"base": "torch"})
+    (run,) = stage_slices(job, 1)
+    forward = StageCosts(job).forward(run)
+    _, layers, _, loss = forward.by_unit
+    sum_bytes = 2.0 * job.batch.seq_len * job.model.hidden
+    gone = [size for turn in layers.turns for _, size in turn]
+    assert sorted(gone) == [sum_bytes / 2, sum_bytes]
+    assert [block for unit in forward.by_unit for block in unit.takes] == [*forward.early]
+    assert loss.turns == ()

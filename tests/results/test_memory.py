@@ -15,7 +15,17 @@ from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
-from simulator.program.ir import Category, Kind, Operation, Owner, Program, RankClass, Stream, Work
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Operation,
+    Owner,
+    Program,
+    RankClass,
+    Stream,
+    UnitBlocks,
+    Work,
+)
 from simulator.results.memory import class_memory
 from simulator.results.simulation import run_step
 from tests.jobs import EqualPasses, jobs, pipeline_program, small_job, small_model
@@ -195,3 +205,21 @@ def test_shards_of_gradients_lie_apart_where_they_are_asked_for_on_the_reduction
     buffer_bytes = 2 * model.vocab * model.hidden
     more_bytes = apart.peak_reserved_bytes - mixed.peak_reserved_bytes
     assert 0 <= more_bytes - shards - buffer_bytes < 3 * page
+
+
+@pytest.mark.parametrize(("head", "reserved"), [(40, 100), (80, 180)])
+def test_what_a_layer_gave_back_stays_reserved_and_serves_a_head_that_fits_in_it(head, reserved):
+    """The layer keeps 40 MiB and gives back 60, which never lie beside the head's."""
+    mib = 2**20
+    program = Program((RankClass("stage 0", 0, 1, 0),))
+    kept = ((Owner.ACTIVATIONS, 40 * mib),)
+    units = (UnitBlocks(kept, (((Owner.TEMPORARIES, 60 * mib),),)), UnitBlocks((), ()))
+    program.add(
+        Operation(
+            Kind.FORWARD, ((0, Stream.COMPUTE),), Work(1.0), Category.FORWARD,
+            takes=kept, gives=kept, holds=((Owner.LOGITS, head * mib),), by_unit=units,
+        )
+    )  # fmt: skip
+    (memory,) = class_memory(replay(program), DEVICE)
+    assert memory.peak_allocated_bytes == (40 + head) * mib
+    assert memory.peak_reserved_bytes == reserved * mib

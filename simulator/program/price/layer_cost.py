@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
@@ -24,7 +24,7 @@ from simulator.program.grid.rank_groups import (
     tensor_group,
 )
 from simulator.program.grid.stage_layers import recomputed_layers
-from simulator.program.ir import Memory, Owner, total_bytes
+from simulator.program.ir import Memory, Owner, UnitBlocks, total_bytes
 from simulator.program.layer.adapters import (
     adapters,
     frozen,
@@ -132,12 +132,14 @@ class ForwardMemory(NamedTuple):
         holds: Blocks that are gone afterwards.
         early, later: What it has saved for backward by then, and what it saves afterwards.
         lingers: What it gave back before that moment, and nothing else has before its end.
+        by_unit: What it has saved by then, unit after unit, and what came and went meanwhile.
     """
 
     holds: Memory
     early: Memory
     later: Memory
     lingers: Memory = ()
+    by_unit: tuple[UnitBlocks, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +155,7 @@ class UnitCost:
             allocator records that the collective's stream reads it.
         backward: What backward holds.
         halves: What the halves of a split backward take and free.
+        turns: What pieces of forward make and backward does not need, one after another.
     """
 
     saved: Memory
@@ -163,6 +166,7 @@ class UnitCost:
     _timed: Callable[[], UnitTimes]
     freed: Memory = ()
     reduced: Memory = ()
+    turns: tuple[Memory, ...] = ()
 
     @cached_property
     def saved_bytes(self) -> float:
@@ -325,6 +329,7 @@ class UnitCosts:
             _timed=times,
             freed=_blocks(Owner.TEMPORARIES, layer.freed_bytes),
             reduced=_blocks(Owner.TEMPORARIES, self._reduced_bytes(layer)),
+            turns=_turns(layer, outcome.kept_bytes, self.shape.element_bytes),
         )
 
     def _reduced_bytes(self, layer: Layer) -> tuple[float, ...]:
@@ -404,6 +409,22 @@ class UnitCosts:
         ranks = self.job.choices.tensor_ranks
         sizes = pending_bytes(layer, ranks, shape.element_bytes, shape.gemm_bytes)
         return freed_half_way(saved, _blocks(owner, sizes))
+
+
+def _turns(layer: Layer, kept_bytes: Sequence[float], element_bytes: float) -> tuple[Memory, ...]:
+    """What pieces make and nobody keeps, one block at a time; equal ones lie in one place.
+
+    A block is taken for one that is kept where that is as large (assumption).
+    """
+    kept = Counter(kept_bytes)
+    made = gradient_sizes(layer, element_bytes)[1:]
+    gone: dict[float, None] = {}
+    for size in made:
+        if kept[size]:
+            kept[size] -= 1
+        else:
+            gone[size] = None
+    return tuple(_blocks(Owner.TEMPORARIES, (size,)) for size in gone)
 
 
 def _alone(layer: Layer, element_bytes: float) -> Memory:

@@ -25,6 +25,7 @@ from simulator.program.ir import (
     Memory,
     Owner,
     Part,
+    UnitBlocks,
     Work,
     total_bytes,
 )
@@ -86,13 +87,18 @@ class _Contents:
         """Its fullest moment; units behind the one that runs have saved nothing yet."""
         found, most_bytes = ForwardMemory((), self.saved, ()), -math.inf
         early: Memory = ()
+        by_unit: tuple[UnitBlocks, ...] = ()
         for number, (unit, count) in enumerate(self.units):
-            early += unit.saved * count
+            saved = unit.saved * count
+            early += saved
             held_bytes = total_bytes(early) + total_bytes(unit.passing)
             if held_bytes >= most_bytes:
                 behind = self.units[number + 1 :]
                 later = (block for unit, count in behind for block in unit.saved * count)
-                found, most_bytes = ForwardMemory(unit.passing, early, tuple(later)), held_bytes
+                now = (*by_unit, UnitBlocks(saved, ()))
+                found = ForwardMemory(unit.passing, early, tuple(later), by_unit=now)
+                most_bytes = held_bytes
+            by_unit += (UnitBlocks(saved, (*unit.turns, unit.passing)),)
         return found
 
     def backward(self, made_bytes: float = 0.0, *, frees: bool = True) -> BackwardMemory:

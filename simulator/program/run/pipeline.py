@@ -302,7 +302,7 @@ class _Emitter:
             operation = self.program.operations[end]
             memory = self.costs.forward(run)
             operation.takes, operation.leaves = gathered + memory.early, memory.later
-            operation.lingers = memory.lingers
+            operation.lingers, operation.by_unit = memory.lingers, memory.by_unit
             in_turn = self.attachment.weights_in_turn(run, is_forward=True)
             operation.holds = self._joined(memory.holds, in_turn)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)

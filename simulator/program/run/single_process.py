@@ -237,7 +237,7 @@ class _Emitter:
             memory = costs.forward(run)
             forward.takes = self._replica(gpus) + memory.early
             forward.holds, forward.leaves = memory.holds, memory.later
-            forward.lingers = memory.lingers
+            forward.lingers, forward.by_unit = memory.lingers, memory.by_unit
             self._compute(index, forward)
 
     def _replica(self, gpus: _Gpus) -> Memory:
@@ -250,7 +250,7 @@ class _Emitter:
         forward = _operation(Kind.FORWARD, Category.FORWARD, costs.work(run, Phase.FORWARD), run)
         saved = costs.forward(run)
         forward.takes, forward.holds, forward.leaves = saved.early, saved.holds, saved.later
-        forward.lingers = saved.lingers
+        forward.lingers, forward.by_unit = saved.lingers, saved.by_unit
         self._compute(0, forward)
         work = costs.work(run, Phase.BACKWARD)
         backward = _operation(Kind.BACKWARD, Category.BACKWARD, work, run)

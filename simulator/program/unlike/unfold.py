@@ -337,4 +337,5 @@ def _does_the_same(one: Operation, other: Operation) -> bool:
         and (one.takes, one.gives, one.holds, one.turns)
         == (other.takes, other.gives, other.holds, other.turns)
         and (one.frees, one.leaves, one.lingers) == (other.frees, other.leaves, other.lingers)
+        and one.by_unit == other.by_unit
     )

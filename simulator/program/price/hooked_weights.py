@@ -36,11 +36,25 @@ def hooks_s(job: Job, layer: Layer) -> float:
     if not job.choices.shards_weights or shard_group(job).ranks == 1:
         return 0.0
     launch_s = job.cluster.profile.kernels.launch_s
-    matrices = _adapters(layer) if waits_behind_gathers(job) else _matrices(layer)
+    matrices = _adapters(layer) if _waits_behind_gathers(job) else _matrices(layer)
     return matrices * job.plan.stack.host_work_per_gather * launch_s
 
 
-def waits_behind_gathers(job: Job) -> bool:
+def with_hooks_s(job: Job, host_s: float, device_s: float, all_hooks_s: float) -> float:
+    """Host time of a pass through a layer with its hooks [s].
+
+    Args:
+        job: Its stack says whether the host waits for the device.
+        host_s: Without hooks [s].
+        device_s: Of what is launched [s].
+        all_hooks_s: Of the hooks of all visits [s].
+    """
+    if all_hooks_s and _waits_behind_gathers(job):
+        host_s = max(host_s, device_s)
+    return host_s + all_hooks_s
+
+
+def _waits_behind_gathers(job: Job) -> bool:
     """Whether the host is never far ahead of the device, which so waits for every hook (FSDP1)."""
     return job.plan.stack.frozen_units_keep_inputs
 

@@ -32,7 +32,7 @@ from simulator.program.ir import (
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
 from simulator.program.price.expert_waits import ExpertWaits, Step, answers_s, stall_s
-from simulator.program.price.hooked_weights import waits_behind_gathers
+from simulator.program.price.hooked_weights import with_hooks_s
 from simulator.program.price.host_pace import Launched, launched, launched_ahead, waiting_s
 from simulator.program.price.layer_cost import End, ForwardMemory, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
@@ -375,12 +375,8 @@ class StageCosts:
         if waits_s:
             parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
         ordered = tuple(parts.values())
-        return Work(
-            math.fsum(part.seconds for part in ordered),
-            ordered,
-            flop=flop,
-            collectives=self._collectives(run, phase),
-        )
+        seconds = math.fsum(part.seconds for part in ordered)
+        return Work(seconds, ordered, flop=flop, collectives=self._collectives(run, phase))
 
     def _unpredicted_wait_s(self, run: Slice, phase: Phase) -> float:
         """What own runs say that layers wait for the host beyond; backward does twice the work."""
@@ -409,11 +405,8 @@ class StageCosts:
         if times.waits and (phase is Phase.FORWARD or repeats):
             host_s = device_s + self._expert_stall_s(times.waits, steps[1:], exposed)
         visits = sum(1 for direction in _directions(time, phase) if direction.parts)
-        if times.hooks_s and waits_behind_gathers(self.job):
-            host_s = max(host_s, device_s)
-        host_s += visits * times.hooks_s
-        profile = self.job.cluster.profile
-        return launched(profile, count, device_s, host_s, launches), launches
+        host_s = with_hooks_s(self.job, host_s, device_s, visits * times.hooks_s)
+        return launched(self.job.cluster.profile, count, device_s, host_s, launches), launches
 
     def _step(self, time: PassTime, exposed: float, kernels: int, exchanges: int) -> Step:
         """A pass, or a piece of one, as the host launches it."""

@@ -205,7 +205,7 @@ def parse_yaml(text: str, file: str = "") -> Any:
         _check_depth(text, file)
         value = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
-        raise InputError.single("", f"is not valid YAML: {_problem(error)}", file=file) from error
+        raise InputError.single("", _problem(error), file=file) from error
     except _REFUSED_BY_PYTHON as error:  # a date or number that YAML recognises
         raise InputError.single("", f"is not valid YAML: {error}", file=file) from error
     except RecursionError as error:
@@ -216,8 +216,11 @@ def parse_yaml(text: str, file: str = "") -> Any:
 
 def _problem(error: yaml.YAMLError) -> str:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "malformed"
+    if "nesting depth" in problem:  # libyaml stops at 1,000 levels since PyYAML 6.0.4
+        return "is nested too deeply"
     mark = getattr(error, "problem_mark", None)
-    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})" if mark else problem
+    where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+    return f"is not valid YAML: {problem}{where}"
 
 
 def _check_depth(text: str, file: str) -> None:

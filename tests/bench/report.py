@@ -153,8 +153,9 @@ def _growth(growth: Mapping[str, Sequence[Cost]]) -> list[str]:
         "",
         "Llama 3.1 405B, tp 8, pp 16, 16 microbatches on 16,384 H100; one of these is varied. "
         "Ranks that do the same are simulated once, so GPUs cost nothing; stages and "
-        "microbatches multiply the operations. Layers add little: costs are computed once per "
-        "distinct layer, and only the buckets of gathers and gradients grow with their number.",
+        "microbatches multiply the operations. Costs are computed once per distinct layer, so "
+        "layers add little to building and simulating. *Everything* also replays PyTorch's "
+        "allocator, block by block: that grows with layers.",
         "",
         "![processor time against GPUs, stages, microbatches and layers](performance.png)",
         "",

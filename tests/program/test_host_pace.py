@@ -182,3 +182,7 @@ def test_graphs_of_layers_leave_out_experts_without_a_capacity():
     assert launches(cuda_graphs="layer", experts={"capacity_factor": 1.0}) == 0
     assert 0 < launches(cuda_graphs="layer") < launches()
     assert launches(cuda_graphs="full") == 0
+
+
+def test_units_of_a_graph_that_need_no_launch_are_all_launched_ahead():
+    assert launched_ahead([(3, 0), (5, 300)]) == [3, 3]

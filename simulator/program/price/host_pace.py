@@ -92,7 +92,7 @@ def launched_ahead(queue: Iterable[tuple[int, int]]) -> list[int]:
     """
     queued, ahead = _QUEUED_LAUNCHES, []
     for times, launches in queue:
-        ahead.append(min(times, queued // launches))
+        ahead.append(min(times, queued // launches) if launches else times)
         queued -= ahead[-1] * launches
     return ahead
 

@@ -76,6 +76,30 @@ def torchtune_adapters(settings: Settings, builder: str) -> dict[str, Any]:
     )
 
 
+def automodel_adapters(settings: Settings) -> dict[str, Any]:
+    """Fields of a plan with the adapters of NeMo AutoModel; faults go to ``settings``.
+
+    Matrices are said by patterns of their modules, such as ``*_proj`` or ``*.q_proj``.
+    """
+    if not any(key.startswith("peft.") for key in settings.keys):
+        return {}
+    names = settings.get("peft.target_modules") or "*_proj"
+    listed = [str(name) for name in (names if isinstance(names, list) else [names])]
+    is_whole = settings.switch("peft.match_all_linear") or "*_proj" in listed
+    short = [name.rpartition(".")[2] for name in listed]
+    is_quantised = settings.switch("quantization.load_in_4bit")
+    is_eight = settings.switch("quantization.load_in_8bit")
+    return _lora(
+        settings,
+        rank=settings.whole("peft.dim", default=_RANK),
+        targets=_ALL if is_whole else _matrices(settings, "peft.target_modules", short),
+        dropout=settings.number("peft.dropout", default=0.0),
+        base="nf4" if is_quantised else "int8" if is_eight else None,
+        is_double=settings.switch("quantization.bnb_4bit_use_double_quant", default=True),
+        switches=("peft.use_dora",),
+    )
+
+
 def xtuner_adapters(settings: Settings) -> dict[str, Any]:
     """Fields of a plan with XTuner's LoraConfig; faults go to ``settings``."""
     block = "model.llm.quantization_config"

@@ -145,6 +145,14 @@ _ENTRIES = (
         has_variables=True,
     ),
     Format(
+        name="automodel",
+        reader="finetuning.automodel:read_automodel_recipe",
+        framework="NeMo AutoModel",
+        file="A recipe's YAML.",
+        metavar="RECIPE.yaml",
+        example="llama3_1_8b_peft_benchmark.yaml --gpus 8",
+    ),
+    Format(
         name="xtuner",
         reader="finetuning.xtuner:read_xtuner_config",
         framework="XTuner",

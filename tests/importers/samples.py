@@ -18,7 +18,7 @@ FORMAT_OF = {
     "nemo": "nemo", "bridge": "nemo", "axolotl": "axolotl", "foundry": "llm-foundry",
     "llamafactory": "llamafactory", "maxtext": "maxtext", "nanotron": "nanotron",
     "neox": "gpt-neox", "primus": "primus", "swift": "ms-swift", "torchtune": "torchtune",
-    "xtuner": "xtuner",
+    "xtuner": "xtuner", "automodel": "automodel",
 }  # fmt: skip
 """Which format a sample file has, by how its name begins."""
 

@@ -62,6 +62,7 @@ PUBLIC = (
     Source("primus", "recipes", "primus*.yaml"),
     Source("maxtext", "recipes", "maxtext*"),
     Source("torchtune", "recipes", "torchtune*.yaml"),
+    Source("automodel", "recipes", "automodel*.yaml"),
     Source("xtuner", "recipes", "xtuner*.py"),
     Source("megatron", "recipes", "megatron*.sh"),
     Source("deepspeed", "recipes", "deepspeed*.json"),

@@ -3,5 +3,6 @@
 trainer                 what TrainingArguments mean; files of them, of axolotl, of LLaMA-Factory
 sharding                what their data-parallel ranks shard
 accelerate, ms_swift    others around Hugging Face's Trainer
-torchtune, xtuner       trainers of their own
+torchtune, xtuner,
+automodel               trainers of their own
 """

@@ -62,7 +62,7 @@ _DOCUMENTS = re.compile(r"documents of about (\d+)K tokens")
 """Phrase in the notes of runs that pack documents and keep attention inside each."""
 
 _ADAPTERS = re.compile(r"\b(?:Q?LoRA|frozen base)\b")
-_ADAPTER_RANK = re.compile(r"\bQ?LoRA (?:rank |r ?=? ?)(\d+)")
+_ADAPTER_RANK = re.compile(r"\bQ?LoRA,? (?:of |with )?(?:rank ?=? ?|r ?=? ?)(\d+)")
 _ADAPTED_LETTERS = re.compile(r"\bLoRA r\d+ ((?:[qkvo],? ?)+)\b")
 _LETTERS = {"q": "query", "k": "key", "v": "value", "o": "output"}
 _BASE_PRECISION = (
@@ -241,7 +241,8 @@ def _adapters(row: Row) -> dict[str, Any]:
     lora = dict(usual_adapters(row["framework"], row.get("framework_version", "")))
     if rank := _ADAPTER_RANK.search(notes):
         lora["rank"] = int(rank.group(1))
-    if "rank" not in lora:
+    stated = stated_facts(row).get("plan", {}).get("lora", {})
+    if not {"rank"} & {*lora, *stated}:
         raise InputError.single("notes", "name adapters, but not their rank")
     if letters := _ADAPTED_LETTERS.search(notes):
         lora["targets"] = [_LETTERS[each] for each in re.findall("[qkvo]", letters.group(1))]

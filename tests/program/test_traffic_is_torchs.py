@@ -10,7 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental._context_parallel import _attention as ring
@@ -36,7 +41,7 @@ from simulator.validate.torch_run.reference_model import (
 )
 from simulator.validate.torch_run.split_model import split_experts
 from tests.jobs import small_job, small_model
-from tests.torch_traffic import Issued, TrafficLog, fake_world
+from tests.torch_traffic import Issued, TrafficLog, fake_ranks, fake_world
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -378,3 +383,15 @@ def test_experts_exchange_counts_copies_and_results():
         (each.kind.value, each.ranks, each.num_bytes) for each in collectives if each.axis == "ep"
     ]
     assert exchanges == log.issued
+
+
+def test_fsdp1_reduces_in_the_format_of_its_products_where_nobody_says_otherwise():
+    with fake_ranks(2):
+        half = MixedPrecision(param_dtype=torch.bfloat16)
+        sharded = FullyShardedDataParallel(
+            nn.Linear(4, 4), mixed_precision=half, device_id=torch.device("cpu")
+        )
+        reduced = sharded._handle._reduce_dtype
+    plan = job(llama(), 2, zero=3, precision="bf16", stack="torch-fsdp").plan
+    assert reduced is torch.bfloat16
+    assert plan.stack.grad_reduce_precision == "bf16"

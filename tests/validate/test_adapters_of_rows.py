@@ -25,6 +25,8 @@ def plan_of(notes: str, **cells: str):
         ("LoRA r16 q,k,v,o, frozen base in bf16",
          {"rank": 16, "targets": ["query", "key", "value", "output"]}),
         ("LoRA rank 32 all-linear", {"rank": 32, "targets": ["all"]}),
+        ("LoRA, rank 16, of all-linear layers", {"rank": 16, "targets": ["all"]}),
+        ("LoRA of rank 4", {"rank": 4}),
         ("QLoRA r=8, NF4", {"rank": 8, "base_precision": "nf4"}),
     ],
 )  # fmt: skip
@@ -42,6 +44,11 @@ def test_a_framework_with_recipes_of_its_own_trains_their_adapters():
 def test_adapters_of_no_known_rank_are_refused():
     with pytest.raises(InputError, match="not their rank"):
         plan_of("frozen base in bf16")
+
+
+def test_facts_of_a_row_say_what_its_notes_leave_out():
+    facts = '{"plan": {"lora": {"rank": 16, "targets": ["query"]}}}'
+    assert plan_of("LoRA", facts=facts)["lora"] == {"rank": 16, "targets": ["query"]}
 
 
 def test_notes_say_what_a_fine_tuning_run_keeps():

@@ -72,7 +72,12 @@ def test_a_run_named_twice_is_refused(tmp_path):
 
 
 def test_the_headline_counts_refusals_and_takes_absolute_errors():
-    stated = {"grade": "A", "mem_error_pct": "-5.0"}
+    stated = {
+        "grade": "A",
+        "mem_error_pct": "-5.0",
+        "measured_step_s": "1",
+        "seen_on": "2027-01-02",
+    }
     rows = [
         {"id": "a-1", "error_pct": "10.0", **stated},
         {"id": "a-2", "error_pct": "-30.0", **stated},
@@ -80,6 +85,23 @@ def test_the_headline_counts_refusals_and_takes_absolute_errors():
     ]
     assert "| grade A and A- | 2 | 1 | 20.0 | 20.0 | 28.0 | 5.0 |" in first_sight_headline(rows)
     assert [source.name for source in first_sight_sources(rows)] == ["a", "b"]
+
+
+def test_a_run_whose_source_states_memory_alone_is_no_refusal():
+    memory = {"id": "a-1", "grade": "A", "measured_step_s": "", "error_pct": ""}
+    rows = [{**memory, "mem_error_pct": "4.0", "seen_on": "2027-01-02"}]
+    assert "| grade A and A- | 0 | 0 |  |  |  | 4.0 |" in first_sight_headline(rows)
+
+
+def test_runs_that_were_seen_last_have_a_line_of_their_own():
+    """They say what the present version does; older ones were seen by older versions."""
+    cells = {"grade": "A", "measured_step_s": "1", "mem_error_pct": ""}
+    rows = [
+        {"id": "a-1", "error_pct": "40.0", "seen_on": "2027-01-01", **cells},
+        {"id": "b-1", "error_pct": "4.0", "seen_on": "2027-01-02", **cells},
+    ]
+    last = first_sight_headline(rows).splitlines()[-1]
+    assert last == "| grade A and A-, first seen on 2027-01-02 | 1 | 0 | 4.0 | 4.0 | 4.0 |  |"
 
 
 def test_the_report_shows_the_file_as_it_is():

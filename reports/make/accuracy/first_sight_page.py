@@ -43,7 +43,8 @@ class Source(NamedTuple):
 
     Attributes:
         name: Its short name, the beginning of its runs' ids.
-        steps: Signed errors of the step time; None for a run that was refused [%].
+        steps: Signed errors of the step time, of the runs that state it; None for one that was
+            refused [%].
         memory: Signed errors of the memory, of the runs that state it [%].
     """
 
@@ -63,7 +64,7 @@ def first_sight_sources(rows: Sequence[Row]) -> list[Source]:
 
 def _source(name: str, rows: Sequence[Row]) -> Source:
     memory = [float(row["mem_error_pct"]) for row in rows if row["mem_error_pct"]]
-    return Source(name, [_error(row) for row in rows], memory)
+    return Source(name, [_error(row) for row in rows if row["measured_step_s"]], memory)
 
 
 def _error(row: Row) -> float | None:
@@ -71,9 +72,13 @@ def _error(row: Row) -> float | None:
 
 
 def first_sight_headline(rows: Sequence[Row]) -> str:
-    """The table that the README leads with."""
+    """The table that the README leads with; its last line is what the newest version saw first."""
     stated = [row for row in rows if row["grade"] in STATED]
     groups = {"grade A and A-": stated, "all grades": list(rows)}
+    newest = max(row["seen_on"] for row in rows)
+    of_today = [row for row in stated if row["seen_on"] == newest]
+    if of_today and len(of_today) < len(stated):
+        groups[f"grade A and A-, first seen on {newest}"] = of_today
     lines = [
         "| runs at first sight | predicted | refused | mean % | median % | 90th percentile % "
         "| memory, mean % |",

@@ -72,7 +72,7 @@ JOBS = [
             "batch.global_batch": 16}, {"gpus": 8}),
     Recipe("llm-foundry", ("foundry_mpt_7b.yaml",),
            {"model.ffn_hidden": 16384, "model.positions": "alibi", "plan.zero": 3,
-            "plan.grad_reduce_precision": "bf16", "batch.micro_batch": 8}, {"gpus": 64}),
+            "plan.stack.grad_reduce_precision": "bf16", "batch.micro_batch": 8}, {"gpus": 64}),
     Recipe("llm-foundry", ("foundry_llama3.yaml",),
            {"model.name": "llama3-8b", "plan.clip_gradients": False, "batch.micro_batch": 2},
            {"gpus": 8, "micro_batch": 2}),

@@ -83,11 +83,12 @@ memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds
 
 memory-errors: $(VENV)/.core  ## simulator/facts/memory_errors.yaml: how far predicted memory is off, fitted
 	$(BIN)/python -m reports.make.fit.memory_errors reports/first_sight.csv \
-	  reports/data/runs_open.csv reports/data/runs_opened.csv --write
+	  reports/data/runs_open.csv reports/data/runs_opened.csv reports/data/runs_gathered.csv --write
 
 memory-report: $(VENV)/.core  ## reports/memory.md: predicted against published memory, and how sure it is
 	$(BIN)/python -m reports.make.accuracy.memory_page reports/first_sight.csv reports/data/out_of_memory.csv \
-	  reports/data/runs_open.csv reports/data/runs_opened.csv --picture reports/memory.png > build-memory.md
+	  reports/data/runs_open.csv reports/data/runs_opened.csv reports/data/runs_gathered.csv \
+	  --picture reports/memory.png > build-memory.md
 	mv build-memory.md reports/memory.md
 
 looks: docs-site $(VENV)/.dev  ## reports/look/: how pages of --html, studio and site look, by an installed Chromium; 3 minutes
@@ -160,7 +161,8 @@ fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by sourc
 	$(BIN)/python -m reports.make.fit.fit_training reports/data/runs_open.csv --write
 
 bands: $(VENV)/.core  ## fit the model of errors behind every band, and see what it covers; 3 minutes, after every change of predictions
-	$(BIN)/python -m reports.make.fit.fit_step_errors reports/data/runs_open.csv reports/data/runs_opened.csv --write
+	$(BIN)/python -m reports.make.fit.fit_step_errors reports/data/runs_open.csv reports/data/runs_opened.csv \
+	  reports/data/runs_gathered.csv --write
 
 diagnosis: $(VENV)/.core  ## reports/diagnosis.md: how often diagnose finds what a run hides; an hour
 	$(BIN)/python -m reports.make.planning.diagnosis_score 200 > build-diagnosis.md

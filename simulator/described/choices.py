@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.described.cluster.kernel_parameters import FlashKernel
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
 from simulator.described.plan.plan_blocks import AllocatorSettings, WrittenSchedule
-from simulator.described.plan.stack import (
+from simulator.described.plan.stack_options import (
     ExpertWaits,
     GradPrecision,
     Offloading,

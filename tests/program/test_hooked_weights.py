@@ -7,7 +7,7 @@ import pytest
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Category
 from simulator.program.layer.pieces import GroupedGemm
-from simulator.program.price.hooked_weights import hooks_s
+from simulator.program.price.hooked_weights import hooks_s, with_hooks_s
 from simulator.program.price.stage_cost import StageCosts
 from simulator.schedule.slots import Phase
 from tests.jobs import small_job, small_model
@@ -68,6 +68,26 @@ def test_each_of_an_adapters_two_matrices_is_a_unit_of_fsdp(targets):
 def test_units_of_whole_layers_are_left_out():
     facts = {"base": "torch-fsdp", "host_work_per_gather": WORK}
     assert hooks_in_launches(StageCosts(small_job(small_model(), gpus=2, zero=3, stack=facts))) == 0
+
+
+def test_a_stack_that_does_not_limit_gathers_hooks_every_matrix():
+    """The layer's seven, as DeepSpeed does; matrices of adapters are small enough to stay."""
+    costs = adapted(["query"], limits_gathers=False)
+    assert hooks_in_launches(costs) == pytest.approx(7 * WORK)
+
+
+def test_what_stays_until_backward_ends_says_nothing_of_the_host():
+    kept, freed = (adapted(["query"], frozen_units_keep_inputs=keeps) for keeps in (True, False))
+    assert hooks_in_launches(kept) == hooks_in_launches(freed) == pytest.approx(2 * WORK)
+
+
+def test_a_host_behind_gathers_takes_as_long_as_the_device_and_then_its_hooks():
+    """Without the limit it runs ahead, and its time is that of its own work."""
+    limited, free = (adapted(["query"], limits_gathers=limits).job for limits in (True, False))
+    assert with_hooks_s(limited, host_s=2.0, device_s=5.0, all_hooks_s=1.0) == 6.0
+    assert with_hooks_s(limited, host_s=5.0, device_s=2.0, all_hooks_s=1.0) == 6.0
+    assert with_hooks_s(free, host_s=2.0, device_s=5.0, all_hooks_s=1.0) == 3.0
+    assert with_hooks_s(limited, host_s=2.0, device_s=5.0, all_hooks_s=0.0) == 2.0
 
 
 def test_a_host_that_waits_behind_gathers_hides_no_hook():

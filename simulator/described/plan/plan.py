@@ -34,12 +34,8 @@ from simulator.described.plan.plan_blocks import (
     tensor_grid,
 )
 from simulator.described.plan.releases import Libraries
-from simulator.described.plan.stack import (
-    DEFAULT_STACK,
-    CrossEntropy,
-    Stack,
-    named_stack,
-)
+from simulator.described.plan.stack import DEFAULT_STACK, Stack, named_stack
+from simulator.described.plan.stack_options import CrossEntropy
 from simulator.schedule import SCHEDULES
 
 Recompute = Literal["none", "selective", "full"]

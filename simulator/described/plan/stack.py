@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -22,81 +22,21 @@ from simulator.described.base import Bytes, Flag, Seconds, Spec
 from simulator.described.cluster.kernel_parameters import AttentionKernel, FlashKernel
 from simulator.described.faults import nearest_hint
 from simulator.described.plan.releases import groups_in_effect, split_release
+from simulator.described.plan.stack_options import (
+    CrossEntropy,
+    ExpertWaits,
+    Float8Scaling,
+    GradientScaling,
+    GradPrecision,
+    Offloading,
+    SelectivePolicy,
+    ShardingUnits,
+    UnevenLayers,
+)
 from simulator.facts import fact_files, shipped_facts
 
 _LARGE_SEGMENT_BYTES = 20 * 2.0**20
 """Segments that medium blocks are cut from; those are always cut."""
-
-GradPrecision = Literal["fp32", "bf16", "fp16"]
-
-CrossEntropy = Literal[
-    "fused",
-    "in-place",
-    "compiled",
-    "copied",
-    "eager",
-    "eager-shifted",
-    "shifted",
-    "chunked",
-    "linear-fused",
-    "cut",
-]
-"""``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
-an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``compiled`` is as quick as
-``fused``, but keeps that copy, and makes another in backward (Megatron-Core's
-``cross_entropy_loss_fusion``, implementation ``native``); ``copied`` makes another beside it in
-forward (nanotron's ``sharded_cross_entropy``); ``eager`` keeps fp32 log-probabilities and
-makes fp32 gradients beside them (PyTorch's own); ``eager-shifted`` is that of an fp32 copy of fp32
-logits, those of all tokens but the last, while the 16-bit ones are there, too (``logits.float()``
-and ``shift_logits`` of transformers 4.46). ``shifted`` is one kernel that makes gradients in place,
-but of such a copy (a kernel of Unsloth's or Liger's behind transformers 4.45).
-``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
-``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
-of a part of the tokens, and the gradients of them at once (Liger's
-``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits again in
-backward (arXiv 2411.09009)."""
-
-ShardingUnits = Literal["layers", "parameters", "root", "ends"]
-"""``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:
-embedding, norm and head are one unit, gathered first, kept from forward to backward and
-reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the embedding is a
-unit, and norm and head are one that is kept from forward to backward (torchtitan).
-``parameters``: as ``layers``, but every parameter has collectives of its own."""
-
-Float8Scaling = Literal["tensor", "rows", "eager"]
-"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
-one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
-each use has scales and a cast of its own
-(:meth:`simulator.program.layer.block.Block.linear`). ``eager``: one for each operand, weights
-too, which kernels of their own find, apply and cast by in
-every use, and backward keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
-
-ExpertWaits = Literal["none", "layer", "expert"]
-"""Where the host waits until the device has counted the tokens of experts without a capacity, so
-that nothing behind is launched before: nowhere, once in each layer, or for each expert of it
-(:mod:`simulator.program.price.expert_waits`)."""
-
-SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
-"""What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
-
-Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
-"""What a framework can move to the host. ``optimizer``: its states, or a share of them, and
-activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
-activations. ``infinity``: whatever ZeRO-Offload and ZeRO-Infinity can (DeepSpeed)."""
-
-GradientScaling = Literal["past-limit", "clipping", "always", "in-update"]
-"""When gradients are read and written once more, to be multiplied by what clips them.
-``past-limit``: in steps whose norm is above the limit, which are taken to be few (Megatron:
-``clip_coeff < 1.0`` in ``clip_grads.py``; versions that keep the norm on the device multiply
-always). ``clipping``: in every step of a plan that clips, by 1 below the limit (PyTorch's
-``_clip_grads_with_norm_``, lest the host waits; InternEvo's ``_unscale_and_clip_grads``).
-``always``: clipping or not, together with the loss scale (DeepSpeed's ``unscale_and_clip_grads``
-of ``stage_1_and_2.py``, ``stage3.py`` and ``fused_optimizer.py``; its ``bf16_optimizer.py`` only
-past the limit, its fp32 path where it clips). ``in-update``: while they are read for the update
-(compilers)."""
-
-UnevenLayers = Literal["middle", "last"]
-"""Which stages take a layer more where layers do not divide by stages."""
 
 
 class Stack(Spec):
@@ -397,6 +337,10 @@ class Stack(Spec):
     where tensors wrap others, as torch's DTensor does in Python."""
     host_work_per_gather: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Host time in which hooks gather a matrix (ZeRO 3), or reduce its gradient, in these units."""
+    limits_gathers: Flag = False
+    """Hooks gather units, whole layers and each matrix of an adapter, and the host waits where two
+    of them are gathered ahead of the device (``limit_all_gathers`` of FSDP1); else they gather each
+    matrix of a layer, however far the host is ahead (DeepSpeed)."""
     exchange_check_s: Seconds = 0.0
     """Host time per further tensor-parallel rank in which hosts compare each collective of a layer
     before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""

@@ -1,7 +1,7 @@
 """What does the loss read, write and keep of the logits, by how it is computed?
 
-The kinds are those of :data:`simulator.described.plan.stack.CrossEntropy`. Everything is counted in
-copies of the logits, in the format of activations and in fp32.
+The kinds are those of :data:`simulator.described.plan.stack_options.CrossEntropy`. Everything is
+counted in copies of the logits, in the format of activations and in fp32.
 
 Ignores: what Liger and cut cross-entropy hold of a part of the logits beside that part, and that
 torch reads rows below 48 KiB once only.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.described.plan.stack import CrossEntropy
+from simulator.described.plan.stack_options import CrossEntropy
 
 _FULL_BYTES = 4.0
 """An fp32 number."""

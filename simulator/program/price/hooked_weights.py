@@ -6,8 +6,8 @@ itself, those of each expert too; biases and norms are small enough to stay wher
 (``stage3_param_persistence_threshold``).
 
 PyTorch's FSDP1 gathers a unit at a time: a layer, and beside it, where peft says what a unit is,
-each matrix of an adapter. A host that is two gathers ahead waits there for the device
-(``limit_all_gathers``), and so what hooks take comes on top. Those of whole layers, few and far
+each matrix of an adapter. A host that is two gathers ahead waits there for the device (a stack's
+fact ``limits_gathers``), and so what hooks take comes on top. Those of whole layers, few and far
 between, are left out.
 
 Ignores: modules that are fetched as one (``set_z3_leaf_modules``).
@@ -36,8 +36,9 @@ def hooks_s(job: Job, layer: Layer) -> float:
     if not job.choices.shards_weights or shard_group(job).ranks == 1:
         return 0.0
     launch_s = job.cluster.profile.kernels.launch_s
-    matrices = _adapters(layer) if _waits_behind_gathers(job) else _matrices(layer)
-    return matrices * job.plan.stack.host_work_per_gather * launch_s
+    stack = job.plan.stack
+    matrices = _adapters(layer) if stack.limits_gathers else _matrices(layer)
+    return matrices * stack.host_work_per_gather * launch_s
 
 
 def with_hooks_s(job: Job, host_s: float, device_s: float, all_hooks_s: float) -> float:
@@ -49,14 +50,9 @@ def with_hooks_s(job: Job, host_s: float, device_s: float, all_hooks_s: float) -
         device_s: Of what is launched [s].
         all_hooks_s: Of the hooks of all visits [s].
     """
-    if all_hooks_s and _waits_behind_gathers(job):
+    if all_hooks_s and job.plan.stack.limits_gathers:
         host_s = max(host_s, device_s)
     return host_s + all_hooks_s
-
-
-def _waits_behind_gathers(job: Job) -> bool:
-    """Whether the host is never far ahead of the device, which so waits for every hook (FSDP1)."""
-    return job.plan.stack.frozen_units_keep_inputs
 
 
 def _adapters(layer: Layer) -> int:

@@ -34,7 +34,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
-from simulator.described.plan.stack import SelectivePolicy
+from simulator.described.plan.stack_options import SelectivePolicy
 from simulator.program.layer.pieces import (
     Exchange,
     FlashAttention,

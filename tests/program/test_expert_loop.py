@@ -17,10 +17,10 @@ COUNT, TOP_K = 4, 2
 LOOP = {"expert_waits": "expert", "grouped_experts": False}
 
 
-def loop_pieces(**stack: object) -> dict[str, MemoryBound]:
+def loop_pieces(*, gated_mlp: bool = True, **stack: object) -> dict[str, MemoryBound]:
     """What the loop adds to a layer, by name."""
     experts = {"count": COUNT, "top_k": TOP_K, "ffn_hidden": 64}
-    costs = StageCosts(small_job(small_model(experts=experts, gated_mlp=True), stack=stack))
+    costs = StageCosts(small_job(small_model(experts=experts, gated_mlp=gated_mlp), stack=stack))
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
     return {
         p.name: p for p in pieces if isinstance(p, MemoryBound) and p.name.startswith("expert_loop")
@@ -72,7 +72,7 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def operators_of_loop(experts: int) -> list[int]:
+def operators_of_loop(experts: int, *, gated: bool = True) -> list[int]:
     """Operators forward and backward of a loop over so many experts."""
     hidden, width, tokens = 8, 4, 16
     weights = [
@@ -90,7 +90,9 @@ def operators_of_loop(experts: int) -> list[int]:
             rank, token = torch.where(mask[expert])
             mine = rows[None, token].reshape(-1, hidden)
             linear = torch.nn.functional.linear
-            made = linear(torch.nn.functional.silu(linear(mine, gate)) * linear(mine, up), down)
+            silu = torch.nn.functional.silu
+            inner = silu(linear(mine, gate)) * linear(mine, up) if gated else silu(linear(mine, up))
+            made = linear(inner, down)
             output.index_add_(0, token, made * shares[token, rank, None])
     total = output.sum()
     with Operators() as backward:
@@ -98,9 +100,20 @@ def operators_of_loop(experts: int) -> list[int]:
     return [forward.count, backward.count]
 
 
-def test_torch_dispatches_ten_operators_forward_and_twenty_backward_for_each_expert():
-    few, many = operators_of_loop(4), operators_of_loop(8)
-    assert [(b - a) / 4 for a, b in zip(few, many, strict=True)] == [10, 20]
+@pytest.mark.parametrize(("gated", "operators"), [(True, [10, 20]), (False, [8, 15])])
+def test_torch_dispatches_so_many_operators_for_each_expert(gated, operators):
+    """Without a gate, a product and a multiplication less, and five operators less backward."""
+    few, many = (operators_of_loop(count, gated=gated) for count in (4, 8))
+    assert [(b - a) / 4 for a, b in zip(few, many, strict=True)] == operators
+
+
+@pytest.mark.parametrize(("gated", "operators"), [(True, (10, 20)), (False, (8, 15))])
+def test_a_host_that_launches_nothing_else_takes_those_of_torch_less_the_products(gated, operators):
+    pieces = loop_pieces(**LOOP, gated_mlp=gated, host_work_per_launch=1)
+    found = [pieces[name].kernels for name in ("expert_loop", "expert_loop_gradient")]
+    launches = [round(count * host_launches("operator")) for count in operators]
+    products = (2, 4)
+    assert found == [COUNT * (all_of - few) for all_of, few in zip(launches, products, strict=True)]
 
 
 def test_a_run_of_layers_takes_what_the_loop_takes():

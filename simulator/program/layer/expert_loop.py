@@ -29,8 +29,9 @@ _OPERATORS, _BACKWARD_OPERATORS = 10, 20
 Backward: index_select, mul (4), sum, products (6), silu_backward, new_zeros (2), index_put (2),
 add (3)."""
 
-_UNGATED = 2
-"""Fewer operators without a gate, forward: a product and a multiplication; twice that backward."""
+_UNGATED, _UNGATED_BACKWARD = 2, 5
+"""Fewer operators without a gate. Forward: a product and a multiplication. Backward: the two
+products of one, the two multiplications of the other, and the sum of both branches' gradients."""
 
 _COPY_PASSES, _COPY_BACKWARD_PASSES = 5, 12
 """Reads and writes of the row of a copy beyond one each of picking it up and adding it. Forward:
@@ -59,8 +60,9 @@ def loop_pieces(
     visits = experts.count * block.shape.tokens
     forward_bytes = _COPY_PASSES * copies * row_bytes
     backward_bytes = (_COPY_BACKWARD_PASSES * copies + _TOKEN_PASSES * visits) * row_bytes
-    fewer = 0 if block.model.gated_mlp else _UNGATED
-    forward, backward = _OPERATORS - fewer, _BACKWARD_OPERATORS - 2 * fewer
+    forward, backward = _OPERATORS, _BACKWARD_OPERATORS
+    if not block.model.gated_mlp:
+        forward, backward = forward - _UNGATED, backward - _UNGATED_BACKWARD
     for name, moved, operators, products in (
         ("expert_loop", (forward_bytes, 0.0), forward, 2),
         ("expert_loop_gradient", (0.0, backward_bytes), backward, 4),

@@ -125,3 +125,23 @@ def test_torchtitans_selective_policy_repeats_key_output_and_up():
     key = model.kv_heads * model.head_dim * model.hidden
     output, up = model.heads * model.head_dim * model.hidden, model.ffn_hidden * model.hidden
     assert extra == pytest.approx(2 * model.layers * (key + output + up))
+
+
+@pytest.mark.parametrize(("causal", "share"), [(True, (64 + 1) / (2 * 64)), (False, 1.0)])
+def test_only_a_causal_mask_leaves_scores_out(causal, share):
+    """Query i of s sees i keys, which is (s + 1) / 2s of them all; an encoder's sees every one."""
+    model = small_model(causal=causal)
+    needed = model_flop_per_token(model, 64, masked=False)
+    whole = model_flop_per_token(model, 64)
+    scores = 3 * model.layers * 4 * model.hidden * 64
+    assert whole - needed == pytest.approx(scores * (1 - share))
+
+
+@pytest.mark.parametrize(("window", "seen"), [(64, 65 / 2), (16, (16 * 17 / 2 + 48 * 16) / 64)])
+def test_a_window_under_a_mask_leaves_the_first_queries_fewer_keys(window, seen):
+    """Of 64 queries, the first w see 1 to w keys, and all further ones w."""
+    model = small_model(sliding_window=window)
+    without_scores = model_flop_per_token(model, 64, masked=False)
+    whole = model_flop_per_token(model, 64)
+    left_out = window - seen
+    assert whole - without_scores == pytest.approx(3 * model.layers * 4 * model.hidden * left_out)

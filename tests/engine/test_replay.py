@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.engine.dependencies import DeadlockError
 from simulator.engine.des import simulate_program
-from simulator.engine.replay import replay
-from simulator.program.ir import Category, Kind, Lane, Operation, Program, RankClass, Stream, Work
+from simulator.engine.replay import is_timed_alike, replay
+from simulator.program.ir import (
+    Category,
+    Kind,
+    Lane,
+    Operation,
+    Owner,
+    Program,
+    RankClass,
+    Stream,
+    Work,
+)
+from tests.factories import device_of
 
 COMPUTE, SEND, RECEIVE = Stream.COMPUTE, Stream.SEND_NEXT, Stream.RECV_PREVIOUS
 
@@ -94,3 +107,35 @@ def test_transfers_in_opposite_orders_on_two_ranks_are_a_deadlock(engine):
     program.lanes[1, RECEIVE].reverse()
     with pytest.raises(DeadlockError, match=r"send_recv of microbatch 0.*stage 0/send_next"):
         engine(program)
+
+
+def two_passes(**changes: object) -> Program:
+    """A forward on each of two classes, with fields of the program or of its classes changed."""
+    program = program_of((1.0, ((0, COMPUTE),), ()), (2.0, ((1, COMPUTE),), (0,)))
+    return replace(program, **changes)
+
+
+def test_programs_that_do_the_same_are_timed_alike_whatever_they_hold_in_memory():
+    fuller = two_passes()
+    first = fuller.operations[0]
+    fuller.operations[0] = replace(first, takes=((Owner.ACTIVATIONS, 1e9),))
+    assert is_timed_alike(two_passes(), two_passes())
+    assert is_timed_alike(two_passes(), fuller)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        two_passes(device=device_of(108)),
+        two_passes(ports={"link": 1.0}),
+        two_passes(classes=(RankClass("stage 0", 0, 1, 0),)),
+        program_of((1.0, ((0, COMPUTE),), ()), (2.5, ((1, COMPUTE),), (0,))),
+        program_of((1.0, ((0, COMPUTE),), ()), (2.0, ((1, COMPUTE),), ())),
+        program_of((1.0, ((0, COMPUTE),), ()), (2.0, ((1, SEND),), (0,))),
+        program_of((1.0, ((0, COMPUTE),), ())),
+    ],
+    ids=["device", "ports", "classes", "seconds", "after", "lane", "operations"],
+)
+def test_one_difference_that_an_engine_sees_is_enough_to_time_programs_apart(other):
+    assert not is_timed_alike(two_passes(), other)
+    assert not is_timed_alike(other, two_passes())

@@ -178,3 +178,22 @@ def test_impossible_limits_are_refused(fields, words):
 def test_dense_models_dispatch_nothing():
     with pytest.raises(InputError, match=r"plan\.ep_dispatch.*needs a model with experts"):
         small_job(ep_dispatch="hierarchical")
+
+
+@pytest.mark.parametrize("etp", [2, 4])
+def test_experts_cut_in_parts_gather_what_nodes_were_sent_and_scatter_what_they_return(etp):
+    """A rank passes on what reached it, 64 tokens' rows of 128 bytes for each rank reached."""
+    model = small_model(layers=1, experts=experts())
+    cut = small_job(
+        model, gpus=16, ep=16 // etp, etp=etp, tp=etp, sequence_parallel=True, seq_len=TOKENS,
+        ep_dispatch="hierarchical", profile=network_profile(),
+    )  # fmt: skip
+    (gathered, *_), (scattered, *_) = (
+        issued(cut, name) for name in ("dispatch_gather", "combine_scatter")
+    )
+    assert gathered.kind.value == "all_gather"
+    assert scattered.kind.value == "reduce_scatter"
+    assert gathered.num_bytes == scattered.num_bytes
+    whole = job("hierarchical")
+    assert not issued(whole, "dispatch_gather")
+    assert not issued(whole, "combine_scatter")

@@ -484,3 +484,14 @@ def test_a_router_without_biases_has_kernels_of_its_own():
 
 def test_counting_copies_of_tokens_launches_kernels_of_its_own():
     assert layer_launches(expert_count_kernels=10) == layer_launches() + 10
+
+
+def test_a_shared_expert_reads_the_input_that_the_router_keeps():
+    """So the copy stays as long as one of these matrices is trained, and no routed one keeps it."""
+    with_shared, without = (
+        next(saved for saved in whole_layer(model).saved if saved.name == "router_input")
+        for model in (expert_model(shared_ffn_hidden=WIDTH), expert_model())
+    )
+    assert without.weights == ("router",)
+    assert with_shared.weights == ("router", "shared_expert.gate", "shared_expert.up")
+    assert with_shared.num_bytes == without.num_bytes

@@ -135,3 +135,18 @@ def test_a_new_part_is_kept_divided_and_recomputed_as_it_says(tp):
     h, f = full.model.hidden, full.model.ffn_hidden
     assert again == 2 * full.model.layers * (2 * h * h + 3 * h * f)
     assert run_step(full).step_time_s > run_step(plain).step_time_s
+
+
+def test_the_output_of_latent_attention_is_divided_by_heads_of_values():
+    """Rows of a head of values, not of queries, go in; the hidden state comes out."""
+    latent = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12,
+              "qk_rope_head_dim": 4, "v_head_dim": 10}  # fmt: skip
+    model = small_model(kv_heads=8, latent_attention=latent)
+    shapes = {tensor.name: tensor for tensor in layer_kinds.layer_tensors(model, 0)}
+    output, value = shapes["attention.output"], shapes["attention.value"]
+    assert output.shape == (model.heads, 10, model.hidden)
+    assert value.shape == (model.heads, 10, 16)
+    assert shapes["attention.key"].shape == (model.heads, 12, 16)
+    assert shapes["attention.query"].shape == (model.heads, 12 + 4, 24)
+    assert shapes["attention.key_value_down"].shape == (model.hidden, 16 + 4)
+    assert {tensor.split for tensor in (output, value)} == {TensorSplit.TENSOR}

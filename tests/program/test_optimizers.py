@@ -381,3 +381,24 @@ def test_moments_of_sixteen_bits_are_widened_tensor_by_tensor():
     ]
     tensors = sum(layers for _, layers in slice_tensors(short, run))
     assert waits_s[0] - waits_s[1] == pytest.approx(6 * tensors, abs=0.01)
+
+
+def test_sharded_muon_gathers_matrices_of_experts_among_the_ranks_that_share_them():
+    """Two ranks hold each half of the experts; all four hold the rest, and the router."""
+    experts = Experts(count=4, top_k=2, ffn_hidden=128)
+    job = small_job(small_model(experts=experts), gpus=4, ep=2, optimizer="muon", zero=1)
+    dense, expert = gathers(job, stage_slices(job, 1))
+    assert (dense.group.ranks, expert.group.ranks) == (4, 2)
+    assert (dense.axis, expert.axis) == ("dp", "edp")
+    layers, hidden = job.model.layers, job.model.hidden
+    attention = (2 * 64 + 2 * 32) * hidden
+    assert dense.num_bytes == 2 * layers * (attention + experts.count * hidden)
+    assert expert.num_bytes == 2 * layers * (experts.count / 2) * 3 * 128 * hidden
+
+
+def test_only_what_is_on_other_ranks_is_gathered():
+    """With every expert on a rank of its own, nobody shares one."""
+    model = small_model(experts=Experts(count=4, top_k=2, ffn_hidden=128))
+    job = small_job(model, gpus=4, ep=4, optimizer="muon", zero=1)
+    (dense,) = gathers(job, stage_slices(job, 1))
+    assert dense.axis == "dp"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import simulator as sim
+from simulator.described.load import load_profile
 from simulator.program.ir import Category
 from simulator.results.own_runs import CONTRADICTS, OwnRun, lesson
 from simulator.results.step_error import StepError
@@ -114,3 +116,10 @@ def test_slowness_multiplies_kernels_and_exchanges_and_waits_are_added_layer_by_
     layer_passes = job.microbatches * job.model.layers
     added_s = waiting[Category.HOST] - before.get(Category.HOST, 0.0)
     assert added_s == pytest.approx(layer_passes * 3e-3, rel=0.05)
+
+
+def test_no_gpu_is_said_to_hold_less_than_nothing_beside_its_tensors():
+    profile = load_profile("h100-sxm-80gb")
+    told = lesson([run_of(1.0)], PRIOR, memory_spread=0.07)
+    less = replace(told, memory_bytes=-2 * profile.device.context_bytes)
+    assert less.fields(profile, "torch", 1)["device.context"] == "0 MiB"

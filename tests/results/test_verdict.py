@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
 from simulator.results.verdict import WhatIf, verdict
@@ -83,3 +85,20 @@ def test_one_stage_is_not_numbered():
     assert said.startswith(
         "Tight (19 % likely to fit): a GPU needs 2.00 GiB more than its capacity"
     )
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.89, False), (0.9, True), (1.0, True)])
+def test_memory_is_spoken_of_from_nine_tenths_on(share, said):
+    fullest = PIPELINE.fullest
+    step = replace(spending(forward=1.0), memory=tuple(
+        replace(each, capacity_bytes=fullest.peak_device_bytes / share) for each in PIPELINE.memory
+    ))  # fmt: skip
+    words = f"stage {fullest.stage} fills {100 * share:.1f} % of its memory"
+    assert (words in verdict(step)) is said
+
+
+@pytest.mark.parametrize(("category", "word"), [("recompute", "recomputation"), ("optimizer",) * 2])
+def test_repeated_work_and_updates_are_named_from_three_hundredths_on(category, word):
+    for share in (0.029, 0.031):
+        said = verdict(spending(forward=1.0 - share, **{category: share}))
+        assert (f"{100 * share:.1f} % {word}" in said) is (share > 0.03)

@@ -116,3 +116,14 @@ def test_a_written_order_runs_with_its_own_sizes_only(sizes, path):
 
 def test_a_cell_that_csv_does_not_read_is_a_fault_of_the_file():
     assert "is not CSV: field larger" in faults_of("0" * 131_073)[""]
+
+
+def test_a_microbatch_that_only_later_chunks_run_is_missed_where_it_would_begin():
+    """Two ranks hold chunks 0 and 2, and 1 and 3; microbatch 1 never enters stage 0."""
+    order = schedule_order("interleaved-1f1b", 2, 2, 2)
+    order[0] = [slot for slot in order[0] if (slot.stage, slot.microbatch) != (0, 1)]
+    with pytest.raises(InputError) as caught:
+        written_schedule(write_order(order), "mine.csv")
+    assert [f"{fault.path} {fault.rule}" for fault in caught.value.faults] == [
+        "row 1 lacks 0B1", "row 1 lacks 0F1",
+    ]  # fmt: skip

@@ -375,10 +375,11 @@ def show_model(
     Example:  clustersim models show qwen3-30b-a3b
     """
     from simulator.described.load import load_model, model_file
-    from simulator.program.layer.model_totals import parameter_count_by_part
+    from simulator.program.layer.model_totals import parameter_count, parameter_count_by_part
 
     loaded = load_model(model)
     count = parameter_count_by_part(loaded)
+    biases = parameter_count(loaded) - count.parameters
     file = model_file(model)
     about = _source_of(file)
     values = dict(_fields(loaded.model_dump(mode="json", by_alias=True)))
@@ -392,6 +393,7 @@ def show_model(
                 "parameters": count.parameters,
                 "active_parameters": count.active_parameters,
                 "by_part": count.by_part,
+                "balancing_biases": biases,
                 "dimensions": values,
             }
         )
@@ -412,6 +414,8 @@ def show_model(
     ]
     columns = text_columns("part") + number_columns("parameters", "active", "share")
     print_table("parameters by part", columns, parts)
+    if biases:
+        typer.echo(f"{biases:,} biases that balance experts have no gradient; they are buffers.")
     typer.echo(about or f"The file names no source: {file}")
 
 

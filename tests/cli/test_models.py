@@ -28,3 +28,13 @@ def test_a_misspelt_model_is_answered_with_the_right_name(clustersim):
     said = clustersim("models", "show", "llama3.1-8")
     assert said.code == 2
     assert "did you mean 'llama3.1-8b'" in said.err
+
+
+def test_biases_that_only_balance_experts_are_said_to_be_no_parameters(clustersim):
+    """Of DeepSeek-V3, 256 in each of 58 layers; those of gpt-oss are trained."""
+    said = clustersim("models", "show", "deepseek-v3").out
+    assert "14,848 biases that balance experts have no gradient" in said
+    document = json.loads(clustersim("models", "show", "deepseek-v3", "--json").out)
+    assert document["balancing_biases"] == 58 * 256
+    assert sum(document["by_part"].values()) == document["parameters"]
+    assert "balance experts" not in clustersim("models", "show", "gpt-oss-20b").out

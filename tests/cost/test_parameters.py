@@ -16,7 +16,11 @@ from simulator.described.model import Model
 from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
-from simulator.program.layer.model_totals import active_parameter_count, parameter_count
+from simulator.program.layer.model_totals import (
+    active_parameter_count,
+    parameter_count,
+    parameter_count_by_part,
+)
 from simulator.program.layer.tensors import (
     ParameterGroup,
     ParameterTensor,
@@ -275,3 +279,19 @@ def test_shards_cover_the_tensor_and_none_is_larger_than_it(
     shard = tensor_shard_numel(tensor, tp, ep)
     assert math.ceil(tensor.numel / (tp * ep)) <= shard <= tensor.numel
     assert tensor_shard_numel(tensor) == tensor.numel
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_hold_every_parameter_but_the_biases_that_no_gradient_reaches(name: str) -> None:
+    """Balancing terms (arXiv 2408.15664): one per expert, in each layer that has experts."""
+    model = named(name)
+    count = parameter_count_by_part(model)
+    experts = model.experts
+    balanced = experts is not None and experts.router_bias and not model.mlp_bias
+    layers = sum(kind.mlp == "experts" for kind in layer_kinds(model))
+    biases = layers * experts.count if experts and balanced else 0
+    assert parameter_count(model) - count.parameters == biases
+    assert active_parameter_count(model) - count.active_parameters == biases
+    assert set(count.active_by_part) == set(count.by_part)
+    only_some = {part for part, numel in count.by_part.items() if count.active_by_part[part] < numel}
+    assert only_some == ({"experts"} if experts else set())

@@ -11,6 +11,7 @@ from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Owner
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.run.untrained import untrained_pass
 from simulator.program.states.resident import slice_parameters
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
@@ -86,3 +87,21 @@ def test_a_teacher_leaves_its_logits_until_backward():
 def test_what_is_not_modelled_is_refused(changes, said):
     with pytest.raises(InputError, match=said):
         a_job(**changes)
+
+
+@pytest.mark.parametrize(("bandwidth", "waits"), [("1 GB/s", True), ("450 GB/s", False)])
+def test_a_sharded_reference_takes_as_long_as_its_gathers_where_these_take_longer(bandwidth, waits):
+    """Two bytes of each weight, seven eighths of them from other ranks."""
+    job = a_job(gpus=8, zero=3, reference="same").replace(
+        {"cluster.network.scale_up.bandwidth": bandwidth}
+    )
+    forward, gathered = (untrained_pass(each) for each in (job.replace({"plan.zero": 0}), job))
+    assert forward is not None
+    assert gathered is not None
+    parts = gathered.work.parts
+    assert gathered.work.seconds == pytest.approx(sum(part.seconds for part in parts))
+    assert [part.name for part in parts if part.name == "gather"] == ["gather"] * waits
+    if waits:
+        (run,) = stage_slices(job, 1)
+        sent_s = 2 * slice_parameters(job, run).total * 7 / 8 / 1e9
+        assert forward.work.seconds < sent_s <= gathered.work.seconds < 2 * sent_s

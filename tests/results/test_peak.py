@@ -20,3 +20,15 @@ def test_between_passes_nothing_is_computed():
     timeline = replay(pipeline_program("1f1b", 2, 1, 1))
     assert peak_operation(timeline, 0, 1.5) is None
     assert peak_moment(timeline, 0, 1.5) == "between passes"
+
+
+def test_a_moment_of_a_split_backward_is_said_in_words():
+    """Rank 1 of zb-h1: F0 from 1 to 2, then the gradient of its input, then that of its weights."""
+    timeline = replay(pipeline_program("zb-h1", 2, 1, 2))
+    spoken = [peak_moment(timeline, 1, at_s) for at_s in (1.5, 2.5, 3.5, 4.5)]
+    assert spoken == [
+        "forward of microbatch 0, layer 1",
+        "backward input of microbatch 0, layer 1",
+        "forward of microbatch 1, layer 1",
+        "backward input of microbatch 1, layer 1",
+    ]

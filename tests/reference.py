@@ -25,9 +25,9 @@ from simulator.facts import shipped_facts
 from simulator.planning.distribution.sampled_steps import StepDistribution, StragglerScale
 from simulator.planning.distribution.step_sampler import Control
 from simulator.planning.offers.offers_file import offers_schema
-from simulator.results.difference import Cause, Difference
 from simulator.results.step import ClassMemory, StepResult, Waits
-from simulator.results.verdict import Advice, WhatIf
+from simulator.results.views.difference import Cause, Difference
+from simulator.results.views.verdict import Advice, WhatIf
 from simulator.serving.described import serving_schema
 from simulator.units import UNITS, format_quantity
 from tests.command_reference import COMMANDS_PAGE, commands_page

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from simulator.exporters.html.answer_tables import AnswerPage, page_text
-from simulator.results.plain_data import json_text
+from simulator.results.views.plain_data import json_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -38,7 +38,7 @@ class CapacityAnswer(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Every factor with where it comes from, and what an ensemble of campaigns says."""
         from simulator.planning.campaign.factors import factors
-        from simulator.results.plain_data import fit_to_dict
+        from simulator.results.views.plain_data import fit_to_dict
 
         found = self.found
         return {

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simulator.exporters.html.run_report import Run
     from simulator.planning.changes.profile_numbers import Sensitivity
     from simulator.planning.limits import Limit
-    from simulator.results.difference import Difference
+    from simulator.results.views.difference import Difference
 
 _SMALLEST_EFFECT = 1e-6
 """Shares of a step below this are none."""
@@ -379,7 +379,7 @@ def compare(
         InputError: There are fewer than two jobs, or one cannot run.
     """
     from simulator.exporters.html.run_report import Run
-    from simulator.results.difference import difference
+    from simulator.results.views.difference import difference
 
     if len(jobs) < 2:
         hint = "give two or more jobs, each with a different name"

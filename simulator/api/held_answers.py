@@ -74,7 +74,7 @@ class MemoryAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Who holds the peak of every stage, against the capacity."""
-        from simulator.results.rank_classes import fullest_of_each_stage
+        from simulator.results.views.rank_classes import fullest_of_each_stage
 
         stages = fullest_of_each_stage(self.result.memory)
         longest = max(max(each.peak_device_bytes, each.capacity_bytes) for each in stages)

@@ -14,9 +14,9 @@ from simulator.errors import InputError
 from simulator.planning.offers.rental import rent
 from simulator.planning.sweep import sweep
 from simulator.program.build import check_layers
-from simulator.results.plain_data import json_text, result_to_dict
 from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
+from simulator.results.views.plain_data import json_text, result_to_dict
 from simulator.units import format_seconds
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.planning.distribution.sampled_steps import StepDistribution
-    from simulator.results.difference import Difference
-    from simulator.results.verdict import Advice
+    from simulator.results.views.difference import Difference
+    from simulator.results.views.verdict import Advice
 
 __all__ = ["Engine", "Job", "Result", "load_job", "rent", "sample", "simulate", "sweep"]
 
@@ -243,7 +243,7 @@ class Result(StepResult):
             kernels: Whether to also show the kernels of compute operations.
         """
         from simulator.exporters.chrome_trace import write_trace
-        from simulator.results.rank_classes import classes_of
+        from simulator.results.views.rank_classes import classes_of
 
         found = self.timeline.program.classes
         classes = None if ranks is None else classes_of(ranks, self.job, found)
@@ -253,7 +253,7 @@ class Result(StepResult):
 
     def difference_from(self, first: StepResult) -> Difference:
         """Why this step is slower or faster than another, by causes that sum to the difference."""
-        from simulator.results.difference import difference
+        from simulator.results.views.difference import difference
 
         return difference(first, self)
 

@@ -150,7 +150,7 @@ class PlanAnswer(Answer):
         return [*lines, f"To use plan 1: {options_text(self.choices[0].changes)}"]
 
     def _second(self) -> Iterator[str]:
-        from simulator.results.difference import difference_s
+        from simulator.results.views.difference import difference_s
 
         if len(self.choices) < 2:
             return
@@ -342,7 +342,7 @@ def times_table(head: str, steps: Sequence[tuple[str, float, Mapping[Category, f
 
 def losses_text(breakdown_s: Mapping[Category, float]) -> str:
     """The two largest shares of a step that are no work of the model."""
-    from simulator.results.difference import losses
+    from simulator.results.views.difference import losses
 
     largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
     return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"

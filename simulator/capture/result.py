@@ -63,7 +63,7 @@ class CaptureResult(StepResult):
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; fields are named as those of a job's result."""
-        from simulator.results.plain_data import fit_to_dict, memory_to_dict
+        from simulator.results.views.plain_data import fit_to_dict, memory_to_dict
 
         kinds = Counter(source.kind for source in self.profile.provenance.values())
         return {

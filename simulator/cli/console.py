@@ -159,7 +159,7 @@ def status_line() -> Iterator[Callable[[str], None]]:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout; infinite and undefined numbers become null."""
-    from simulator.results.plain_data import json_text
+    from simulator.results.views.plain_data import json_text
 
     _write(json_text(document))
 

@@ -38,9 +38,9 @@ from simulator.errors import InputError
 from simulator.files import whole_file
 from simulator.program.ir import Kind, Lane, Operation, Stream
 from simulator.results.passes import part_spans
-from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
 from simulator.results.traffic import LinkLoad, link_loads
+from simulator.results.views.rank_classes import spread
 from simulator.serving.cluster import Served
 
 Event = dict[str, Any]

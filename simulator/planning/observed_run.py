@@ -18,8 +18,8 @@ from simulator.described.faults import nearest_hint
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.ir import Category
-from simulator.results.rank_classes import classes_of
 from simulator.results.step import StepResult
+from simulator.results.views.rank_classes import classes_of
 from simulator.validate.measured_trace.account import (
     IDLE,
     PHASES,

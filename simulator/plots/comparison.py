@@ -21,8 +21,8 @@ from matplotlib.patches import Patch
 
 from simulator.plots import style
 from simulator.program.ir import COMMUNICATION, Category
-from simulator.results.difference import Cause, Difference
 from simulator.results.step import StepResult
+from simulator.results.views.difference import Cause, Difference
 from simulator.units import format_seconds, signed_percent, signed_seconds
 
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _AXIS_IN = 1.45, 0.35, 0.72, 0.48

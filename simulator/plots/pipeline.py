@@ -27,9 +27,16 @@ from numpy.typing import NDArray
 
 from simulator.plots import style
 from simulator.program.ir import Category, Kind
-from simulator.results.pipeline_boxes import Boxes, Look, RowLayout, Scene, build_scene, row_layout
-from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
+from simulator.results.views.pipeline_boxes import (
+    Boxes,
+    Look,
+    RowLayout,
+    Scene,
+    build_scene,
+    row_layout,
+)
+from simulator.results.views.rank_classes import spread
 from simulator.units import format_seconds
 
 _LEFT_IN, _TOP_IN, _AXIS_IN = 0.85, 0.72, 0.48

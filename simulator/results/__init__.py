@@ -5,6 +5,6 @@
 each moment; :mod:`.allocator`: how much of it PyTorch reserves, by the rules of its
 :mod:`.caching_allocator`).
 :mod:`.step_error` says how far off it may be, :mod:`.own_runs` what measured steps tell of that.
-:mod:`.traffic` lists what ranks send, :mod:`.difference` compares steps, :mod:`.verdict` and
-:mod:`.plain_data` say it in words and as JSON; the rest are rows and boxes for pictures.
+:mod:`.traffic` lists what ranks send; :mod:`.views` says all of that in words, as JSON and as boxes
+of pictures.
 """

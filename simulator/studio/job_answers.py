@@ -34,9 +34,9 @@ from simulator.exporters.torchtitan import schedule_csv, torchtitan_config
 from simulator.planning.campaign.training_run import campaign_time, energy, money
 from simulator.planning.changes.advice import way_out
 from simulator.planning.changes.helpful_changes import nearest_fit, what_ifs
-from simulator.results.plain_data import fit_to_dict
 from simulator.results.simulation import run_step
-from simulator.results.verdict import LEAST_SHARE, WhatIf, verdict
+from simulator.results.views.plain_data import fit_to_dict
+from simulator.results.views.verdict import LEAST_SHARE, WhatIf, verdict
 from simulator.studio.controls import START, State, job_of, model_of_config
 from simulator.units import HOUR_S, format_bytes, format_count, format_seconds
 

@@ -293,5 +293,7 @@ def test_parts_hold_every_parameter_but_the_biases_that_no_gradient_reaches(name
     assert parameter_count(model) - count.parameters == biases
     assert active_parameter_count(model) - count.active_parameters == biases
     assert set(count.active_by_part) == set(count.by_part)
-    only_some = {part for part, numel in count.by_part.items() if count.active_by_part[part] < numel}
+    only_some = {
+        part for part, numel in count.by_part.items() if count.active_by_part[part] < numel
+    }
     assert only_some == ({"experts"} if experts else set())

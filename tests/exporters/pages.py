@@ -13,7 +13,7 @@ import numpy as np
 import simulator as sim
 from simulator.described.load import job_from_document
 from simulator.exporters.html.run_report import run_page
-from simulator.results.verdict import Advice, Influence, WhatIf, verdict
+from simulator.results.views.verdict import Advice, Influence, WhatIf, verdict
 
 HOSTILE = "<script>alert(1)</script> & </script> \"'{{ 7 * 7 }}"
 TYPES = {"start_s": "<f8", "end_s": "<f8", "sheet": "<u4", "microbatch": "<i4"}

@@ -25,9 +25,9 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.results.rank_classes import classes_of
 from simulator.results.step import StepResult
 from simulator.results.traffic import class_traffic, link_loads
+from simulator.results.views.rank_classes import classes_of
 from tests.factories import Pipeline, replay, step_result
 
 FULL = Pipeline(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.results.rank_classes import spread
+from simulator.results.views.rank_classes import spread
 
 
 def test_five_of_seventeen_are_every_fourth() -> None:

@@ -7,7 +7,7 @@ import pytest
 from simulator.plots.comparison import build_differences_figure, falls
 from simulator.plots.style import save
 from simulator.program.ir import Category
-from simulator.results.difference import Cause, Difference, difference
+from simulator.results.views.difference import Cause, Difference, difference
 from tests.factories import Pipeline
 
 FIRST = Pipeline(stages=4, microbatches=8, tensor_parallel_s=0.1).result()

@@ -23,9 +23,9 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.results.pipeline_boxes import Look, bands, build_scene, row_layout
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
+from simulator.results.views.pipeline_boxes import Look, bands, build_scene, row_layout
 from tests.factories import Pipeline, replay, step_result, with_title
 from tests.jobs import host_profile, small_job
 

@@ -9,8 +9,8 @@ from simulator.errors import InputError
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category, Kind, Owner, Program, Stream
 from simulator.program.run.order import asynchrony
-from simulator.results.plain_data import result_to_dict
 from simulator.results.simulation import run_step
+from simulator.results.views.plain_data import result_to_dict
 from tests.jobs import small_job, small_model
 
 NAMES = ["pipedream", "pipedream-2bw"]

@@ -16,9 +16,9 @@ from simulator.program.build import build_program
 from simulator.program.grid.expert_tokens import rank_loads
 from simulator.program.ir import Category, Kind, Owner, Stream
 from simulator.program.unlike.causes import WAIT
-from simulator.results.plain_data import expert_load_sentence
 from simulator.results.simulation import run_step
 from simulator.results.traffic import rank_collectives
+from simulator.results.views.plain_data import expert_load_sentence
 from tests.jobs import free_latency_profile, small_job, small_model
 
 EXPERTS = Experts(count=8, top_k=2, ffn_hidden=128)

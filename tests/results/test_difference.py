@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.program.ir import Category
-from simulator.results.difference import difference
 from simulator.results.step import StepResult
+from simulator.results.views.difference import difference
 from tests.factories import Pipeline
 
 STEP = Pipeline(stages=2, microbatches=2).result()

@@ -13,9 +13,9 @@ from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.price.layer_cost import hardware_flop_per_token
-from simulator.results.plain_data import result_to_dict, source_counts
 from simulator.results.simulation import run_step
 from simulator.results.summary import summarise
+from simulator.results.views.plain_data import result_to_dict, source_counts
 from tests.jobs import gpt_model, jobs, small_job
 
 few = settings(max_examples=30, deadline=None)

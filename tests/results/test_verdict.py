@@ -8,7 +8,7 @@ import pytest
 
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
-from simulator.results.verdict import WhatIf, verdict
+from simulator.results.views.verdict import WhatIf, verdict
 from tests.factories import GIB, Pipeline
 
 PIPELINE = Pipeline(stages=4, microbatches=8).result()

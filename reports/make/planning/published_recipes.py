@@ -17,10 +17,10 @@ from simulator.described.job import Job, degrees_text
 from simulator.described.load import job_from_document
 from simulator.planning.search.search import PlanSearch, search_plans
 from simulator.planning.search.space import Axes
-from simulator.results.difference import difference_s
 from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
+from simulator.results.views.difference import difference_s
 from simulator.units import format_bytes, format_quantity
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import read_rows

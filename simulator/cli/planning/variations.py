@@ -85,7 +85,7 @@ def _print_layouts(found: Balance, title: str) -> None:
 
 
 def _verdict(found: Balance) -> str:
-    from simulator.results.verdict import LEAST_SHARE
+    from simulator.results.views.verdict import LEAST_SHARE
 
     if found.is_even:
         return f"The even layout is the best of the {found.tried} that were simulated."

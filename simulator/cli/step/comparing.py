@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from simulator.api import CompareAnswer
     from simulator.described.job import Job
     from simulator.exporters.html.run_report import Run
-    from simulator.results.difference import Difference
+    from simulator.results.views.difference import Difference
 
 
 def compare(

@@ -138,7 +138,7 @@ def _print_savings(found: Sequence[Trial]) -> None:
 def print_peaks(result: StepResult, *, moments: bool = False) -> None:
     """Print the peak of every stage's fullest rank, and its moment if asked."""
     from simulator.results.memory import peak_moment
-    from simulator.results.rank_classes import fullest_of_each_stage
+    from simulator.results.views.rank_classes import fullest_of_each_stage
 
     def moment(stage: ClassMemory) -> str:
         rank_class = next(i for i, memory in enumerate(result.memory) if memory is stage)
@@ -222,7 +222,7 @@ def _biggest_owners(stage: ClassMemory) -> str:
 
 
 def _print_owners(result: StepResult) -> None:
-    from simulator.results.rank_classes import fullest_of_each_stage
+    from simulator.results.views.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
     known = list(dict.fromkeys(name for stage in memory for name in stage.device_shares))

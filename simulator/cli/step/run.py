@@ -231,7 +231,7 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
 
 def _print_asynchrony(result: Result) -> None:
     """What training that is not synchronous costs in addition to time; nothing for any other."""
-    from simulator.results.rank_classes import fullest_of_each_stage
+    from simulator.results.views.rank_classes import fullest_of_each_stage
 
     found = result.asynchrony
     if found is None:
@@ -258,7 +258,7 @@ def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
 
 def _print_class_groups(result: Result) -> None:
     """Which GPUs are perturbed, and who waits for them."""
-    from simulator.results.rank_classes import classes_by_cause
+    from simulator.results.views.rank_classes import classes_by_cause
 
     found = classes_by_cause(result.timeline.program.classes)
     if not found:
@@ -305,7 +305,7 @@ def _stages_text(stages: Sequence[int]) -> str:
 
 
 def _print_expert_load(result: Result) -> None:
-    from simulator.results.plain_data import expert_load_sentence
+    from simulator.results.views.plain_data import expert_load_sentence
 
     sentence = expert_load_sentence(result, result.job)
     if sentence:
@@ -336,7 +336,7 @@ def _print_exposed_communication(result: StepResult) -> None:
 
 
 def _print_sources(result: Result) -> None:
-    from simulator.results.plain_data import source_counts
+    from simulator.results.views.plain_data import source_counts
 
     rows = [(kind, str(count)) for kind, count in source_counts(result.job).items()]
     columns = text_columns("source") + number_columns("numbers")

@@ -35,11 +35,11 @@ from simulator.plots import style
 from simulator.plots.comparison import falls
 from simulator.plots.memory import fullest, fullest_moments
 from simulator.program.ir import Category, Owner
-from simulator.results.difference import Difference, difference
-from simulator.results.plain_data import expert_load_sentence, source_counts
-from simulator.results.rank_classes import class_words, spread
 from simulator.results.step import ClassMemory, StepResult
-from simulator.results.verdict import Advice, verdict
+from simulator.results.views.difference import Difference, difference
+from simulator.results.views.plain_data import expert_load_sentence, source_counts
+from simulator.results.views.rank_classes import class_words, spread
+from simulator.results.views.verdict import Advice, verdict
 from simulator.units import format_bytes, format_seconds, signed_seconds
 
 _MOST_DRAWN_CLASSES = 64

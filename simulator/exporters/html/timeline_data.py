@@ -20,9 +20,9 @@ from simulator.engine.timeline import STREAMS
 from simulator.exporters.html.page import packed
 from simulator.plots import style
 from simulator.program.ir import COMMUNICATION, Category, Memory, Operation, Work, total_bytes
-from simulator.results.pipeline_boxes import bands
-from simulator.results.rank_classes import spread
 from simulator.results.step import StepResult
+from simulator.results.views.pipeline_boxes import bands
+from simulator.results.views.rank_classes import spread
 
 _COMPUTING = "kernels"
 

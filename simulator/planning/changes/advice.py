@@ -12,7 +12,7 @@ from simulator.planning.changes.small_machine import Ladder
 from simulator.planning.changes.trials import OnTrial, Trial
 from simulator.results.fit_probability import Fit, fit_of, fit_text, misfit_text
 from simulator.results.step import ClassMemory, HostMemory, StepResult
-from simulator.results.verdict import LEAST_SHARE, Advice, WhatIf, verdict
+from simulator.results.views.verdict import LEAST_SHARE, Advice, WhatIf, verdict
 from simulator.units import format_bytes, format_seconds
 
 _TOP_OWNERS = 3

@@ -20,7 +20,7 @@ from simulator.errors import InputError
 from simulator.planning.changes.single_changes import number_change, profile_numbers
 from simulator.planning.changes.trials import OnTrial
 from simulator.results.simulation import Engine, StepTimes
-from simulator.results.verdict import Influence
+from simulator.results.views.verdict import Influence
 
 DEFAULT = "default"
 """Source of a number that the profile leaves to its default."""

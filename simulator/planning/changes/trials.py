@@ -16,7 +16,7 @@ from simulator.planning.search.space import still_shards
 from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
-from simulator.results.verdict import WhatIf
+from simulator.results.views.verdict import WhatIf
 
 OnTrial = Callable[[], None]
 

@@ -18,9 +18,9 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.ir import Kind
 from simulator.program.price.roofline import KernelKind, kernel_kinds
-from simulator.results.rank_classes import classes_of
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
+from simulator.results.views.rank_classes import classes_of
 from simulator.units import format_seconds, signed_seconds
 from simulator.validate.measured_trace.account import (
     IDLE,

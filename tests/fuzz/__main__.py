@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.attempts import SOUND, Attempt, Outcome, attempt, guarded_process
-from tests.fuzz.readers import READERS, ROOT, Sample
+from tests.fuzz.readers import READERS
+from tests.fuzz.samples import ROOT, Sample
 from tests.fuzz.worker import COLUMNS, Block, Worker, text_of
 
 BUILD = ROOT / "build" / "fuzz"

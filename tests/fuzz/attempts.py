@@ -25,7 +25,8 @@ from typing import NamedTuple
 
 from simulator.errors import InputError
 from tests.fuzz.hostile_texts import MARK
-from tests.fuzz.readers import IMPORTED, READERS, BugError, LateRefusalError, Sample
+from tests.fuzz.readers import READERS, BugError, LateRefusalError
+from tests.fuzz.samples import IMPORTED, Sample
 
 MOST_SECONDS = 10.0
 """Of processor time, for one text."""

@@ -18,7 +18,8 @@ def main() -> None:
 
     with atheris.instrument_imports(include=["simulator"]):
         from tests.fuzz.attempts import MOST_SECONDS, SOUND, attempt, guarded_process
-        from tests.fuzz.readers import ROOT, Sample, samples_of
+        from tests.fuzz.readers import samples_of
+        from tests.fuzz.samples import ROOT, Sample
     reader, options = sys.argv[1], sys.argv[2:]
     samples = samples_of(reader)
     kept = ROOT / "build" / "fuzz" / "reaching" / reader

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from simulator.described.documents import SafeLoader
-from tests.fuzz.readers import Sample
+from tests.fuzz.samples import Sample
 
 MARK = "executed"
 """Name of the file that hostile texts ask to make."""

@@ -7,18 +7,16 @@ What may come out is a value or an InputError; anything else is a finding.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import json
 import shlex
-import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -31,14 +29,26 @@ from simulator.described.load import load_model, load_profile, read_schedule_fil
 from simulator.errors import DoesNotFitError, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import FORMATS
-from tests.importers.samples import files_of_formats
+from tests.fuzz.samples import (
+    CHANGES,
+    RAW,
+    ROOT,
+    SMALL,
+    Sample,
+    capture_files,
+    files,
+    launch_files,
+    matrices,
+    nccl_outputs,
+    of_format,
+    profiled,
+    questions,
+    rank_traces_file,
+    texts,
+)
 
-ROOT = Path(__file__).parents[2]
-IMPORTED = ROOT / "tests" / "importers"
 MOST_PASSES = 256
 """Of a job that is also simulated, so that ten seconds are a fault of ours."""
-_MOST_SAMPLE_BYTES = 20_000
-_TABLE_ROWS = 3
 _MOST_SIMULATED_LINES = 100
 """Of a table whose rows are simulated, so that ten seconds are a fault of ours."""
 _FEW_REQUESTS, _MOST_TOKENS = 6, 20_000
@@ -51,18 +61,6 @@ class BugError(Exception):
 
 class LateRefusalError(Exception):
     """A job was accepted, and then refused where it was simulated."""
-
-
-class Sample(NamedTuple):
-    """A file that is read without a fault, or nearly so.
-
-    Attributes:
-        name: How the file is called; the suffix decides who reads it.
-        content: What it holds.
-    """
-
-    name: str
-    content: bytes
 
 
 @dataclass(frozen=True)
@@ -89,35 +87,6 @@ def samples_of(name: str) -> tuple[Sample, ...]:
     found = tuple(READERS[name].samples())
     assert found, name
     return found
-
-
-def _files(*patterns: str) -> Callable[[], Iterator[Sample]]:
-    """Files of the repository; of long tables the first rows."""
-
-    def read() -> Iterator[Sample]:
-        for path in sorted(path for pattern in patterns for path in ROOT.glob(pattern)):
-            content = path.read_bytes()
-            if path.suffix == ".csv":
-                content = b"".join(content.splitlines(keepends=True)[: 1 + _TABLE_ROWS])
-            if len(content) <= _MOST_SAMPLE_BYTES:
-                yield Sample(path.name, content)
-
-    return read
-
-
-def _of_format(name: str) -> Callable[[], Iterator[Sample]]:
-    """Sample files of a training framework."""
-    return lambda: (
-        Sample(path.name, path.read_bytes()) for path, form in files_of_formats() if form == name
-    )
-
-
-def _texts(suffix: str, *texts: str) -> Callable[[], Iterator[Sample]]:
-    def made() -> Iterator[Sample]:
-        for text in texts:
-            yield Sample(f"sample{suffix}", text.encode())
-
-    return made
 
 
 def _text(path: Path) -> str:
@@ -173,19 +142,9 @@ def simulated(job: Job) -> object:
         raise LateRefusalError(str(refused)) from refused
 
 
-_SMALL: Mapping[str, Any] = MappingProxyType(
-    {
-        "model": {"base": "gpt2", "layers": 4},
-        "cluster": {"profile": "h100-sxm-80gb", "gpus": 16},
-        "batch": {"global": 32, "seq_len": 512},
-        "plan": {"tp": 2, "pp": 2},
-    }
-)
-
-
 def loaded_small(changes: Mapping[str, Any]) -> Job:
     """A small job with changes."""
-    return sim.load_job(_SMALL, changes)
+    return sim.load_job(SMALL, changes)
 
 
 def _read_changes(path: Path) -> Job:
@@ -195,11 +154,11 @@ def _read_changes(path: Path) -> Job:
 
 def _plan_with(field: str) -> Callable[[Path], object]:
     """A job one field of whose plan or batch is a text."""
-    return lambda path: sim.load_job(_SMALL, {field: _text(path)})
+    return lambda path: sim.load_job(SMALL, {field: _text(path)})
 
 
 def _plan_with_file(field: str, more: Mapping[str, Any] | None = None) -> Callable[[Path], object]:
-    return lambda path: sim.load_job(_SMALL, {field: {"file": str(path)}, **(more or {})})
+    return lambda path: sim.load_job(SMALL, {field: {"file": str(path)}, **(more or {})})
 
 
 def _read_order(path: Path) -> object:
@@ -319,14 +278,6 @@ def _serving(path: Path) -> object:
     return None
 
 
-def _launch_files() -> Iterator[Sample]:
-    from tests.serving import test_launch_lines as made
-
-    for name, text in (("vllm.sh", made.VLLM), ("sglang.sh", made.SGLANG),
-                       ("tensorrt-llm.yaml", made.TRTLLM)):  # fmt: skip
-        yield Sample(name, text.encode())
-
-
 def _launch_file(path: Path) -> object:
     """The deployment of a file whose name says the engine, as a command reads it."""
     from simulator.serving.described import load_serving
@@ -354,7 +305,7 @@ def _campaign(path: Path) -> object:
     from simulator.described.documents import read_yaml
 
     given = read_yaml(path)
-    return sim.load_job(_SMALL, {"campaign": given.get("campaign", given)})
+    return sim.load_job(SMALL, {"campaign": given.get("campaign", given)})
 
 
 def _journal(path: Path) -> object:
@@ -400,27 +351,6 @@ def _question(path: Path) -> object:
     return answer
 
 
-def _questions() -> Iterator[Sample]:
-    from simulator.studio.controls import START
-
-    for name, more in (("step", {"timeline": False}), ("copy", {"form": "yaml"})):
-        yield Sample("q.txt", f"{name} {json.dumps({'state': START, **more})}".encode())
-    config = (IMPORTED / "configs" / "gpt2.json").read_text()
-    yield Sample("q.txt", f"model {json.dumps({'text': config})}".encode())
-
-
-def _capture_files() -> Iterator[Sample]:
-    from simulator.capture.file import write_capture
-    from tests.capture.made_up import Step, capture_of
-
-    step = Step()
-    step.kernel(after=[step.kernel()])
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sample.capture"
-        write_capture(capture_of(step), path)
-        yield Sample(path.name, path.read_bytes())
-
-
 def _read_capture(path: Path) -> object:
     from simulator.capture.file import read_capture
     from simulator.capture.table import COLUMNS
@@ -431,19 +361,6 @@ def _read_capture(path: Path) -> object:
     ]
 
 
-def _rank_traces() -> Iterator[Sample]:
-    from simulator.chakra.from_program import rank_traces
-    from simulator.chakra.trace_files import write_trace
-
-    job = sim.load_job(_SMALL, {"model.layers": 2, "batch.global": 16})
-    program = sim.simulate(job, engine="replay").timeline.program
-    with tempfile.TemporaryDirectory() as folder:
-        trace = next(iter(rank_traces(job, program, None, 1.0)))
-        path = Path(folder) / "job.0.et"
-        write_trace(trace, path)
-        yield Sample(path.name, path.read_bytes())
-
-
 def _replayed(path: Path) -> object:
     from simulator.chakra.to_program import replay_traces
     from simulator.chakra.trace_files import read_traces
@@ -451,62 +368,10 @@ def _replayed(path: Path) -> object:
     return replay_traces(read_traces([path]), load_profile("a100-sxm-80gb")).step_time_s
 
 
-def _profiled() -> Iterator[Sample]:
-    from tests.validate.test_trace_recounts import CASES, nsight
-
-    packed = ROOT / "tests" / "validate" / "ddp_2.trace.json.gz"
-    document = json.loads(gzip.decompress(packed.read_bytes()))
-    events = document["traceEvents"][:60]
-    yield Sample("t.json", json.dumps({**document, "traceEvents": events}).encode())
-    yield Sample("t.json.gz", gzip.compress(json.dumps({"traceEvents": events[:9]}).encode()))
-    with tempfile.TemporaryDirectory() as folder:
-        trace, _ = next(iter(CASES.values()))
-        yield Sample("t.sqlite", nsight(Path(folder) / "t.sqlite", trace).read_bytes())
-
-
 def _read_profiled(path: Path) -> object:
     from simulator.validate.measured_trace.measured_step import read_step
 
     return read_step(path)
-
-
-def _nccl_outputs() -> Iterator[Sample]:
-    from tests.nccl_output import Bench, json_output, rccl_output, text_output
-
-    bench = Bench("all_reduce", time_us=lambda size: 20.0 + size / 4e5)
-    sizes = [1024, 2**20]
-    yield Sample("nccl.txt", text_output(bench, sizes).encode())
-    yield Sample("rccl.txt", rccl_output(bench, sizes).encode())
-    yield Sample("nccl.json", json_output(bench, sizes).encode())
-
-
-def _matrices() -> Iterator[Sample]:
-    from tests import topology_text as made
-
-    yield Sample("topo.txt", made.nvidia_text(made.CUBE_MESH).encode())
-    yield Sample(
-        "topo.txt", made.nvidia_text(made.uniform(4, "NV18"), ["PIX SYS SYS SYS"]).encode()
-    )
-    yield Sample("topo.txt", made.amd_text(4, "XGMI").encode())
-
-
-_CHANGES = (
-    "plan.tp=4\nplan.schedule=1f1b\nbatch.micro=2",
-    "model.experts={count: 8, top_k: 2, ffn_hidden: 64}\nplan.ep=2",
-    "cluster.device.memory=80 GiB\ncluster.network.fabric.nic=400 Gbit/s",
-    "perturbations=[{gpu: 0, slowdown: 0.2}]\nplan.zero=1",
-    "plan.lora={rank: 8, targets: [qkv]}\nplan.recompute=full",
-    "plan.schedule=interleaved-1f1b\nplan.vpp=2\nplan.overlap_p2p=true",
-)
-_RAW = "\n".join(
-    json.dumps(line)
-    for line in (
-        {"kind": "device", "name": "H100", "type": "cuda", "torch": "2.5", "date": "2026-01-01",
-         "memory_bytes": 85 * 10**9},
-        {"kind": "kernel", "case": {"op": "gemm", "dtype": "bf16", "m": 128, "n": 128},
-         "samples_s": [1e-5], "flop": 1.0, "num_bytes": 2.0, "notes": ""},
-    )
-)  # fmt: skip
 
 
 def _read_raw(path: Path) -> object:
@@ -518,34 +383,34 @@ def _read_raw(path: Path) -> object:
 _JOBS = "workloads/*.yaml"
 READERS: Mapping[str, Reader] = MappingProxyType(
     {
-        "job": Reader(_files(_JOBS), _read_job, 6),
-        "job-simulated": Reader(_files(_JOBS), lambda path: simulated(_read_job(path)), 0.3),
-        "set-options": Reader(_texts(".txt", *_CHANGES), _read_changes, 6),
-        "value": Reader(_texts(".txt", "8", "[1, 2]", "{a: b}", "80 GiB"),
+        "job": Reader(files(_JOBS), _read_job, 6),
+        "job-simulated": Reader(files(_JOBS), lambda path: simulated(_read_job(path)), 0.3),
+        "set-options": Reader(texts(".txt", *CHANGES), _read_changes, 6),
+        "value": Reader(texts(".txt", "8", "[1, 2]", "{a: b}", "80 GiB"),
                         lambda path: parse_yaml(_text(path)), 14),
-        "quantity": Reader(_texts(".txt", "80 GiB", "450 GB/s", "2.5 us", "1.5 USD/h", "3T"),
+        "quantity": Reader(texts(".txt", "80 GiB", "450 GB/s", "2.5 us", "1.5 USD/h", "3T"),
                            _read_quantity, 12),
-        "layout": Reader(_texts(".txt", "Ett|ttL", "Et*3|tL", "E|t*4,L"),
+        "layout": Reader(texts(".txt", "Ett|ttL", "Et*3|tL", "E|t*4,L"),
                          _plan_with("plan.layout"), 6),
-        "schedule": Reader(_texts(".csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
+        "schedule": Reader(texts(".csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n",
                                   "0F0,,,0I0,0W0\n,1F0,1B0,,\n"), _read_order, 10),
-        "lengths": Reader(_texts(".txt", "128\n512\n64\n"), _plan_with_file("batch.lengths"), 3),
+        "lengths": Reader(texts(".txt", "128\n512\n64\n"), _plan_with_file("batch.lengths"), 3),
         "expert-load": Reader(
-            _texts(".txt", "1 1 2 4 1 1 2 4", "0.5, 0.25, 0.25, 1, 1, 1, 1, 1"),
+            texts(".txt", "1 1 2 4 1 1 2 4", "0.5, 0.25, 0.25, 1, 1, 1, 1, 1"),
             _plan_with_file("plan.expert_load", {"model.base": "mixtral-8x7b", "plan.ep": 2}), 3),
-        "model": Reader(_files("workloads/models/*.yaml"), load_model, 6),
-        "config.json": Reader(_files("tests/importers/configs/*.json"),
+        "model": Reader(files("workloads/models/*.yaml"), load_model, 6),
+        "config.json": Reader(files("tests/importers/configs/*.json"),
                               load_model, 8),
-        "profile": Reader(_files("hardware_profiles/h*.yaml", "hardware_profiles/[vmg]*.yaml"),
+        "profile": Reader(files("hardware_profiles/h*.yaml", "hardware_profiles/[vmg]*.yaml"),
                           lambda path: note_doubts_on(load_profile(path)), 1.5),
-        "topology": Reader(_matrices, _read_topology, 6),
-        "nccl-tests": Reader(_nccl_outputs, _read_nccl, 5),
-        "campaign": Reader(_files("reports/data/campaigns/*.yaml"), _campaign, 3),
-        "offers": Reader(_files("workloads/offers/*.yaml"), _offers, 1),
-        "serving": Reader(_files("workloads/serving/*.yaml"), _serving, 3),
-        "launch-file": Reader(_launch_files, _launch_file, 3),
+        "topology": Reader(matrices, _read_topology, 6),
+        "nccl-tests": Reader(nccl_outputs, _read_nccl, 5),
+        "campaign": Reader(files("reports/data/campaigns/*.yaml"), _campaign, 3),
+        "offers": Reader(files("workloads/offers/*.yaml"), _offers, 1),
+        "serving": Reader(files("workloads/serving/*.yaml"), _serving, 3),
+        "launch-file": Reader(launch_files, _launch_file, 3),
         "serving-runs": Reader(
-            _texts(".csv", "id,source,engine,engine_version,model,weight_dtype,gpu,gpus,tp,pp,ep,"
+            texts(".csv", "id,source,engine,engine_version,model,weight_dtype,gpu,gpus,tp,pp,ep,"
                            "dp,scenario,isl,osl,concurrency_or_batch,output_tokens_per_s\n"
                            "a,a paper,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"
                            "closed loop (fixed concurrency),128,8,4,200\n"),
@@ -556,26 +421,26 @@ READERS: Mapping[str, Reader] = MappingProxyType(
                 Sample("t.jsonl", b'{"timestamp": 0, "input_length": 600, "output_length": 5, '
                                   b'"hash_ids": [1, 2]}\n' * 2),
             ], _requests, 3),
-        "journal": Reader(_texts(".journal", '{"job": "a"}\n{"number": 0, "row": {"error": ""}}\n'),
+        "journal": Reader(texts(".journal", '{"job": "a"}\n{"number": 0, "row": {"error": ""}}\n'),
                           _journal, 6),
-        "capture": Reader(_capture_files, _read_capture, 6),
-        "chakra": Reader(_rank_traces, _replayed, 1, "google.protobuf"),
-        "profiler-trace": Reader(_profiled, _read_profiled, 1),
-        "gpu-measurements": Reader(_texts(".jsonl", _RAW + "\n"), _read_raw, 6, "torch"),
-        "published-runs": Reader(_files("reports/data/runs_open*.csv"), _published_rows, 0.3),
+        "capture": Reader(capture_files, _read_capture, 6),
+        "chakra": Reader(rank_traces_file, _replayed, 1, "google.protobuf"),
+        "profiler-trace": Reader(profiled, _read_profiled, 1),
+        "gpu-measurements": Reader(texts(".jsonl", RAW + "\n"), _read_raw, 6, "torch"),
+        "published-runs": Reader(files("reports/data/runs_open*.csv"), _published_rows, 0.3),
         "published-runs-simulated": Reader(
-            _files("reports/data/runs_open*.csv"), _published_runs, 0.02),
-        "collectives": Reader(_files("reports/data/collectives_open*.csv"),
+            files("reports/data/runs_open*.csv"), _published_runs, 0.02),
+        "collectives": Reader(files("reports/data/collectives_open*.csv"),
                               _command("validate", "collectives", "FILE", "--json"), 0.1),
         "kernels": Reader(
-            _texts(".csv", "id,op,gpu,dtype,m,n,k,batch,seq,head_dim,causal,direction,"
+            texts(".csv", "id,op,gpu,dtype,m,n,k,batch,seq,head_dim,causal,direction,"
                            "time_us,notes\n"
                            "a,gemm,NVIDIA H100 SXM,bf16,4096,4096,4096,,,,,,250,\n"
                            "b,flash_attention_3,NVIDIA H100 SXM,fp16,,,,2,1024,128,True,fwd,100,"
                            '"heads 16, kv heads 4"\n'),
             _command("validate", "kernels", "FILE", "--json"), 0.1),
-        "studio-question": Reader(_questions, _question, 0.5),
-        "command-line": Reader(_texts(".txt", *_LINES), _read_line, 0.2),
-        **{name: Reader(_of_format(name), _read_format(name), 2) for name in FORMATS},
+        "studio-question": Reader(questions, _question, 0.5),
+        "command-line": Reader(texts(".txt", *_LINES), _read_line, 0.2),
+        **{name: Reader(of_format(name), _read_format(name), 2) for name in FORMATS},
     }
 )  # fmt: skip

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.attempts import SOUND, attempt, little_memory
-from tests.fuzz.readers import READERS, Sample, samples_of
+from tests.fuzz.readers import READERS, samples_of
+from tests.fuzz.samples import Sample
 from tests.fuzz.worker import text_of
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from tests.fuzz.attempts import MOST_SECONDS, SOUND, Outcome, attempt, guarded_process, minimised
 from tests.fuzz.hostile_texts import hostile_text
-from tests.fuzz.readers import READERS, Sample, samples_of
+from tests.fuzz.readers import READERS, samples_of
+from tests.fuzz.samples import Sample
 
 COLUMNS = tuple(Outcome)
 _WALL_LIMIT_S = 600.0

@@ -179,10 +179,8 @@ class _Line(BaseModel):
 
 def _columns(path: Path) -> Iterator[Request]:
     for number, row in enumerate(read_table(path, _COLUMNS), start=1):
-        said = [cells.number(row, column) for column in _COLUMNS]
-        # Lengths may be written as 12.0, and are whole in the end.
-        whole = [value and float(int(value)) for value in said[1:]]
-        entry = dict(zip(_LINE, [said[0], *whole], strict=True))
+        said = (cells.number(row, column) for column in _COLUMNS)
+        entry = dict(zip(_LINE, said, strict=True))
         line = validated(_Line, entry, f"row {number}", file=str(path))
         yield _request(line, line.timestamp)
 

@@ -1,6 +1,8 @@
 """What does pytest do for ``make mutants`` beyond what it always does?
 
-It takes one test of every file in turn, stops when its time is over, and says what failed first.
+It takes one test of every file in turn, of each function its first case before all others and
+properties, which draw many examples, behind what has one; it stops when its time is over, and says
+what failed first.
 """
 
 from __future__ import annotations
@@ -25,12 +27,22 @@ class Turns:
         self.failed = ""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """One test of every file in turn."""
-        files: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+        """What is quick and new first, and of that one test of every file in turn."""
+        rounds: defaultdict[tuple[bool, bool], defaultdict[str, list[pytest.Item]]]
+        rounds = defaultdict(lambda: defaultdict(list))
+        known: set[str] = set()
         for item in items:
-            files[item.nodeid.partition("::")[0]].append(item)
-        turns = zip_longest(*files.values())
-        items[:] = [item for turn in turns for item in turn if item is not None]
+            function = item.nodeid.partition("[")[0]
+            is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+            rounds[function in known, is_property][function.partition("::")[0]].append(item)
+            known.add(function)
+        items[:] = [
+            item
+            for _, files in sorted(rounds.items())
+            for turn in zip_longest(*files.values())
+            for item in turn
+            if item is not None
+        ]
         self._end_s = time.process_time() + self.budget_s
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -162,3 +164,34 @@ def test_tests_that_import_a_module_are_nearer_than_those_that_import_what_impor
         "tests/other/test_sheet.py",
         "tests/cost/test_book.py",
     ]
+
+
+def test_each_function_has_a_turn_before_its_further_cases_and_before_properties(tmp_path):
+    """Two files; the slow property of the first would else take the time of all that follow."""
+    (tmp_path / "test_one.py").write_text(
+        "import pytest\n"
+        "from hypothesis import given, strategies as st\n"
+        "@given(st.integers())\ndef test_all(n): ...\n"
+        "@pytest.mark.parametrize('n', [1, 2])\ndef test_some(n): ...\n"
+        "def test_last(): ...\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "test_two.py").write_text("def test_other(): ...\n", encoding="utf-8")
+    order = """
+import pytest, sys
+from tests.mutants.plugin import Turns
+
+class Said:
+    def pytest_runtest_logstart(self, nodeid):
+        print(chr(10) + "ran", nodeid.split("::")[1])
+
+options = ["-q", "-p", "no:cacheprovider", "-n", "0", *sys.argv[1:]]
+pytest.main(options, plugins=[Turns(60.0), Said()])
+"""
+    files = [str(tmp_path / name) for name in ("test_one.py", "test_two.py")]
+    done = subprocess.run(
+        [sys.executable, "-c", order, *files], cwd=HERE.parents[1],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ran = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("ran ")]
+    assert ran == ["test_some[1]", "test_other", "test_last", "test_all", "test_some[2]"]

@@ -1,0 +1,181 @@
+"""What a rank of a served model holds: weights, cache, adapters, by published sizes and by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.described.load import load_model, load_profile
+from simulator.errors import DoesNotFitError, InputError
+from simulator.program.layer.model_totals import parameter_count
+from simulator.serving.cache_memory import memory_plan
+from simulator.serving.cluster import serve
+from simulator.serving.defaults import engine_defaults, limits_of
+from simulator.serving.described import Adapters, Deployment, Lengths, Workload
+from simulator.serving.shapes import (
+    adapter_numel,
+    cache_bytes_per_token,
+    kv_heads_per_rank,
+    layer_shapes,
+    weight_bytes,
+)
+
+GIB = 2.0**30
+
+
+def deployment_of(model: str = "llama3.1-8b", gpus: int = 1, **fields: object) -> Deployment:
+    profile = load_profile("h100-sxm-80gb")
+    return Deployment(model=load_model(model), profile=profile, gpus=gpus, **fields)
+
+
+@pytest.mark.parametrize("model", ["llama3.1-8b", "qwen3-30b-a3b", "gpt2"])
+def test_sixteen_bit_weights_of_one_gpu_are_two_bytes_per_parameter(model):
+    """A tied matrix counts once: the rank looks up and multiplies with the same one."""
+    assert weight_bytes(deployment_of(model)) == pytest.approx(
+        2 * parameter_count(load_model(model)), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_parallel_ranks_divide_all_but_the_norms(tp):
+    one, many = weight_bytes(deployment_of()), weight_bytes(deployment_of(gpus=tp, tp=tp))
+    norms = 2 * 4096 * (2 * 32 + 1)
+    assert many == pytest.approx((one - norms) / tp + norms)
+
+
+def test_stages_divide_the_layers_and_the_two_ends_lie_on_two_of_them():
+    one, four = weight_bytes(deployment_of()), weight_bytes(deployment_of(gpus=4, pp=4))
+    ends = 2 * (2 * 128256 * 4096 + 4096)
+    assert four == pytest.approx((one - ends) / 4 + ends / 2)
+
+
+@pytest.mark.parametrize("weights", ["fp8", "int8"])
+def test_eight_bits_halve_the_layers_and_leave_embedding_and_head(weights):
+    ends = 2 * 2 * 128256 * 4096
+    wide, narrow = (weight_bytes(deployment_of(weights=form)) for form in ("bf16", weights))
+    assert (narrow - ends) / (wide - ends) == pytest.approx(1 / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "expected"),
+    [
+        ("llama3.1-8b", 1, 2 * 8 * 128 * 2 * 32),
+        ("llama3.1-8b", 4, 2 * 2 * 128 * 2 * 32),
+        ("llama3.1-8b", 8, 2 * 1 * 128 * 2 * 32),
+        ("deepseek-v3", 1, (512 + 64) * 2 * 61),
+        ("deepseek-v3", 8, (512 + 64) * 2 * 61),
+    ],
+)
+def test_a_token_of_the_cache_is_a_key_and_a_value_per_head_and_layer_or_one_latent(
+    model, tp, expected
+):
+    """DeepSeek-V2 (arXiv 2405.04434), section 2.1: one latent and one rotary key for all heads."""
+    assert cache_bytes_per_token(deployment_of(model, gpus=tp, tp=tp)) == expected
+
+
+def test_more_ranks_than_heads_of_keys_keep_copies():
+    wide = deployment_of(gpus=16, tp=16)
+    assert kv_heads_per_rank(wide) == 1
+    assert cache_bytes_per_token(wide) == cache_bytes_per_token(deployment_of(gpus=8, tp=8))
+
+
+def test_a_cache_of_eight_bits_holds_twice_the_tokens():
+    wide, narrow = (cache_bytes_per_token(deployment_of(cache=form)) for form in ("bf16", "fp8"))
+    assert wide == 2 * narrow
+
+
+def test_layers_with_a_window_keep_no_more_than_it_and_are_left_out():
+    """Every second layer of Gemma 2 has one."""
+    model = load_model("gemma2-9b")
+    per_layer = 2 * model.kv_heads * model.head_dim * 2
+    assert cache_bytes_per_token(deployment_of("gemma2-9b")) == per_layer * model.layers / 2
+
+
+@pytest.mark.parametrize("rank", [8, 64])
+def test_an_adapter_has_two_matrices_beside_each_product(rank):
+    """Of Llama 3.1 8B: h 4096, f 14336, keys and values of 1024; 41.9 million at rank 16."""
+    deployment = deployment_of(adapters=Adapters(rank=rank))
+    h, f, kv = 4096, 14336, 1024
+    per_layer = 2 * (h + h) + 2 * (h + kv) + 3 * (h + f)
+    assert adapter_numel(deployment) == 32 * rank * per_layer
+    assert adapter_numel(deployment_of()) == 0.0
+
+
+def test_the_bytes_of_a_rank_are_the_share_that_the_engine_may_use():
+    deployment = deployment_of(memory_share=0.8)
+    plan = memory_plan(deployment, limits_of(deployment, 4096))
+    parts = plan.weights_bytes + plan.activations_bytes + plan.other_bytes + plan.cache_bytes
+    assert parts == pytest.approx(0.8 * plan.total_bytes)
+    assert plan.total_bytes == deployment.profile.device.memory_bytes
+    per_block = plan.block_tokens * cache_bytes_per_token(deployment)
+    assert plan.blocks == int(plan.cache_bytes / per_block)
+
+
+def test_tensorrt_llm_takes_its_share_of_what_is_free_after_weights():
+    deployment = deployment_of(engine="tensorrt-llm", memory_share=0.5)
+    plan = memory_plan(deployment, limits_of(deployment, 4096))
+    taken = plan.weights_bytes + plan.activations_bytes + plan.other_bytes
+    assert plan.cache_bytes == pytest.approx(0.5 * (plan.total_bytes - taken))
+
+
+def test_loaded_adapters_lie_beside_the_weights_in_sixteen_bits():
+    bare, loaded = deployment_of(), deployment_of(adapters=Adapters(rank=16, loaded=8))
+    plans = [memory_plan(each, limits_of(each, 4096)) for each in (bare, loaded)]
+    more = plans[1].weights_bytes - plans[0].weights_bytes
+    assert more == pytest.approx(2 * 8 * adapter_numel(loaded))
+    assert plans[0].cache_bytes - plans[1].cache_bytes == pytest.approx(more)
+
+
+def test_blocks_that_a_user_states_are_believed():
+    deployment = deployment_of(kv_blocks=77)
+    assert memory_plan(deployment, limits_of(deployment, 4096)).blocks == 77
+
+
+def test_host_memory_holds_as_many_blocks_as_fit_in_it():
+    deployment = deployment_of(swap="4 GiB")
+    plan = memory_plan(deployment, limits_of(deployment, 4096))
+    assert plan.host_blocks == int(4 * GIB / (plan.block_tokens * 131072))
+
+
+def test_weights_that_leave_no_room_say_what_is_missing_and_what_helps():
+    deployment = deployment_of("llama3.1-70b")
+    with pytest.raises(
+        DoesNotFitError, match=r"leave no room for the cache.*more GPUs per replica"
+    ):
+        memory_plan(deployment, limits_of(deployment, 4096))
+
+
+@pytest.mark.parametrize(
+    ("fields", "lengths", "said"),
+    [
+        ({"kv_blocks": 4}, 100, "does not fit in the cache"),
+        ({"kv_blocks": 10**8}, 100, "has caches of"),
+    ],
+)
+def test_a_cache_too_small_for_a_request_or_too_large_to_simulate_is_refused(fields, lengths, said):
+    workload = Workload(requests=2, prompt=Lengths(mean=lengths), answer=Lengths(mean=10))
+    with pytest.raises(InputError, match=said):
+        serve(deployment_of(**fields), workload)
+
+
+def test_groups_with_requests_of_their_own_have_the_limits_of_an_engine_each():
+    one = limits_of(deployment_of("deepseek-v3", gpus=8, tp=8), 4096)
+    eight = limits_of(deployment_of("deepseek-v3", gpus=8, attention_dp=8), 4096)
+    assert (eight.max_requests, eight.max_tokens) == (8 * one.max_requests, 8 * one.max_tokens)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_version_has_the_newest_defaults_that_are_not_newer_than_itself(engine):
+    newest = engine_defaults(deployment_of(engine=engine))
+    versions = ("99999", newest.first_version)
+    assert [engine_defaults(deployment_of(engine=engine, version=v)) for v in versions] == [
+        newest
+    ] * 2
+
+
+def test_products_of_one_input_are_one_and_divide_over_ranks():
+    """Query, key and value of Llama 3.1 8B: 4096 + 2 x 1024 outputs; gate and up: 2 x 14336."""
+    (layer,) = layer_shapes(deployment_of(gpus=4, tp=4))
+    assert layer.layers == 32
+    assert not layer.has_experts
+    sizes = {(product.n, product.k) for product in (*layer.attention, *layer.mlp)}
+    assert sizes == {(6144 / 4, 4096), (4096, 4096 / 4), (28672 / 4, 4096), (4096, 14336 / 4)}

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.importers.assembly import Given
-from simulator.importers.megatron.nemo import read_nemo_recipe
+from simulator.importers.megatron.nemo import _one_mapping, read_nemo_recipe
 from tests.importers.samples import read
 
 
@@ -45,3 +45,36 @@ def test_learned_positions_are_as_many_as_tokens_of_a_sequence(tmp_path):
     )
     job, _ = read_nemo_recipe(recipe, Given())
     assert (job.batch.seq_len, job.model.max_positions) == (4096, 4096)
+
+
+def test_sections_are_laid_over_one_another_and_one_that_says_nothing_hides_nothing():
+    """``model.optim`` lies behind ``optimizer``, and ``train`` behind ``model``."""
+    found = _one_mapping(
+        {
+            "model.hidden_size": 64, "model.micro_batch_size": 1, "model.fp8": None,
+            "train.micro_batch_size": 4, "train.fp8": "hybrid", "dataset.micro_batch_size": None,
+            "optimizer.lr": 1.0, "model.optim.lr": 2.0, "elsewhere.lr": 3.0,
+        }
+    )  # fmt: skip
+    assert found == {
+        "hidden_size": 64, "micro_batch_size": 4, "fp8": "hybrid", "lr": 2.0, "elsewhere.lr": 3.0,
+    }  # fmt: skip
+
+
+def test_settings_of_a_section_within_a_section_are_not_the_outer_ones():
+    found = _one_mapping({"model.name": "gpt", "model.optim.name": "adam", "model.data.name": None})
+    assert found == {"name": "gpt", "optim.name": "adam"}
+
+
+@pytest.mark.parametrize(
+    ("mix", "formats"),
+    [
+        ("bf16_mixed", {"bf16": True}),
+        ("bf16_with_mxfp8_mixed", {"bf16": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"}),
+        ("of_tomorrow", {"fp8": "of_tomorrow", "fp8_recipe": "of_tomorrow"}),
+    ],
+)
+def test_a_mix_of_precisions_is_its_settings_and_one_that_nobody_knows_stays_to_be_refused(
+    mix, formats
+):
+    assert _one_mapping({"mixed_precision": mix}) == formats

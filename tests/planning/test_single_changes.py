@@ -86,3 +86,16 @@ def test_exchanges_are_offered_to_hide_only_where_there_are_any_and_they_do_not_
     shown = JOBS["dense in a pipeline"].replace({"plan.overlap_tp": True})
     assert "plan.overlap_tp" not in overlaps(shown)
     assert "plan.overlap_grad_reduce" in overlaps(JOBS["contexts"])
+
+
+def test_context_ranks_are_offered_for_speed_only_where_there_are_some():
+    """Where there are none, they save memory and cost exchanges."""
+
+    def contexts(start, question):
+        found = (change.fields for change in single_changes(start, question))
+        return [each["plan.cp"] for each in found if "plan.cp" in each]
+
+    assert contexts(JOBS["dense in a pipeline"], Question.FASTER) == []
+    assert contexts(JOBS["dense in a pipeline"], Question.SMALLER) == [2]
+    assert contexts(JOBS["contexts"], Question.FASTER) == [1, 4]
+    assert contexts(JOBS["contexts"], Question.SMALLER) == [4]

@@ -107,11 +107,9 @@ def _one_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of all sections under plain names; what no section holds keeps its path."""
     found: dict[str, Any] = {}
     rest = dict(values)
-    for section in sorted(_SECTIONS, key=_SECTIONS.index):
-        inner = [s for s in _SECTIONS if s.startswith(f"{section}.")]
-        for key in [k for k in rest if k.startswith(f"{section}.")]:
-            if any(key.startswith(f"{s}.") for s in inner):
-                continue
+    for section in _SECTIONS:
+        inner = tuple(f"{s}." for s in _SECTIONS if s.startswith(f"{section}."))
+        for key in [k for k in rest if k.startswith(f"{section}.") and not k.startswith(inner)]:
             value = rest.pop(key)
             name = key.removeprefix(f"{section}.")
             name = _NAMED_OPTIMIZER if key == "model.optim.name" else name

@@ -38,7 +38,7 @@ def _build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
     )
     for index, (label, values) in enumerate(panels):
         axes = _panel(figure, height_in, index)
-        axes.plot(ends, values, linewidth=0.8, drawstyle="steps-post")
+        axes.plot(ends, values, linewidth=0.8, drawstyle="steps-pre")
         axes.set_title(label, loc="left", fontsize="small")
         axes.set_ylim(bottom=0)
     axes.set_xlabel("time [s]")

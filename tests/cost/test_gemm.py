@@ -331,3 +331,10 @@ def test_fp32_products_of_an_h100_never_meet_its_power_limit():
     assert sustained_share(profile, "tf32") == pytest.approx(
         sustained_share(profile, "bf16"), rel=0.01
     )
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 256, 256), (0, 1, 1)])
+def test_a_product_of_no_rows_takes_its_floor(m, n, k):
+    """An expert that nobody chose is launched all the same."""
+    profile = tiny_profile(gemm={"bf16": GEMM.model_copy(update={"floor_s": 3e-6})})
+    assert gemm_s(with_bandwidth(profile, 1e30), m, n, k) == pytest.approx(3e-6)

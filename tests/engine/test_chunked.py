@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from simulator.cost.collectives import chain_broadcast_s, tree_all_reduce_s
 from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
-from simulator.engine.chunked import ChunkTimeline, simulate_collective
+from simulator.engine.chunked import (
+    ChunkedCollective,
+    ChunkTimeline,
+    simulate_collective,
+    simulate_collectives,
+)
 from simulator.errors import InputError
 
 sizes = st.integers(2, 17)
@@ -142,3 +147,11 @@ def test_impossible_inputs_are_refused_by_name(
     with pytest.raises(InputError) as caught:
         simulate_collective(name, 1e6, ranks, rate, 1e-6, chunks)
     assert caught.value.faults[0].path == path
+
+
+@pytest.mark.parametrize("name", CHUNK_ALGORITHMS)
+def test_a_message_is_one_chunk_unless_more_are_asked_for(name: str) -> None:
+    whole, said = (simulate_collective(name, 1e6, 4, 1e9, 1e-6, *chunks) for chunks in ((), (1,)))
+    assert whole.end_s.tolist() == said.end_s.tolist()
+    together = simulate_collectives([ChunkedCollective(name, 1e6, range(4))], 1e9, 1e-6)
+    assert together[0].end_s.tolist() == whole.end_s.tolist()

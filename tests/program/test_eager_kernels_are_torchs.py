@@ -265,6 +265,28 @@ def test_an_eager_residual_is_one_addition():
     assert residual.kernels == 1
 
 
+def test_under_autocast_a_residual_adds_16_bit_branches_to_an_fp32_stream():
+    """Forward as torch counts it. Backward adds two fp32 gradients up and casts one of them.
+
+    That is 3 x 4 bytes and 4 + 2 for each number of the stream.
+    """
+    model = small_model()
+    plan = Plan(stack={"base": "torch", "keeps_half_weights": False}, master_weights=True)
+    assert plan.autocasts
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
+    branch = torch.randn(TOKENS, model.hidden, dtype=torch.bfloat16, requires_grad=True)
+    stream = torch.randn(TOKENS, model.hidden, requires_grad=True)
+    results = []
+    residual = memory_bound(layer, "mlp_residual")
+    assert residual.forward_bytes == moved_bytes(lambda: results.append(stream + branch))
+    (result,) = results
+    gradient = torch.randn_like(result)
+    copied_bytes = moved_bytes(gradient.clone)  # Torch copies what the leaf of a graph gets.
+    cast_bytes = moved_bytes(lambda: result.backward(gradient)) - copied_bytes
+    added_bytes = moved_bytes(lambda: gradient + stream.detach())
+    assert residual.backward_bytes == cast_bytes + added_bytes == 18 * TOKENS * model.hidden
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_norm_written_out_moves_what_torch_counts(precision: str):
     model, plan = small_model(hidden=4096), Plan(stack="torch", precision=precision)

@@ -69,3 +69,12 @@ def test_no_kernel_is_above_its_roof(model, plan):
     points = roofline(job_of(model, **plan))
     assert len(points) > 10
     assert all(0 < point.share_of_roof <= 1 for point in points)
+
+
+def test_layers_are_told_apart_by_their_windows_where_a_model_has_several_kinds():
+    """Every second layer of Gemma 2 has one, and there alone attention does less."""
+    flop = {p.layer: p.flop for p in roofline(job_of("gemma2-9b")) if p.name == "attention"}
+    assert len(flop) == 2
+    with_window, without = sorted(flop, key=len, reverse=True)
+    assert with_window == f"{without}, window 4096"
+    assert {p.layer for p in roofline(job_of())} == {"layer"}

@@ -238,27 +238,23 @@ def build_pareto_figure(
         if not plans:
             continue
         times = [seconds for seconds, _, _ in plans]
-        gibs = [num_bytes / 2**30 for _, num_bytes, _ in plans]
+        gibs = [num_bytes / _GIB for _, num_bytes, _ in plans]
         axes.plot(times, gibs, color=color, marker=marker, ms=5, drawstyle="steps-post", lw=1.2)
-        for seconds, num_bytes, name in {plans[0], plans[-1]}:
+        for seconds, num_bytes, name in dict.fromkeys((plans[0], plans[-1])):
             style.annotate(
-                axes,
-                name,
-                (seconds, num_bytes / 2**30),
-                (6, 5),
-                fontsize=style.SMALL_PT - 1,
-                color=style.PALE_INK,
-            )
-    axes.axhline(capacity_bytes / 2**30, color=style.INK, lw=1, ls="--")
-    fullest = max((b / 2**30 for plans in fronts.values() for _, b, _ in plans), default=0.0)
-    axes.set_ylim(0, min(capacity_bytes / 2**30 * 1.08, max(1.35 * fullest, 1.0)))
+                axes, name, (seconds, num_bytes / _GIB), (6, 5),
+                fontsize=style.SMALL_PT - 1, color=style.PALE_INK,
+            )  # fmt: skip
+    axes.axhline(capacity_bytes / _GIB, color=style.INK, lw=1, ls="--")
+    fullest = max((b / _GIB for plans in fronts.values() for _, b, _ in plans), default=0.0)
+    axes.set_ylim(0, min(capacity_bytes / _GIB * 1.08, max(1.35 * fullest, 1.0)))
     axes.margins(x=0.12)
     axes.set_xlabel("step time [s]", fontsize=style.TEXT_PT, color=style.INK)
     axes.set_ylabel("fullest GPU [GiB]", fontsize=style.TEXT_PT, color=style.INK)
     axes.legend(handles=handles, fontsize=style.SMALL_PT, frameon=False, loc="upper right")
     subtitle = (
-        "no other plan is both faster and needs less memory; a device has {capacity_bytes / "
-        "2**30:.1f} GiB (dashed)"
+        "no other plan is both faster and needs less memory; "
+        f"a device has {capacity_bytes / _GIB:.1f} GiB (dashed)"
     )
     style.add_title(figure, title, subtitle, left=_PARETO_LEFT_IN)
     return figure

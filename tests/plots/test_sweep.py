@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.plots.style import save
-from simulator.plots.sweep import build_sweep_figure, pareto_front
+from simulator.plots.sweep import build_pareto_figure, build_sweep_figure, pareto_front
 
 GIB = 1024.0**3
 
@@ -92,3 +92,35 @@ def test_the_picture_is_written(tmp_path, suffix):
     path = tmp_path / f"sweep{suffix}"
     save(build_sweep_figure(TABLE, PATHS, "a job"), path)
     assert path.stat().st_size > 5000
+
+
+FRONTS = {
+    8: [(1.0, 70 * GIB, "tp 1"), (1.5, 40 * GIB, "tp 2"), (2.0, 20 * GIB, "tp 4")],
+    16: [(0.6, 30 * GIB, "alone")],
+    32: [],
+}
+
+
+def test_a_search_is_a_front_per_number_of_gpus_whose_ends_are_named():
+    figure = build_pareto_figure("job", FRONTS, 80 * GIB)
+    (axes,) = figure.axes
+    fronts = [line for line in axes.lines if line.get_marker() not in (None, "None", "")]
+    assert [list(line.get_xdata()) for line in fronts] == [[1.0, 1.5, 2.0], [0.6]]
+    assert list(fronts[0].get_ydata()) == [70.0, 40.0, 20.0]
+    assert sorted(text.get_text() for text in axes.texts) == ["alone", "tp 1", "tp 4"]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["8 GPUs", "16 GPUs", "32 GPUs"]
+    (dashed,) = (line for line in axes.lines if line.get_linestyle() == "--")
+    assert set(dashed.get_ydata()) == {80.0}
+
+
+def test_the_memory_of_a_device_is_said_in_numbers():
+    figure = build_pareto_figure("job", FRONTS, 79.6 * GIB)
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert "a device has 79.6 GiB (dashed)" in said
+    assert "{" not in said
+
+
+def test_a_capacity_far_above_all_plans_is_left_out_of_sight():
+    low = {8: [(1.0, 2 * GIB, "a"), (2.0, 1 * GIB, "b")]}
+    assert build_pareto_figure("job", low, 80 * GIB).axes[0].get_ylim()[1] == pytest.approx(2.7)

@@ -84,9 +84,13 @@ def _slices(steps: Sequence[Step]) -> Iterator[list[Cell]]:
         return
     end_s = steps[-1].end_s
     each_s = end_s / _SLICES
-    rows: list[list[Step]] = [[] for _ in range(_SLICES)]
+    rows: list[list[tuple[float, Step]]] = [[] for _ in range(_SLICES)]
     for step in steps:
-        rows[min(_SLICES - 1, int(step.end_s / each_s))].append(step)
+        last = min(_SLICES - 1, int(step.end_s / each_s))
+        for number in range(min(last, int(step.start_s / each_s)), last + 1):
+            begin_s, close_s = number * each_s, (number + 1) * each_s
+            inside_s = min(step.end_s, close_s) - max(step.start_s, begin_s)
+            rows[number].append((max(0.0, inside_s), step))
     means = [[_mean(row, name) for name in ("running", "waiting", "used_share")] for row in rows]
     most = [max(1e-9, *(mean[k] for mean in means)) for k in (0, 1)] + [1.0]
     for number, mean in enumerate(means):
@@ -99,7 +103,8 @@ def _slices(steps: Sequence[Step]) -> Iterator[list[Cell]]:
         yield [*span, *bars]
 
 
-def _mean(steps: Sequence[Step], name: str) -> float:
-    spans = sum(step.end_s - step.start_s for step in steps)
-    held = sum(getattr(step, name) * (step.end_s - step.start_s) for step in steps)
+def _mean(inside: Sequence[tuple[float, Step]], name: str) -> float:
+    """Over the time in which steps run, with the seconds of each that lie in the slice."""
+    spans = sum(seconds for seconds, _ in inside)
+    held = sum(getattr(step, name) * seconds for seconds, step in inside)
     return held / spans if spans else 0.0

@@ -100,3 +100,39 @@ def test_every_common_number_has_evidence_and_is_a_source_of_every_profile():
         assert source.reference
         assert profile.provenance[f"common.{name}"] == source
     assert profile.common == shipped_common()
+
+
+UNFILLED = re.compile(r"\{[a-z_][^{}]*:[.,<>^\d]+[a-z%]?\}")
+"""A name in braces with a format, as of an f-string that has lost its f."""
+
+
+def unfilled(source: str) -> list[str]:
+    """Texts that would show the name of a number where the number was meant."""
+    tree = ast.parse(source)
+    filled = {
+        id(node.func.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in filled
+        and UNFILLED.search(node.value)
+    ]
+
+
+def test_a_text_that_was_meant_to_be_filled_is_found():
+    source = 'a = f"{x:.1f}" "of {y / 2:.1f} GiB"\nb = "{x:.1f}".format(x=1)\nc = "{x}, {kind: a}"'
+    assert unfilled(source) == ["of {y / 2:.1f} GiB"]
+
+
+def test_no_text_shows_a_name_in_braces_where_a_number_was_meant():
+    found = {
+        str(path.relative_to(PACKAGE)): texts
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if (texts := unfilled(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}

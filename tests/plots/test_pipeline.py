@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from simulator.plots import style
-from simulator.plots.pipeline import blend, build_pipeline_figure
+from simulator.plots.pipeline import blend, build_pipeline_figure, build_pipelines_figure
 from simulator.plots.style import save
 from simulator.program.ir import (
     Category,
@@ -336,3 +336,36 @@ def test_copies_and_cpus_have_lanes_below_the_work() -> None:
     assert all(above[1] < below[0] for above, below in pairwise(edges))
     scene = build_scene(result, [0], layout)
     assert {Look(Kind.COPY_TO_HOST), Look(Kind.COPY_TO_DEVICE)} <= set(scene.lanes)
+
+
+RUNS = [
+    ("quick", Pipeline(stages=2, microbatches=4)),
+    ("slow", Pipeline(stages=4, microbatches=16)),
+]
+
+
+def test_steps_of_several_jobs_share_one_axis_that_is_as_long_as_the_longest() -> None:
+    results = [(name, plan.result()) for name, plan in RUNS]
+    figure = build_pipelines_figure("both", results)
+    longest_s = max(result.step_time_s for _, result in results)
+    assert len(figure.axes) == 2
+    for axes, (name, result) in zip(figure.axes, results, strict=True):
+        assert axes.get_xlim() == pytest.approx((0.0, longest_s))
+        heading = axes.get_title(loc="left")
+        assert heading.startswith(f"{name}: step ")
+        assert f"bubble {100 * result.bubble_fraction:.1f} %" in heading
+    ends = [
+        max(corners(each)[..., 0].max() for each in artists(figure, panel).values())
+        for panel in range(2)
+    ]
+    assert ends == pytest.approx([result.step_time_s for _, result in results])
+
+
+def test_every_look_of_several_jobs_is_in_one_legend_once() -> None:
+    results = [(name, plan.result()) for name, plan in RUNS]
+    figure = build_pipelines_figure("both", results)
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert len(labels) == len(set(labels))
+    alone = build_pipeline_figure(results[1][1])
+    for_one = [text.get_text() for legend in alone.legends for text in legend.get_texts()]
+    assert set(for_one) <= set(labels)

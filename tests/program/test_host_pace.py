@@ -18,6 +18,11 @@ from tests.jobs import network_profile, small_job, small_model
 LAYER, HEAD = Launched(3, 1.0, 2.0), Launched(1, 10.0, 1.0)
 
 
+def units(*counts: tuple[int, int]) -> list[tuple[Launched, int]]:
+    """Units that are there so often, with so many launches."""
+    return [(Launched(times, 1.0, 2.0), launches) for times, launches in counts]
+
+
 def test_a_long_kernel_behind_short_ones_hides_none_of_their_launches():
     """Three layers take 6 s, because of the host, and the head 10 s more."""
     assert waiting_s([LAYER, HEAD]) == 3.0
@@ -39,7 +44,15 @@ def test_a_host_that_waits_for_the_device_after_each_layer_is_never_ahead():
 
 def test_a_host_is_1024_launches_ahead_of_a_device_that_waits():
     """All three of 300 fit; of those before them, one of 100."""
-    assert launched_ahead([(3, 300), (9, 100), (9, 25)]) == [3, 1, 0]
+    assert launched_ahead(units((3, 300), (9, 100), (9, 25))) == [3, 1, 0]
+
+
+def test_hosts_that_wait_for_each_other_are_ahead_of_a_slower_device_only():
+    """Eight of 100 launches fit into 1,024; a device as fast as its host has none before it."""
+    for device_s, ahead in ((1.0, [0]), (2.0, [0]), (2.1, [8])):
+        unit = Launched(8, device_s, 2.0), 100
+        assert launched_ahead([unit], hosts_wait=True) == ahead
+        assert launched_ahead([unit]) == [8]
 
 
 @pytest.mark.parametrize(
@@ -185,4 +198,4 @@ def test_graphs_of_layers_leave_out_experts_without_a_capacity():
 
 
 def test_units_of_a_graph_that_need_no_launch_are_all_launched_ahead():
-    assert launched_ahead([(3, 0), (5, 300)]) == [3, 3]
+    assert launched_ahead(units((3, 0), (5, 300))) == [3, 3]

@@ -17,6 +17,7 @@ user guide of CUDA graphs (``cuda_graph_impl`` and ``cuda_graph_modules``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -81,18 +82,24 @@ def waiting_s(queue: Iterable[Launched], *, launches_ahead: bool = True) -> floa
     return waited_s
 
 
-def launched_ahead(queue: Iterable[tuple[int, int]]) -> list[int]:
+def launched_ahead(queue: Sequence[tuple[Launched, int]], *, hosts_wait: bool = False) -> list[int]:
     """How many of each unit's passes are launched while the device is at none of them.
 
     Assumed: the host is a whole queue ahead once, in the first step, when collectives wait for
-    ranks that start later.
+    ranks that start later. Where hosts wait for each other instead, a host is ahead of a device
+    that is slower than it, and after many layers by a whole queue.
 
     Args:
-        queue: How often each unit is there and the launches of one, the last one first.
+        queue: Each unit, as often as it is there, and the launches of one, the last one first.
+        hosts_wait: Whether no host launches a collective before all others do.
     """
+    device_s = math.fsum(pieces.times * pieces.device_s for pieces, _ in queue)
+    host_s = math.fsum(pieces.times * pieces.host_s for pieces, _ in queue)
+    if hosts_wait and host_s >= device_s:
+        return [0 for _ in queue]
     queued, ahead = _QUEUED_LAUNCHES, []
-    for times, launches in queue:
-        ahead.append(min(times, queued // launches) if launches else times)
+    for pieces, launches in queue:
+        ahead.append(min(pieces.times, queued // launches) if launches else pieces.times)
         queued -= ahead[-1] * launches
     return ahead
 

@@ -283,10 +283,10 @@ class StageCosts:
     def _lingering(self, contents: _Contents) -> Memory:
         """What forward gave back, but the allocator has not at its end."""
         units = [(unit, count) for unit, count in reversed(contents.units) if unit.reduced]
-        queue = [(count, self._launched(unit, 1, Phase.FORWARD, 1.0)[1]) for unit, count in units]
+        each = [self._launched(unit, count, Phase.FORWARD, 1.0) for unit, count in units]
         # Hosts that compare each collective wait for each other.
         waits = self.job.plan.stack.exchange_check_s > 0
-        ahead = [0 for _ in queue] if waits else launched_ahead(queue)
+        ahead = launched_ahead(each, hosts_wait=waits)
         blocks = [block for unit, count in contents.units for block in unit.freed * count]
         for (unit, _), times in zip(units, ahead, strict=True):
             blocks += unit.reduced * times

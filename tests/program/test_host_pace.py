@@ -72,6 +72,20 @@ def test_what_tensor_parallel_ranks_add_up_lingers_until_the_device_is_past_it(s
     assert [size for _, size in lingers] == times * [sum_bytes]
 
 
+@pytest.mark.parametrize(("overlaps", "lingers"), [(True, True), (False, False)])
+def test_hosts_of_stages_that_compare_collectives_start_each_pass_with_their_device(
+    overlaps, lingers
+):
+    """A device of long sequences is slower than hosts that compare in no time."""
+    stack = {"base": "torch", "records_streams": True, "exchange_check": "0.001 ns"}
+    job = small_job(
+        small_model(layers=4), gpus=4, tp=2, pp=2, sequence_parallel=True, stack=stack,
+        seq_len=65536, overlap_p2p=overlaps,
+    )  # fmt: skip
+    first, _ = stage_slices(job, 2)
+    assert bool(StageCosts(job).forward(first).lingers) is lingers
+
+
 pieces = st.builds(
     Launched, st.integers(1, 4), st.floats(0, 10).map(round), st.floats(0, 10).map(round)
 )

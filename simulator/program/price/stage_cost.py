@@ -284,11 +284,12 @@ class StageCosts:
         """What forward gave back, but the allocator has not at its end."""
         units = [(unit, count) for unit, count in reversed(contents.units) if unit.reduced]
         each = [self._launched(unit, count, Phase.FORWARD, 1.0) for unit, count in units]
-        # Hosts that compare each collective wait for each other.
+        # Hosts that compare collectives wait for each other, and at a stage's end for the device.
         waits = self.job.plan.stack.exchange_check_s > 0
-        ahead = launched_ahead(each, hosts_wait=waits)
+        meets = self.job.plan.pp > 1 and not self.job.choices.overlaps_transfers
+        lead = [0 for _ in each] if waits and meets else launched_ahead(each, hosts_wait=waits)
         blocks = [block for unit, count in contents.units for block in unit.freed * count]
-        for (unit, _), times in zip(units, ahead, strict=True):
+        for (unit, _), times in zip(units, lead, strict=True):
             blocks += unit.reduced * times
         return tuple(blocks)
 

@@ -375,7 +375,8 @@ def test_shards_of_gradients_come_with_their_reduction(stack):
 
 
 def test_a_reduction_in_another_format_holds_a_copy_only_while_it_runs():
-    job = small_job(small_model(layers=8), gpus=4, zero=3, global_batch=8, stack="torch-fsdp")
+    plan = {"zero": 3, "grad_reduce_precision": "fp32"}
+    job = small_job(small_model(layers=8), gpus=4, global_batch=8, stack="torch-fsdp", **plan)
     program = build_program(job)
     holders = [op for op in program.operations if Owner.COMMUNICATION in dict(op.holds)]
     assert {op.kind for op in holders} == {Kind.REDUCE_SCATTER}

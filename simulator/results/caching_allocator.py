@@ -29,50 +29,18 @@ Ignored: that unused pages of an expandable segment go back to a full device.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
+from bisect import bisect_right
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
+from simulator.results.free_blocks import Block, FreeBlocks, Pool
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 2**20
 _SMALL_SEGMENT_BYTES = 2 * 2**20
 _MEDIUM_BYTES = 10 * 2**20
-_LARGE_SEGMENT_BYTES = 20 * 2**20
+LARGE_SEGMENT_BYTES = 20 * 2**20
 _SEGMENT_ROUND_BYTES = 2 * 2**20
-
-
-class Pool(NamedTuple):
-    """Blocks that may serve each other.
-
-    Attributes:
-        is_small: Whether requests of up to 1 MiB share its segments.
-        stream: Which stream they are asked for on; 0 is the compute stream.
-    """
-
-    is_small: bool
-    stream: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class Block:
-    """A piece of a segment.
-
-    Attributes:
-        before, after: Neighbours in its segment.
-        free_since: Blocks that had been asked for when it became free.
-    """
-
-    num_bytes: int
-    pool: Pool
-    is_free: bool = True
-    before: Block | None = None
-    after: Block | None = None
-    free_since: int = 0
 
 
 class Request(NamedTuple):
@@ -88,74 +56,6 @@ def request(num_bytes: float, *, stream: int = 0) -> Request:
     return Request(size, Pool(size <= _SMALL_BYTES, stream))
 
 
-class _FreeBlocks:
-    """The free blocks of a pool, smallest first, and of equal ones the first that became free.
-
-    Steps of thousands of layers leave as many blocks of few sizes, so each size has its queue.
-
-    Attributes:
-        segments: Those that are all of their segment, in the order in which they became free.
-    """
-
-    def __init__(self) -> None:
-        self._sizes: list[int] = []
-        """Those of which there are blocks, ascending."""
-        self._queues: dict[int, OrderedDict[Block, None]] = defaultdict(OrderedDict)
-        self.segments: dict[Block, None] = {}
-
-    def __iter__(self) -> Iterator[Block]:
-        return chain.from_iterable(self._queues[size] for size in self._sizes)
-
-    def pop(self, size: int, limit: float = math.inf) -> Block | None:
-        """The smallest one of at least so many bytes and less than a limit."""
-        sizes, queue = self._sizes, self._queues.get(size)
-        if not queue:
-            index = bisect_left(sizes, size)
-            if index == len(sizes) or sizes[index] >= limit:
-                return None
-            queue = self._queues[sizes[index]]
-        block, _ = queue.popitem(last=False)
-        if not queue:
-            del sizes[bisect_left(sizes, block.num_bytes)]
-        if block.before is block.after:  # both None
-            del self.segments[block]
-        return block
-
-    def add(self, block: Block) -> None:
-        """Offer a block, after all of its size."""
-        queue = self._queues[block.num_bytes]
-        if not queue:
-            insort(self._sizes, block.num_bytes)
-        queue[block] = None
-        if block.before is block.after:
-            self.segments[block] = None
-
-    def remove(self, block: Block) -> None:
-        """Offer a block no longer."""
-        queue = self._queues[block.num_bytes]
-        del queue[block]
-        if not queue:
-            del self._sizes[bisect_left(self._sizes, block.num_bytes)]
-        if block.before is block.after:
-            del self.segments[block]
-
-    def remove_segments(self, until: float = math.inf) -> int:
-        """Offer no longer what has been all of its segment since a turn; how much that is [B]."""
-        segments = [block for block in self.segments if block.free_since <= until]
-        for block in segments:
-            self.remove(block)
-        return sum(block.num_bytes for block in segments)
-
-    def remove_segment(self, least_bytes: float) -> int:
-        """Offer no longer the smallest segment of at least a size; how large it is [B]."""
-        large = (block for block in self.segments if block.num_bytes >= least_bytes)
-        block = min(large, key=lambda block: block.num_bytes, default=None)
-        if block is None:
-            return 0
-        self.remove(block)
-        return block.num_bytes
-
-
 class CachingAllocator:
     """Blocks and segments of one device.
 
@@ -163,6 +63,13 @@ class CachingAllocator:
         allocated_bytes: In blocks that are taken [B].
         reserved_bytes: In segments [B].
         most_reserved_bytes: In segments, at most [B].
+        segments_are_alike: Whether nothing tells free segments of one size apart.
+        has_limits: Whether segments may be returned.
+        segments_serve_again: Whether a new segment that is free again serves an equal request.
+        turn: When it is, for those who compare choices with segments made: ascending.
+        choices: When something was first taken out of free blocks or segments of a size: of
+            (size asked, least size of another one that would not have been taken instead).
+        made: When the latest segment of each size was made, and how many were.
     """
 
     def __init__(
@@ -175,130 +82,228 @@ class CachingAllocator:
         self.allocated_bytes = 0
         self.reserved_bytes = 0
         self.most_reserved_bytes = 0
+        self.turn = 0
+        self.choices: dict[tuple[int, int], int] = {}
+        self.made: dict[int, tuple[int, int]] = {}
+        self.has_limits = math.isfinite(min(room_bytes, collects_above_bytes))
         self._room_bytes = room_bytes
         self._collects_above_bytes = collects_above_bytes
         self._expandable = settings.expandable_segments
         self._max_split_bytes = math.inf if self._expandable else settings.max_split_bytes
-        self._turn = 0
-        self._free: dict[Pool, _FreeBlocks] = defaultdict(_FreeBlocks)
-        self._tail: dict[Pool, Block] = {}
+        self.segments_are_alike = not self._expandable and math.isinf(collects_above_bytes)
+        self.segments_serve_again = (
+            self.segments_are_alike and not self.has_limits and math.isinf(self._max_split_bytes)
+        )
+        self._served = 0
+        self._free: dict[Pool, FreeBlocks] = {}
+        self._tail: dict[FreeBlocks, Block] = {}
         """Last block of each pool's expandable segment."""
 
     def take(self, num_bytes: float) -> Block:
         """A block for a request of so many bytes on the compute stream."""
-        return self.serve(request(num_bytes))
-
-    def serve(self, asked: Request) -> Block:
-        """A block for a request."""
-        size, pool = asked
-        self._turn += 1
-        is_large = size >= self._max_split_bytes
-        limit = size + _LARGE_SEGMENT_BYTES if is_large else self._max_split_bytes
-        block = self._free[pool].pop(size, limit) or self._new_space(size, pool)
-        rest = block.num_bytes - size
-        if rest and block.num_bytes < self._max_split_bytes:
-            splits_all = pool.is_small or self._expandable
-            if rest >= _ROUND_BYTES if splits_all else rest > _SMALL_BYTES:
-                self._split(block, size)
-        block.is_free = False
-        self.allocated_bytes += block.num_bytes
+        asked = request(num_bytes)
+        block = self.serve(asked.num_bytes, self.pool(asked.pool))
+        assert block is not None  # There is no limit.
         return block
 
-    def give(self, block: Block) -> None:
-        """Make a block free again and join it with free neighbours."""
-        self.allocated_bytes -= block.num_bytes
-        free = self._free[block.pool]
-        before, after = block.before, block.after
-        if after is not None and after.is_free:
-            free.remove(after)
-            self._join(block, after)
-        if before is not None and before.is_free:
-            free.remove(before)
-            self._join(before, block)
-            block = before
-        block.is_free, block.free_since = True, self._turn
-        free.add(block)
+    def pool(self, pool: Pool) -> FreeBlocks:
+        """The free blocks of a pool."""
+        if pool not in self._free:
+            splits_all = pool.is_small or self._expandable
+            kept_whole_bytes = 0 if splits_all else _SMALL_BYTES
+            self._free[pool] = FreeBlocks(pool, kept_whole_bytes)
+        return self._free[pool]
 
-    def free_blocks(self) -> list[list[Block]]:
-        """The free blocks of each pool in the order in which they are looked at."""
-        return [*map(list, self._free.values())]
+    def serve(self, size: int, free: FreeBlocks, below_bytes: float = math.inf) -> Block | None:
+        """A block for a request; None where only one of some size or more would serve [B]."""
+        self._served += 1
+        queue = free.queues.get(size)
+        while queue:
+            head = queue[0]
+            if isinstance(head, int):
+                if head == 1:
+                    queue.popleft()
+                else:
+                    queue[0] = head - 1
+                self.allocated_bytes += size
+                return free.segments[size]
+            queue.popleft()
+            if head.is_free:
+                head.is_free = False
+                self.allocated_bytes += size
+                self.choices.setdefault((size, size + 1), self.turn)
+                return head
+        return self._serve_larger(size, free, below_bytes)
 
-    def _new_space(self, size: int, pool: Pool) -> Block:
-        if self._expandable:
-            return self._expanded(size, pool)
-        if pool.is_small:
-            segment = _SMALL_SEGMENT_BYTES
-        elif size < _MEDIUM_BYTES:
-            segment = _LARGE_SEGMENT_BYTES
+    def _serve_larger(self, size: int, free: FreeBlocks, below_bytes: float) -> Block | None:
+        limit = self._max_split_bytes
+        if size >= limit:
+            limit = size + LARGE_SEGMENT_BYTES
+        queues, sizes = free.queues, free.sizes
+        index = bisect_right(sizes, size)
+        block = None
+        while index < len(sizes) and (found := sizes[index]) < limit:
+            if found >= below_bytes:
+                if free.has_any(found):
+                    return None
+            elif (block := free.pop(queues[found], found)) is not None:
+                break
+            # Nothing is left of this size.
+            del sizes[index], queues[found]
         else:
-            segment = _rounded(size, _SEGMENT_ROUND_BYTES)
+            if below_bytes < math.inf:
+                return None
+            block = self._new_space(size, free)
+            found = block.num_bytes
+        before, after = block.before, block.after
+        is_whole = before is after  # both None
+        self.choices.setdefault((size, found if is_whole else found + 1), self.turn)
+        rest_bytes = found - size
+        if rest_bytes > free.kept_whole_bytes and found < self._max_split_bytes:
+            if is_whole and self.segments_are_alike:
+                block = Block(size, free)
+            rest = Block(rest_bytes, free, True, block, after, self._served)
+            if after is not None:
+                after.before = rest
+            elif self._expandable:
+                self._tail[free] = rest
+            block.num_bytes, block.after = size, rest
+            found = size
+            free.add(rest)
+        block.is_free = False
+        self.allocated_bytes += found
+        return block
+
+    def give(self, block: Block) -> int:
+        """Make a block free again, joined with free neighbours.
+
+        Returns:
+            How large the free block is; 0 if it is a segment like others of its size [B].
+        """
+        size, free = block.num_bytes, block.free
+        self.allocated_bytes -= size
+        before, after = block.before, block.after
+        # Those that were free are no more; this also takes them out of their queues.
+        if after is not None and after.is_free:
+            after.is_free = False
+            size += after.num_bytes
+            after = block.after = after.after
+            if after is not None:
+                after.before = block
+            elif self._expandable:
+                self._tail[free] = block
+        if before is not None and before.is_free:
+            before.is_free = False
+            size += before.num_bytes
+            before = block.before = before.before
+            if before is not None:
+                before.after = block
+        if before is after and self.segments_are_alike:
+            free.add_segments(size, 1)
+            return 0
+        block.num_bytes, block.is_free, block.free_since = size, True, self._served
+        free.add(block)
+        return size
+
+    def pools(self) -> list[FreeBlocks]:
+        """The free blocks of each pool that anything was asked of."""
+        return [*self._free.values()]
+
+    def makes_whole_segments(self, size: int, free: FreeBlocks) -> bool:
+        """Whether each request of a size gets a new segment for itself, whatever others leave.
+
+        What smaller requests leave of their new segments is less than 20 MiB.
+        """
+        return (
+            size >= LARGE_SEGMENT_BYTES
+            and not self.has_limits
+            and self.segments_are_alike
+            and not self._is_split(_segment_bytes(size, free), size, free)
+            and not free.has_any(size)
+            and not free.has_larger(size)
+        )
+
+    def _is_split(self, segment: int, size: int, free: FreeBlocks) -> bool:
+        return segment - size > free.kept_whole_bytes and segment < self._max_split_bytes
+
+    def take_segments(self, size: int, free: FreeBlocks, count: int) -> Block:
+        """What stands for each of so many whole segments, for requests of a size.
+
+        They are the first free ones of this size, or else all of them are made.
+        """
+        if free.segments_first(size) >= count:
+            self.allocated_bytes += size * count
+            return free.pop_segments(size, count)
+        segment = _segment_bytes(size, free)
+        self.choices.setdefault((size, segment), self.turn)
+        self._reserve(segment, count)
+        self.allocated_bytes += segment * count
+        return free.segment(segment)
+
+    def give_segments(self, segment: Block, count: int) -> None:
+        """Make so many segments free again, each of which is one such block."""
+        self.allocated_bytes -= segment.num_bytes * count
+        segment.free.add_segments(segment.num_bytes, count)
+
+    def _new_space(self, size: int, free: FreeBlocks) -> Block:
+        if self._expandable:
+            return self._expanded(size, free)
+        segment = _segment_bytes(size, free)
         if self.reserved_bytes + segment > self._collects_above_bytes:
             self._collect(self.reserved_bytes + segment - self._collects_above_bytes)
         if self.reserved_bytes + segment > self._room_bytes:
-            self._release(segment, pool)
-        self._reserve(segment)
-        return Block(segment, pool)
+            self._release(segment, free)
+        self._reserve(segment, 1)
+        return free.segment(segment) if self.segments_are_alike else Block(segment, free)
 
-    def _reserve(self, num_bytes: int) -> None:
-        self.reserved_bytes += num_bytes
+    def _reserve(self, num_bytes: int, count: int) -> None:
+        self.made[num_bytes] = self.turn, self.made.get(num_bytes, (0, 0))[1] + count
+        self.reserved_bytes += num_bytes * count
         self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
 
     def _collect(self, wanted_bytes: float) -> None:
         """Return large segments that have been unused for longer than the mean, again if needed."""
         large = [blocks for pool, blocks in self._free.items() if not pool.is_small]
-        while wanted_bytes > 0 and any(each.segments for each in large):
-            turns = [block.free_since for each in large for block in each.segments]
+        while wanted_bytes > 0:
+            turns = [since for each in large for since in each.segments_free_since()]
+            if not turns:
+                return
             returned = sum(each.remove_segments(sum(turns) / len(turns)) for each in large)
             self.reserved_bytes -= returned
             wanted_bytes -= returned
 
-    def _release(self, segment: int, pool: Pool) -> None:
+    def _release(self, segment: int, free: FreeBlocks) -> None:
         """Make room for a segment: by one that is never split, or else by all that are unused."""
         if self._max_split_bytes < math.inf:
-            self.reserved_bytes -= self._free[pool].remove_segment(
-                max(segment, self._max_split_bytes)
-            )
+            self.reserved_bytes -= free.remove_segment(max(segment, self._max_split_bytes))
         if self.reserved_bytes + segment <= self._room_bytes:
             return
         self.reserved_bytes -= sum(blocks.remove_segments() for blocks in self._free.values())
 
-    def _expanded(self, size: int, pool: Pool) -> Block:
+    def _expanded(self, size: int, free: FreeBlocks) -> Block:
         """The end of the pool's segment, as much longer as the request needs."""
-        tail = self._tail.get(pool)
-        page = _SMALL_SEGMENT_BYTES if pool.is_small else _LARGE_SEGMENT_BYTES
+        tail = self._tail.get(free)
+        page = _SMALL_SEGMENT_BYTES if free.pool.is_small else LARGE_SEGMENT_BYTES
         if tail is not None and tail.is_free:
-            self._free[pool].remove(tail)
+            tail.is_free = False
             grown = _rounded(size - tail.num_bytes, page)
-            tail.num_bytes += grown
+            new = Block(tail.num_bytes + grown, free, before=tail.before)
         else:
             grown = _rounded(size, page)
-            new = Block(grown, pool, before=tail)
-            if tail is not None:
-                tail.after = new
-            tail = self._tail[pool] = new
-        self._reserve(grown)
-        return tail
+            new = Block(grown, free, before=tail)
+        if new.before is not None:
+            new.before.after = new
+        self._tail[free] = new
+        self._reserve(grown, 1)
+        return new
 
-    def _split(self, block: Block, size: int) -> None:
-        """Leave ``size`` bytes of a block and offer the rest."""
-        after = block.after
-        rest = Block(block.num_bytes - size, block.pool, before=block, after=after)
-        if after is not None:
-            after.before = rest
-        elif self._expandable:
-            self._tail[block.pool] = rest
-        rest.free_since = self._turn
-        block.num_bytes, block.after = size, rest
-        self._free[block.pool].add(rest)
 
-    def _join(self, first: Block, second: Block) -> None:
-        first.num_bytes += second.num_bytes
-        after = first.after = second.after
-        if after is not None:
-            after.before = first
-        elif self._expandable:
-            self._tail[first.pool] = first
+def _segment_bytes(size: int, free: FreeBlocks) -> int:
+    """Of the segment that is made for a request [B]."""
+    if free.pool.is_small:
+        return _SMALL_SEGMENT_BYTES
+    return LARGE_SEGMENT_BYTES if size < _MEDIUM_BYTES else _rounded(size, _SEGMENT_ROUND_BYTES)
 
 
 def _rounded(num_bytes: int, multiple: int) -> int:
-    return math.ceil(num_bytes / multiple) * multiple
+    return -(-num_bytes // multiple) * multiple

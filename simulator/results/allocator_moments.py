@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from simulator.results.caching_allocator import CachingAllocator
-from simulator.results.free_blocks import Block
+from simulator.results.caching_allocator import CachingAllocator, Stack
+from simulator.results.free_blocks import NOTHING, Blocks
 
-_STAYS = -1
+_STAYS = -2
 """Stands for a neighbour that stays where it is."""
 
 
@@ -29,7 +29,7 @@ class State(NamedTuple):
         segments: Whole segments among them, three numbers for those that follow each other:
             how many parts come before, of which size they are [B], and how many.
         sizes: Of parts of segments, group after group [B].
-        before, after: Numbers of the neighbours of each; None at the ends of its segment.
+        before, after: Places among these of the neighbours of each.
     """
 
     reserved_bytes: int
@@ -38,8 +38,8 @@ class State(NamedTuple):
     counts: list[int]
     segments: list[int]
     sizes: list[int]
-    before: list[int | None]
-    after: list[int | None]
+    before: list[int]
+    after: list[int]
 
 
 @dataclass(frozen=True)
@@ -48,62 +48,60 @@ class Moment:
 
     Attributes:
         state: What decides all that follows.
-        blocks: Those parts of segments that come and go, by their number.
-        before, after: Those that stay beside some of them, by the number of these.
+        blocks: Those parts of segments that come and go.
+        before, after: Those that stay beside some of them, by the place of these.
     """
 
     state: State
-    blocks: list[Block]
-    before: dict[int, Block]
-    after: dict[int, Block]
+    blocks: list[int]
+    before: dict[int, int]
+    after: dict[int, int]
 
 
-def moment(allocator: CachingAllocator, taken: Sequence[list[Block]], floors: list[int]) -> Moment:
+def moment(allocator: CachingAllocator, stacks: Sequence[Stack], floors: list[int]) -> Moment:
     """Where an allocator is now.
 
     Args:
         allocator: Which one.
-        taken: Blocks that are taken, by size, the last one last.
-        floors: How many of them stay.
+        stacks: Blocks that are taken.
+        floors: How many of each stack stay.
     """
-    blocks: list[Block] = []
+    parts: list[int] = []
     segments: list[int] = []
     counts: list[int] = []
     for free in allocator.pools():
         for size, each in free:
-            if isinstance(each, int):
-                segments += (len(blocks), size, each)
+            if each < 0:
+                segments += (len(parts), size, -each)
             else:
-                blocks.append(each)
-        counts += (len(blocks), len(segments))
-    for stack, floor in zip(taken, floors, strict=True):
-        for block, equal in groupby(stack[floor:] if floor else stack):
-            if block.before is block.after:
-                segments += (len(blocks), block.num_bytes, sum(1 for _ in equal))
+                parts.append(each)
+        counts += (len(parts), len(segments))
+    size_bytes = allocator.blocks.size_bytes
+    befores, afters = allocator.blocks.before, allocator.blocks.after
+    for stack, floor in zip(stacks, floors, strict=True):
+        for block, equal in groupby(stack.taken[floor:] if floor else stack.taken):
+            if befores[block] == afters[block]:
+                segments += (len(parts), size_bytes[block], sum(1 for _ in equal))
             else:
-                blocks.append(block)
-        counts += (len(blocks), len(segments))
-    number = {id(block): n for n, block in enumerate(blocks)}
-    before, after = [block.before for block in blocks], [block.after for block in blocks]
+                parts.append(block)
+        counts += (len(parts), len(segments))
+    place = {block: n for n, block in enumerate(parts)}
+    place[NOTHING] = NOTHING
+    before, after = [befores[block] for block in parts], [afters[block] for block in parts]
     state = State(
         allocator.reserved_bytes,
-        [*map(len, taken)],
+        [len(stack.taken) for stack in stacks],
         floors,
         counts,
         segments,
-        [block.num_bytes for block in blocks],
-        _numbers(before, number),
-        _numbers(after, number),
+        [size_bytes[block] for block in parts],
+        [place.get(each, _STAYS) for each in before],
+        [place.get(each, _STAYS) for each in after],
     )
-    return Moment(state, blocks, _staying(before, number), _staying(after, number))
-
-
-def _numbers(neighbours: list[Block | None], number: Mapping[int, int]) -> list[int | None]:
-    return [None if b is None else number.get(id(b), _STAYS) for b in neighbours]
-
-
-def _staying(neighbours: list[Block | None], number: Mapping[int, int]) -> dict[int, Block]:
-    return {n: b for n, b in enumerate(neighbours) if b is not None and id(b) not in number}
+    staying = [
+        {n: each for n, each in enumerate(side) if each not in place} for side in (before, after)
+    ]
+    return Moment(state, parts, *staying)
 
 
 def without_segments(state: State, some: Mapping[int, int]) -> State | None:
@@ -132,26 +130,23 @@ def without_segments(state: State, some: Mapping[int, int]) -> State | None:
     )
 
 
-def move_on(past: Moment, now: Moment, periods: int) -> None:
+def move_on(blocks: Blocks, past: Moment, now: Moment, periods: int) -> None:
     """Put blocks where they are after so many more periods like the one since a past moment.
 
     What came and went beside one block that stays does so beside another a period later, and
     after each further period moves on from there in the same way.
     """
-    for was, neighbours, forwards in (
-        (past.before, now.before, False),
-        (past.after, now.after, True),
+    for was, neighbours, near, far in (
+        (past.before, now.before, blocks.before, blocks.after),
+        (past.after, now.after, blocks.after, blocks.before),
     ):
         moved = _repeated({was[n]: block for n, block in neighbours.items()}, periods)
         for n, neighbour in neighbours.items():
             block, beside = now.blocks[n], moved[neighbour]
-            if forwards:
-                block.after, beside.before = beside, block
-            else:
-                block.before, beside.after = beside, block
+            near[block], far[beside] = beside, block
 
 
-def _repeated(moves: Mapping[Block, Block], times: int) -> dict[Block, Block]:
+def _repeated(moves: Mapping[int, int], times: int) -> dict[int, int]:
     """Where each block comes to by so many equal moves."""
     moved = {block: block for block in moves}
     while times:

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from simulator.results.allocator_moments import Moment, State, moment, move_on, without_segments
-from simulator.results.caching_allocator import CachingAllocator, Request
-from simulator.results.free_blocks import Block, FreeBlocks
+from simulator.results.caching_allocator import CachingAllocator, Request, Stack
 
 Asked = tuple[float, int]
 """Size of a block [B], and the number of its stream."""
@@ -25,17 +24,6 @@ _LARGEST_BYTES = 2.0**62
 """More than any block [B]."""
 
 
-class _Stack:
-    """Blocks of one size and stream that are taken, the last one last."""
-
-    __slots__ = ("blocks", "free", "size")
-
-    def __init__(self, size: int, free: FreeBlocks) -> None:
-        self.size = size
-        self.free = free
-        self.blocks: list[Block] = []
-
-
 class _Blocks:
     """Blocks that are taken, or given back, one after another.
 
@@ -45,7 +33,7 @@ class _Blocks:
             other has blocks as large.
     """
 
-    def __init__(self, order: list[_Stack]) -> None:
+    def __init__(self, order: list[Stack]) -> None:
         self.order = order
         sizes = Counter((stack.size, stack.free) for stack in set(order))
         self.counts = [
@@ -53,14 +41,14 @@ class _Blocks:
             for stack, count in Counter(order).items()
             if not stack.free.pool.is_small and sizes[stack.size, stack.free] == 1
         ]
-        self._others: dict[tuple[_Stack, ...], list[tuple[int, _Stack]]] = {}
+        self._others: dict[tuple[Stack, ...], tuple[list[int], list[Stack]]] = {}
 
-    def others(self, some: list[tuple[_Stack, int]]) -> list[tuple[int, _Stack]]:
-        """Place and stack of those that are not of some stacks."""
+    def others(self, some: list[tuple[Stack, int]]) -> tuple[list[int], list[Stack]]:
+        """Places and stacks of those that are not of some stacks."""
         key = tuple([stack for stack, _ in some])
         if key not in self._others:
-            places = enumerate(self.order)
-            self._others[key] = [(place, stack) for place, stack in places if stack not in key]
+            places = [n for n, stack in enumerate(self.order) if stack not in key]
+            self._others[key] = places, [self.order[n] for n in places]
         return self._others[key]
 
 
@@ -81,12 +69,11 @@ class Replay:
         self.allocator = allocator
         self._repeats_until: dict[int, int] = {}
         """First exchange, by period, that was found to differ from the one a period before."""
-        stacks: dict[Asked, _Stack] = {}
+        stacks: dict[Asked, Stack] = {}
         for asked in (asked for part in known for side in part for asked in side):
             if asked not in stacks:
-                size, pool = requests[asked]
-                stacks[asked] = _Stack(size, allocator.pool(pool))
-        self._taken = [stack.blocks for stack in stacks.values()]
+                stacks[asked] = allocator.stack(requests[asked])
+        self._stacks = [*stacks.values()]
         place = {asked: n for n, asked in enumerate(stacks)}
         self._more = [_more(part, place) for part in known]
         self._takes = [_Blocks([stacks[one] for one in takes]) for takes, _ in known]
@@ -99,7 +86,7 @@ class Replay:
         start: State | None = None
         is_like_next = False
         for _ in range(steps):
-            now = self._moment([0] * len(self._taken)).state
+            now = self.moment([0] * len(self._stacks)).state
             if start is not None and (
                 now == start or (is_like_next and self._makes_no_more(start, now))
             ):
@@ -132,36 +119,21 @@ class Replay:
     def run(self) -> None:
         """Do everything of a step that can make a difference.
 
-        Equal blocks change places from microbatch to microbatch, so some may pass until the
-        allocator is as it was. It is compared with one moment, and after twice as long with a
-        later one (R. P. Brent, An improved Monte Carlo factorization algorithm, 1980).
+        Chunks of a stage take turns, so periods of few microbatches follow each other in a longer
+        one, which is looked out for wherever short ones have been passed over.
         """
         self._repeats_until.clear()
-        seen: dict[tuple[int, int, int], int] = {}
-        mark: Moment | None = None
-        marked_at = patience = 0
+        short, long = _Watch(self), _Watch(self)
         index, end = 0, len(self.numbers)
         while index < end:
-            number = self.numbers[index]
             self.allocator.turn = index
-            self._exchange(number)
+            self._exchange(self.numbers[index])
             index += 1
-            # Only where as much is taken as after an equal exchange can all be as it was then.
-            books = number, self.allocator.allocated_bytes, self.allocator.reserved_bytes
-            before, seen[books] = seen.get(books, index), index
-            if self._repeats(index, index - before) < 2:
-                continue
-            period = index - marked_at
-            now = self._as_at(mark, marked_at, index) if mark else None
-            if mark and now and (repeats := self._repeats(index, period)):
-                move_on(mark, now, repeats)
-                index += period * repeats
-                mark, patience = None, 0
-            elif mark is None or period >= patience:
-                mark, marked_at = self._moment(self._floors(before, index)), index
-                patience = 2 * patience or index - before
+            if passed := short.passed(index):
+                index += passed
+                index += long.passed(index)
 
-    def _repeats(self, index: int, period: int) -> int:
+    def repeats(self, index: int, period: int) -> int:
         """How often the exchanges before an index follow again, whole."""
         if not period:
             return 0
@@ -179,100 +151,81 @@ class Replay:
 
     def _take(self, blocks: _Blocks) -> None:
         """Take blocks; those that get whole segments whatever the others get, all at once."""
-        order = blocks.order
-        if self.allocator.segments_are_alike and len(order) > 2:
+        allocator, order = self.allocator, blocks.order
+        if blocks.counts and allocator.segments_are_alike:
             whole = [each for each in blocks.counts if self._gets_segments(*each)]
             if whole:
-                place = self._take_others(blocks.others(whole), whole)
-                if place is None:
-                    for stack, count in whole:
-                        self._take_segments(stack, count)
-                    return
-                before = Counter(order[:place])
-                for stack, _ in whole:
-                    self._take_segments(stack, before[stack])
-                order = order[place:]
-        serve = self.allocator.serve
-        for stack in order:
-            block = serve(stack.size, stack.free)
-            assert block is not None  # There is no limit.
-            stack.blocks.append(block)
+                places, others = blocks.others(whole)
+                count = allocator.take(others, self._limits(others, whole)) if others else 0
+                end = places[count] if count < len(others) else len(order)
+                before = whole if end == len(order) else _counted(whole, order[:end])
+                for stack, many in before:
+                    allocator.take_segments(stack, many)
+                order = order[end:]
+        if order:
+            allocator.take(order)
 
-    def _take_others(
-        self, others: list[tuple[int, _Stack]], whole: list[tuple[_Stack, int]]
-    ) -> int | None:
-        """Take the others until one could get what is meant for those; returns its place."""
-        serve = self.allocator.serve
+    def _limits(self, others: list[Stack], whole: list[tuple[Stack, int]]) -> list[float]:
+        """From which size on a block is meant for those that get whole segments, for each [B]."""
+        # A full device returns free segments where it has to make one.
         most = _LARGEST_BYTES if self.allocator.has_limits else math.inf
-        below: dict[_Stack, float] = {}
-        for place, stack in others:
-            limit = below.get(stack)
-            if limit is None:
-                larger = (s.size for s, _ in whole if s.free is stack.free and s.size > stack.size)
-                limit = below[stack] = min(
-                    (size for size in larger if stack.free.segments_first(size)), default=most
-                )
-            block = serve(stack.size, stack.free, limit)
-            if block is None:
-                return place
-            stack.blocks.append(block)
-        return None
+        found = {
+            stack: min(
+                (
+                    each.size
+                    for each, _ in whole
+                    if each.free is stack.free
+                    and each.size > stack.size
+                    and each.free.segments_first(each.size)
+                ),
+                default=most,
+            )
+            for stack in set(others)
+        }
+        return [found[stack] for stack in others]
 
-    def _gets_segments(self, stack: _Stack, count: int) -> bool:
+    def _gets_segments(self, stack: Stack, count: int) -> bool:
         """Whether so many requests of a size get whole segments, free ones or new ones."""
-        if stack.free.segments_first(stack.size) >= count:
+        queue = stack.free.queues.get(stack.size)
+        if queue and -queue[0] >= count:
             return True
-        return self.allocator.makes_whole_segments(stack.size, stack.free)
-
-    def _take_segments(self, stack: _Stack, count: int) -> None:
-        if count:
-            take = self.allocator.take_segments
-            stack.blocks += [take(stack.size, stack.free, count)] * count
+        return self.allocator.makes_segments(stack)
 
     def _give(self, blocks: _Blocks) -> None:
         """Give blocks back; whole segments all at once, for nothing can be joined with them."""
-        give, order = self.allocator.give, blocks.order
-        if self.allocator.segments_are_alike and len(order) > 2:
-            whole = [each for each in blocks.counts if _are_segments(*each)]
+        allocator, order = self.allocator, blocks.order
+        if blocks.counts and allocator.segments_are_alike:
+            whole = [each for each in blocks.counts if self._are_segments(*each)]
             if whole:
-                first = self._give_others(blocks.others(whole), whole)
-                if first is None:
-                    for stack, count in whole:
-                        self._give_segments(stack, count)
-                    return
-                place, block = first
-                block.free.withdraw_last(block.num_bytes)
-                before = Counter(order[:place])
-                for stack, _ in whole:
-                    self._give_segments(stack, before[stack])
-                block.free.add(block)
-                order = order[place + 1 :]
-        for stack in order:
-            give(stack.blocks.pop())
+                places, others = blocks.others(whole)
+                sizes = {allocator.blocks.size_bytes[stack.taken[-1]] for stack, _ in whole}
+                stopped = allocator.give(others, sizes) if others else None
+                if stopped is None:
+                    end, before = len(order), whole
+                else:
+                    # Segments that go before this block come before it in the queue.
+                    count, block = stopped
+                    end = places[count] + 1
+                    before = _counted(whole, order[:end])
+                    others[count].free.withdraw_last(block)
+                for stack, many in before:
+                    allocator.give_segments(stack, many)
+                if stopped is not None:
+                    others[count].free.add(block)
+                order = order[end:]
+        if order:
+            allocator.give(order)
 
-    def _give_others(
-        self, others: list[tuple[int, _Stack]], whole: list[tuple[_Stack, int]]
-    ) -> tuple[int, Block] | None:
-        """Give the others back until one is free beside segments of its size: its place, and it.
+    def _are_segments(self, stack: Stack, count: int) -> bool:
+        """Whether the last blocks of a stack are whole segments of one size."""
+        last = stack.taken[-1]
+        if not self.allocator.blocks.is_segment(last):
+            return False
+        return count == 1 or stack.taken[-count:].count(last) == count
 
-        Segments that are given back before it come before it in the queue.
-        """
-        give = self.allocator.give
-        sizes = {stack.blocks[-1].num_bytes for stack, _ in whole}
-        for place, stack in others:
-            block = stack.blocks.pop()
-            if give(block) in sizes:
-                return place, block
-        return None
-
-    def _give_segments(self, stack: _Stack, count: int) -> None:
-        if count:
-            self.allocator.give_segments(stack.blocks[-1], count)
-            del stack.blocks[-count:]
-
-    def _floors(self, first: int, end: int) -> list[int]:
+    def floors(self, first: int, end: int) -> list[int]:
         """Blocks of each size that exchanges leave alone if as many are taken before as after."""
-        heights = [*map(len, self._taken)]
+        heights = [len(stack.taken) for stack in self._stacks]
         floors = [*heights]
         for number in self.numbers[first:end]:
             for n, more in self._more[number]:
@@ -280,16 +233,51 @@ class Replay:
                 floors[n] = min(floors[n], heights[n])
         return floors
 
-    def _moment(self, floors: list[int]) -> Moment:
-        return moment(self.allocator, self._taken, floors)
+    def moment(self, floors: list[int]) -> Moment:
+        return moment(self.allocator, self._stacks, floors)
 
-    def _as_at(self, mark: Moment, first: int, end: int) -> Moment | None:
+    def as_at(self, mark: Moment, first: int, end: int) -> Moment | None:
         """The moment now, if the allocator goes on as it did from a mark before some exchanges."""
-        heights = [*map(len, self._taken)]
+        heights = [len(stack.taken) for stack in self._stacks]
         if (self.allocator.reserved_bytes, heights) != mark.state[:2]:
             return None
-        now = self._moment(self._floors(first, end))
+        now = self.moment(self.floors(first, end))
         return now if now.state == mark.state else None
+
+
+class _Watch:
+    """Looks out for a moment at which an allocator is as it was.
+
+    Equal blocks change places from microbatch to microbatch, so some may pass until it is. It is
+    compared with one moment, and after twice as long with a later one (R. P. Brent, An improved
+    Monte Carlo factorization algorithm, 1980).
+    """
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._seen: dict[tuple[int, int, int], int] = {}
+        self._mark: Moment | None = None
+        self._marked_at = 0
+        self._patience = 0
+
+    def passed(self, index: int) -> int:
+        """How many exchanges from here on make no difference and are passed over."""
+        replay, allocator = self._replay, self._replay.allocator
+        # Only where as much is taken as after an equal exchange can all be as it was then.
+        books = replay.numbers[index - 1], allocator.allocated_bytes, allocator.reserved_bytes
+        before, self._seen[books] = self._seen.get(books, index), index
+        if replay.repeats(index, index - before) < 2:
+            return 0
+        mark, period = self._mark, index - self._marked_at
+        now = replay.as_at(mark, self._marked_at, index) if mark else None
+        if mark and now and (repeats := replay.repeats(index, period)):
+            move_on(allocator.blocks, mark, now, repeats)
+            self._mark, self._patience = None, 0
+            return period * repeats
+        if mark is None or period >= self._patience:
+            self._mark, self._marked_at = replay.moment(replay.floors(before, index)), index
+            self._patience = 2 * self._patience or index - before
+        return 0
 
 
 def _more(part: Part, place: Mapping[Asked, int]) -> list[tuple[int, int]]:
@@ -300,9 +288,6 @@ def _more(part: Part, place: Mapping[Asked, int]) -> list[tuple[int, int]]:
     return [(place[asked], count) for asked, count in more.items() if count]
 
 
-def _are_segments(stack: _Stack, count: int) -> bool:
-    """Whether the last blocks of a stack are whole segments of one size."""
-    last = stack.blocks[-1]
-    if last.before is not last.after:
-        return False
-    return count == 1 or stack.blocks[-count:].count(last) == count
+def _counted(some: list[tuple[Stack, int]], order: list[Stack]) -> list[tuple[Stack, int]]:
+    """Some stacks, and how often each is in an order; without those that are not."""
+    return [(stack, count) for stack, _ in some if (count := order.count(stack))]

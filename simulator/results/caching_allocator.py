@@ -29,17 +29,20 @@ Ignored: that unused pages of an expandable segment go back to a full device.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import insort
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
-from simulator.results.free_blocks import Block, FreeBlocks, Pool
+from simulator.results.free_blocks import NOTHING, Blocks, FreeBlocks, Pool
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 2**20
 _SMALL_SEGMENT_BYTES = 2 * 2**20
 _MEDIUM_BYTES = 10 * 2**20
-LARGE_SEGMENT_BYTES = 20 * 2**20
+_LARGE_SEGMENT_BYTES = 20 * 2**20
 _SEGMENT_ROUND_BYTES = 2 * 2**20
 
 
@@ -56,10 +59,28 @@ def request(num_bytes: float, *, stream: int = 0) -> Request:
     return Request(size, Pool(size <= _SMALL_BYTES, stream))
 
 
+class Stack:
+    """Blocks that were taken for equal requests, by their number, the last one last.
+
+    Attributes:
+        size: Of the requests [B].
+        free: The blocks that may serve them.
+        taken: Those that do.
+    """
+
+    __slots__ = ("free", "size", "taken")
+
+    def __init__(self, size: int, free: FreeBlocks) -> None:
+        self.size = size
+        self.free = free
+        self.taken: list[int] = []
+
+
 class CachingAllocator:
     """Blocks and segments of one device.
 
     Attributes:
+        blocks: All blocks.
         allocated_bytes: In blocks that are taken [B].
         reserved_bytes: In segments [B].
         most_reserved_bytes: In segments, at most [B].
@@ -79,6 +100,7 @@ class CachingAllocator:
         room_bytes: float = math.inf,
         collects_above_bytes: float = math.inf,
     ) -> None:
+        self.blocks = Blocks()
         self.allocated_bytes = 0
         self.reserved_bytes = 0
         self.most_reserved_bytes = 0
@@ -96,156 +118,214 @@ class CachingAllocator:
         )
         self._served = 0
         self._free: dict[Pool, FreeBlocks] = {}
-        self._tail: dict[FreeBlocks, Block] = {}
+        self._tail: dict[FreeBlocks, int] = {}
         """Last block of each pool's expandable segment."""
 
-    def take(self, num_bytes: float) -> Block:
-        """A block for a request of so many bytes on the compute stream."""
-        asked = request(num_bytes)
-        block = self.serve(asked.num_bytes, self.pool(asked.pool))
-        assert block is not None  # There is no limit.
-        return block
-
-    def pool(self, pool: Pool) -> FreeBlocks:
-        """The free blocks of a pool."""
+    def stack(self, asked: Request) -> Stack:
+        """Where blocks for equal requests are put."""
+        pool = asked.pool
         if pool not in self._free:
             splits_all = pool.is_small or self._expandable
-            kept_whole_bytes = 0 if splits_all else _SMALL_BYTES
-            self._free[pool] = FreeBlocks(pool, kept_whole_bytes)
-        return self._free[pool]
-
-    def serve(self, size: int, free: FreeBlocks, below_bytes: float = math.inf) -> Block | None:
-        """A block for a request; None where only one of some size or more would serve [B]."""
-        self._served += 1
-        queue = free.queues.get(size)
-        while queue:
-            head = queue[0]
-            if isinstance(head, int):
-                if head == 1:
-                    queue.popleft()
-                else:
-                    queue[0] = head - 1
-                self.allocated_bytes += size
-                return free.segments[size]
-            queue.popleft()
-            if head.is_free:
-                head.is_free = False
-                self.allocated_bytes += size
-                self.choices.setdefault((size, size + 1), self.turn)
-                return head
-        return self._serve_larger(size, free, below_bytes)
-
-    def _serve_larger(self, size: int, free: FreeBlocks, below_bytes: float) -> Block | None:
-        limit = self._max_split_bytes
-        if size >= limit:
-            limit = size + LARGE_SEGMENT_BYTES
-        queues, sizes = free.queues, free.sizes
-        index = bisect_right(sizes, size)
-        block = None
-        while index < len(sizes) and (found := sizes[index]) < limit:
-            if found >= below_bytes:
-                if free.has_any(found):
-                    return None
-            elif (block := free.pop(queues[found], found)) is not None:
-                break
-            # Nothing is left of this size.
-            del sizes[index], queues[found]
-        else:
-            if below_bytes < math.inf:
-                return None
-            block = self._new_space(size, free)
-            found = block.num_bytes
-        before, after = block.before, block.after
-        is_whole = before is after  # both None
-        self.choices.setdefault((size, found if is_whole else found + 1), self.turn)
-        rest_bytes = found - size
-        if rest_bytes > free.kept_whole_bytes and found < self._max_split_bytes:
-            if is_whole and self.segments_are_alike:
-                block = Block(size, free)
-            rest = Block(rest_bytes, free, True, block, after, self._served)
-            if after is not None:
-                after.before = rest
-            elif self._expandable:
-                self._tail[free] = rest
-            block.num_bytes, block.after = size, rest
-            found = size
-            free.add(rest)
-        block.is_free = False
-        self.allocated_bytes += found
-        return block
-
-    def give(self, block: Block) -> int:
-        """Make a block free again, joined with free neighbours.
-
-        Returns:
-            How large the free block is; 0 if it is a segment like others of its size [B].
-        """
-        size, free = block.num_bytes, block.free
-        self.allocated_bytes -= size
-        before, after = block.before, block.after
-        # Those that were free are no more; this also takes them out of their queues.
-        if after is not None and after.is_free:
-            after.is_free = False
-            size += after.num_bytes
-            after = block.after = after.after
-            if after is not None:
-                after.before = block
-            elif self._expandable:
-                self._tail[free] = block
-        if before is not None and before.is_free:
-            before.is_free = False
-            size += before.num_bytes
-            before = block.before = before.before
-            if before is not None:
-                before.after = block
-        if before is after and self.segments_are_alike:
-            free.add_segments(size, 1)
-            return 0
-        block.num_bytes, block.is_free, block.free_since = size, True, self._served
-        free.add(block)
-        return size
+            self._free[pool] = FreeBlocks(
+                self.blocks,
+                pool,
+                kept_whole_bytes=0 if splits_all else _SMALL_BYTES,
+                least_segment_bytes=_SMALL_SEGMENT_BYTES if pool.is_small else _MEDIUM_BYTES,
+            )
+        return Stack(asked.num_bytes, self._free[pool])
 
     def pools(self) -> list[FreeBlocks]:
         """The free blocks of each pool that anything was asked of."""
         return [*self._free.values()]
 
-    def makes_whole_segments(self, size: int, free: FreeBlocks) -> bool:
+    def take(self, stacks: Sequence[Stack], limits: Iterable[float] | None = None) -> int:
+        """Put a block for its request on each stack, one after another.
+
+        Blocks are mostly cut out of what the last one left, which is offered at the end only.
+
+        Args:
+            stacks: Where to.
+            limits: For each, from which size on nothing may serve it [B].
+
+        Returns:
+            How many were put before one could not be served below its limit.
+        """
+        blocks = self.blocks
+        size_bytes, is_free, new = blocks.size_bytes, blocks.is_free, blocks.new
+        befores, afters = blocks.before, blocks.after
+        allocated = done = rest_bytes = 0
+        rest, rest_of = NOTHING, None
+        for stack, below in zip(stacks, limits or repeat(math.inf), strict=False):
+            size, free = stack.size, stack.free
+            self._served += 1
+            queue = free.queues.get(size)
+            if queue and (block := free.pop_equal(queue, size)) != NOTHING:
+                if size >= free.least_segment_bytes and befores[block] != afters[block]:
+                    self.choices.setdefault((size, size + 1), self.turn)
+            elif free is rest_of and size <= rest_bytes < below and free.is_next(size, rest_bytes):
+                left_bytes = rest_bytes - size
+                if rest_bytes >= free.least_segment_bytes:
+                    self.choices.setdefault((size, rest_bytes + 1), self.turn)
+                if left_bytes > free.kept_whole_bytes:
+                    before = befores[rest]
+                    block = new(size, before, rest)
+                    if before != NOTHING:
+                        afters[before] = block
+                    befores[rest] = block
+                    rest_bytes = left_bytes
+                else:
+                    block, rest_of = rest, None
+                    is_free[block], size_bytes[block] = False, rest_bytes
+            else:
+                if rest_of is not None:
+                    self._offer(rest, rest_bytes, rest_of)
+                    rest_of = None
+                block = self._larger(size, free, below)
+                if block == NOTHING:
+                    break
+                found = size_bytes[block]
+                if found - size > free.kept_whole_bytes and found < self._max_split_bytes:
+                    if befores[block] == afters[block] and self.segments_are_alike:
+                        block = new(size)
+                    rest, rest_bytes, rest_of = self._rest(block, free), found - size, free
+                    size_bytes[block] = size
+            stack.taken.append(block)
+            allocated += size_bytes[block]
+            done += 1
+        if rest_of is not None:
+            self._offer(rest, rest_bytes, rest_of)
+        self.allocated_bytes += allocated
+        return done
+
+    def _larger(self, size: int, free: FreeBlocks, below: float) -> int:
+        """A block for a request that none of its size serves; none where one below has to."""
+        limit = self._max_split_bytes
+        if size >= limit:
+            limit = size + _LARGE_SEGMENT_BYTES
+        blocks = self.blocks
+        found = free.next_larger(size)
+        if min(below, limit) <= (found or limit) and below < math.inf:
+            return NOTHING
+        block = free.pop(found) if found and found < limit else self._new_space(size, free)
+        found = blocks.size_bytes[block]
+        choice = size, found if blocks.is_segment(block) else found + 1
+        self.choices.setdefault(choice, self.turn)
+        blocks.is_free[block] = False
+        return block
+
+    def _rest(self, block: int, free: FreeBlocks) -> int:
+        """What is left behind a block, between it and its neighbour."""
+        blocks = self.blocks
+        after = blocks.after[block]
+        rest = blocks.new(0, block, after)
+        blocks.after[block] = rest
+        if after != NOTHING:
+            blocks.before[after] = rest
+        elif self._expandable:
+            self._tail[free] = rest
+        return rest
+
+    def _offer(self, rest: int, num_bytes: int, free: FreeBlocks) -> None:
+        blocks = self.blocks
+        blocks.size_bytes[rest], blocks.is_free[rest] = num_bytes, True
+        if not self.segments_are_alike:
+            blocks.free_since[rest] = self._served
+        free.queue(num_bytes).append(rest)
+
+    def give(self, stacks: Sequence[Stack], sizes: Collection[int] = ()) -> tuple[int, int] | None:
+        """Make the last block of each stack free again, joined with free neighbours.
+
+        Args:
+            stacks: Where they are.
+            sizes: Of which the last one may be free, but of segments like each other [B].
+
+        Returns:
+            Place and number of the first block after which one of these sizes was free.
+        """
+        blocks = self.blocks
+        size_bytes, is_free = blocks.size_bytes, blocks.is_free
+        befores, afters = blocks.before, blocks.after
+        are_alike = self.segments_are_alike
+        allocated = 0
+        for place, stack in enumerate(stacks):
+            block, free = stack.taken.pop(), stack.free
+            size = size_bytes[block]
+            allocated += size
+            before, after = befores[block], afters[block]
+            # Those that were free are no more; this also takes them out of their queues.
+            if after != NOTHING and is_free[after]:
+                is_free[after] = False
+                size += size_bytes[after]
+                after = afters[block] = afters[after]
+                if after != NOTHING:
+                    befores[after] = block
+                elif self._expandable:
+                    self._tail[free] = block
+            if before != NOTHING and is_free[before]:
+                is_free[before] = False
+                size += size_bytes[before]
+                before = befores[block] = befores[before]
+                if before != NOTHING:
+                    afters[before] = block
+            if before == after and are_alike:
+                free.add_segments(size, 1)
+                continue
+            size_bytes[block] = size
+            is_free[block] = True
+            if not are_alike:
+                blocks.free_since[block] = self._served
+                if before == after:
+                    free.segments.setdefault(size, block)
+            queue = free.queues.get(size)
+            if queue is None:
+                insort(free.sizes, size)
+                free.queues[size] = deque((block,))
+            else:
+                queue.append(block)
+            if size in sizes:
+                self.allocated_bytes -= allocated
+                return place, block
+        self.allocated_bytes -= allocated
+        return None
+
+    def makes_segments(self, stack: Stack) -> bool:
         """Whether each request of a size gets a new segment for itself, whatever others leave.
 
         What smaller requests leave of their new segments is less than 20 MiB.
         """
-        return (
-            size >= LARGE_SEGMENT_BYTES
-            and not self.has_limits
-            and self.segments_are_alike
-            and not self._is_split(_segment_bytes(size, free), size, free)
-            and not free.has_any(size)
-            and not free.has_larger(size)
-        )
+        size, free = stack.size, stack.free
+        if size < _LARGE_SEGMENT_BYTES or self.has_limits or not self.segments_are_alike:
+            return False
+        segment = _segment_bytes(size, free)
+        if segment - size > free.kept_whole_bytes and segment < self._max_split_bytes:
+            return False
+        return not free.has_any(size) and free.next_larger(size) is None
 
-    def _is_split(self, segment: int, size: int, free: FreeBlocks) -> bool:
-        return segment - size > free.kept_whole_bytes and segment < self._max_split_bytes
-
-    def take_segments(self, size: int, free: FreeBlocks, count: int) -> Block:
-        """What stands for each of so many whole segments, for requests of a size.
+    def take_segments(self, stack: Stack, count: int) -> None:
+        """Serve so many requests by whole segments.
 
         They are the first free ones of this size, or else all of them are made.
         """
+        size, free = stack.size, stack.free
         if free.segments_first(size) >= count:
             self.allocated_bytes += size * count
-            return free.pop_segments(size, count)
-        segment = _segment_bytes(size, free)
-        self.choices.setdefault((size, segment), self.turn)
-        self._reserve(segment, count)
-        self.allocated_bytes += segment * count
-        return free.segment(segment)
+            block = free.pop_segments(size, count)
+        else:
+            segment = _segment_bytes(size, free)
+            self.choices.setdefault((size, segment), self.turn)
+            self._reserve(segment, count)
+            self.allocated_bytes += segment * count
+            block = free.segment(segment)
+        stack.taken += [block] * count
 
-    def give_segments(self, segment: Block, count: int) -> None:
-        """Make so many segments free again, each of which is one such block."""
-        self.allocated_bytes -= segment.num_bytes * count
-        segment.free.add_segments(segment.num_bytes, count)
+    def give_segments(self, stack: Stack, count: int) -> None:
+        """Make the last blocks of a stack free again, which are equal segments."""
+        size = self.blocks.size_bytes[stack.taken[-1]]
+        self.allocated_bytes -= size * count
+        stack.free.add_segments(size, count)
+        del stack.taken[-count:]
 
-    def _new_space(self, size: int, free: FreeBlocks) -> Block:
+    def _new_space(self, size: int, free: FreeBlocks) -> int:
         if self._expandable:
             return self._expanded(size, free)
         segment = _segment_bytes(size, free)
@@ -254,7 +334,7 @@ class CachingAllocator:
         if self.reserved_bytes + segment > self._room_bytes:
             self._release(segment, free)
         self._reserve(segment, 1)
-        return free.segment(segment) if self.segments_are_alike else Block(segment, free)
+        return free.segment(segment) if self.segments_are_alike else self.blocks.new(segment)
 
     def _reserve(self, num_bytes: int, count: int) -> None:
         self.made[num_bytes] = self.turn, self.made.get(num_bytes, (0, 0))[1] + count
@@ -280,20 +360,19 @@ class CachingAllocator:
             return
         self.reserved_bytes -= sum(blocks.remove_segments() for blocks in self._free.values())
 
-    def _expanded(self, size: int, free: FreeBlocks) -> Block:
+    def _expanded(self, size: int, free: FreeBlocks) -> int:
         """The end of the pool's segment, as much longer as the request needs."""
-        tail = self._tail.get(free)
-        page = _SMALL_SEGMENT_BYTES if free.pool.is_small else LARGE_SEGMENT_BYTES
-        if tail is not None and tail.is_free:
-            tail.is_free = False
-            grown = _rounded(size - tail.num_bytes, page)
-            new = Block(tail.num_bytes + grown, free, before=tail.before)
-        else:
-            grown = _rounded(size, page)
-            new = Block(grown, free, before=tail)
-        if new.before is not None:
-            new.before.after = new
-        self._tail[free] = new
+        blocks = self.blocks
+        tail = self._tail.get(free, NOTHING)
+        page = _SMALL_SEGMENT_BYTES if free.pool.is_small else _LARGE_SEGMENT_BYTES
+        there, before = 0, tail
+        if tail != NOTHING and blocks.is_free[tail]:
+            blocks.is_free[tail] = False
+            there, before = blocks.size_bytes[tail], blocks.before[tail]
+        grown = _rounded(size - there, page)
+        new = self._tail[free] = blocks.new(there + grown, before)
+        if before != NOTHING:
+            blocks.after[before] = new
         self._reserve(grown, 1)
         return new
 
@@ -302,7 +381,7 @@ def _segment_bytes(size: int, free: FreeBlocks) -> int:
     """Of the segment that is made for a request [B]."""
     if free.pool.is_small:
         return _SMALL_SEGMENT_BYTES
-    return LARGE_SEGMENT_BYTES if size < _MEDIUM_BYTES else _rounded(size, _SEGMENT_ROUND_BYTES)
+    return _LARGE_SEGMENT_BYTES if size < _MEDIUM_BYTES else _rounded(size, _SEGMENT_ROUND_BYTES)
 
 
 def _rounded(num_bytes: int, multiple: int) -> int:

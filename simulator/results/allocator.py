@@ -6,12 +6,13 @@ Over a step, blocks are taken and given back one by one, in the order of the ope
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
-from simulator.results.allocator_replay import Asked, Part, Replay
-from simulator.results.caching_allocator import CachingAllocator, Request, request
+from simulator.results.allocator_replay import Part, Replay
+from simulator.results.caching_allocator import CachingAllocator, Request, Stack, request
 
 
 class Exchange(NamedTuple):
@@ -31,12 +32,6 @@ class Exchange(NamedTuple):
     own_stream_gives: tuple[float, ...] = ()
     buffers: tuple[float, ...] = ()
     lingers: tuple[float, ...] = ()
-
-
-class _Requests(dict[Asked, Request]):
-    def __missing__(self, asked: Asked) -> Request:
-        made = self[asked] = request(asked[0], stream=asked[1])
-        return made
 
 
 def reserved_bytes(
@@ -71,29 +66,54 @@ def reserved_bytes(
     begun, *orders = (
         [number[id(each)] for each in order] for order in (before, first or exchanges, exchanges)
     )
-    most_bytes, requests = 0, _Requests()
     has_room = math.isinf(room_bytes)
-    whole = [_asked(each, has_room=has_room) for each in distinct]
-    present = {requests[one].pool for each in whole for takes in each for one in takes}
+    asked = _Asked()
+    parts = [asked.part(each, has_room=has_room) for each in distinct]
+    present = {each.pool for each in asked.requests}
+    most_bytes = 0
     for pools in [{pool} for pool in present] if is_free else [present]:
-        parts = [
-            tuple(tuple(one for one in many if requests[one].pool in pools) for many in both)
-            for both in whole
-        ]
         allocator = CachingAllocator(settings, **limits)
-        Replay(orders, begun, parts, requests, allocator).run_steps(steps)
+        stacks = {
+            n: allocator.stack(each) for n, each in enumerate(asked.requests) if each.pool in pools
+        }
+        of_pools = parts if len(pools) == len(present) else [_among(stacks, part) for part in parts]
+        Replay(orders, begun, of_pools, stacks, allocator).run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
 
 
-def _asked(exchange: Exchange, *, has_room: bool) -> Part:
-    takes, gives, own_stream_takes, own_stream_gives, buffers, lingers = exchange
-    lingering = lingers if has_room else ()
-    both = (
-        (lingering + takes, own_stream_takes, buffers),
-        (lingering + gives, own_stream_gives, buffers),
-    )
-    return tuple(
-        tuple((size, stream) for stream, sizes in enumerate(streams) for size in sizes)
-        for streams in both
-    )
+class _Asked:
+    """Sizes that are asked for on streams, by their number.
+
+    Attributes:
+        requests: What each asks of the allocator.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self._numbers: dict[int, dict[float, int]] = defaultdict(dict)
+
+    def part(self, exchange: Exchange, *, has_room: bool) -> Part:
+        """What an exchange takes, and what is free after it."""
+        takes, gives, own_stream_takes, own_stream_gives, buffers, lingers = exchange
+        lingering = lingers if has_room else ()
+        return (
+            self._all_numbers(lingering + takes, own_stream_takes, buffers),
+            self._all_numbers(lingering + gives, own_stream_gives, buffers),
+        )
+
+    def _all_numbers(self, *streams: tuple[float, ...]) -> tuple[int, ...]:
+        numbers: list[int] = []
+        for stream, sizes in enumerate(streams):
+            known = self._numbers[stream]
+            for size in dict.fromkeys(sizes):
+                if size not in known:
+                    known[size] = len(self.requests)
+                    self.requests.append(request(size, stream=stream))
+            numbers += map(known.__getitem__, sizes)
+        return tuple(numbers)
+
+
+def _among(stacks: Mapping[int, Stack], part: Part) -> Part:
+    takes, gives = part
+    return tuple([n for n in takes if n in stacks]), tuple([n for n in gives if n in stacks])

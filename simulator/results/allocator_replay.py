@@ -12,13 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from simulator.results.allocator_moments import Moment, State, moment, move_on, without_segments
-from simulator.results.caching_allocator import CachingAllocator, Request, Stack
+from simulator.results.caching_allocator import CachingAllocator, Stack
 
-Asked = tuple[float, int]
-"""Size of a block [B], and the number of its stream."""
-
-Part = tuple[tuple[Asked, ...], ...]
-"""Blocks that are taken, and those that are free after it."""
+Part = tuple[tuple[int, ...], tuple[int, ...]]
+"""Blocks that are taken, and those that are free after it: numbers of their sizes."""
 
 _LARGEST_BYTES = 2.0**62
 """More than any block [B]."""
@@ -57,8 +54,7 @@ class Replay:
 
     def __init__(
         self, orders: Sequence[Sequence[int]], started: Sequence[int],
-        parts: Sequence[Part], requests: Mapping[Asked, Request],
-        allocator: CachingAllocator,
+        parts: Sequence[Part], stacks: Mapping[int, Stack], allocator: CachingAllocator,
     ) -> None:  # fmt: skip
         known: dict[Part, int] = {}
         number = [known.setdefault(part, len(known)) for part in parts]
@@ -69,10 +65,6 @@ class Replay:
         self.allocator = allocator
         self._repeats_until: dict[int, int] = {}
         """First exchange, by period, that was found to differ from the one a period before."""
-        stacks: dict[Asked, Stack] = {}
-        for asked in (asked for part in known for side in part for asked in side):
-            if asked not in stacks:
-                stacks[asked] = allocator.stack(requests[asked])
         self._stacks = [*stacks.values()]
         place = {asked: n for n, asked in enumerate(stacks)}
         self._more = [_more(part, place) for part in known]
@@ -280,7 +272,7 @@ class _Watch:
         return 0
 
 
-def _more(part: Part, place: Mapping[Asked, int]) -> list[tuple[int, int]]:
+def _more(part: Part, place: Mapping[int, int]) -> list[tuple[int, int]]:
     """Place of each size, and how many more of it are taken after an exchange."""
     takes, gives = part
     more = Counter(takes)

@@ -226,6 +226,7 @@ class Replay:
         return floors
 
     def moment(self, floors: list[int]) -> Moment:
+        """Where the allocator is now, while so many blocks of each size stay."""
         return moment(self.allocator, self._stacks, floors)
 
     def as_at(self, mark: Moment, first: int, end: int) -> Moment | None:

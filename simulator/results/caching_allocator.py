@@ -138,7 +138,9 @@ class CachingAllocator:
         """The free blocks of each pool that anything was asked of."""
         return [*self._free.values()]
 
-    def take(self, stacks: Sequence[Stack], limits: Iterable[float] | None = None) -> int:
+    def take(  # noqa: PLR0912 - a call would cost as much as what a branch does
+        self, stacks: Sequence[Stack], limits: Iterable[float] | None = None
+    ) -> int:
         """Put a block for its request on each stack, one after another.
 
         Blocks are mostly cut out of what the last one left, which is offered at the end only.

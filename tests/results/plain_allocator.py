@@ -1,4 +1,4 @@
-"""PyTorch's caching allocator as simply as it can be told: one list of blocks, one request a time."""
+"""PyTorch's caching allocator as simply as can be: one list of blocks, one request a time."""
 
 from __future__ import annotations
 

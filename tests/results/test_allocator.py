@@ -10,10 +10,34 @@ from hypothesis import strategies as st
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.results.allocator import Exchange, reserved_bytes
-from simulator.results.caching_allocator import CachingAllocator
+from simulator.results.caching_allocator import CachingAllocator, request
 
 KIB, MIB = 2**10, 2**20
 few = settings(max_examples=60, deadline=None)
+
+
+class Taker:
+    """An allocator that is asked for one block after another.
+
+    Those that it gives are stacks of one.
+    """
+
+    def __init__(self, *arguments, **options):
+        self.allocator = CachingAllocator(*arguments, **options)
+
+    def take(self, num_bytes):
+        stack = self.allocator.stack(request(num_bytes))
+        self.allocator.take([stack])
+        return stack
+
+    def give(self, stack):
+        self.allocator.give([stack])
+
+    def size(self, stack):
+        return self.allocator.blocks.size_bytes[stack.taken[-1]]
+
+    def __getattr__(self, name):
+        return getattr(self.allocator, name)
 
 
 @pytest.mark.parametrize(
@@ -32,15 +56,15 @@ few = settings(max_examples=60, deadline=None)
 def test_requests_are_rounded_and_segments_have_the_sizes_of_their_class(
     request_bytes, block_bytes, segment_bytes
 ):
-    allocator = CachingAllocator()
-    block = allocator.take(request_bytes)
+    allocator = Taker()
+    size = allocator.size(allocator.take(request_bytes))
     assert allocator.reserved_bytes == segment_bytes
-    assert block.num_bytes in (block_bytes, segment_bytes)
-    assert allocator.allocated_bytes == block.num_bytes
+    assert size in (block_bytes, segment_bytes)
+    assert allocator.allocated_bytes == size
 
 
 def test_a_segment_of_two_mib_serves_four_thousand_small_tensors():
-    allocator = CachingAllocator()
+    allocator = Taker()
     for _ in range(4096):
         allocator.take(300)
     assert allocator.reserved_bytes == 2 * MIB
@@ -49,24 +73,24 @@ def test_a_segment_of_two_mib_serves_four_thousand_small_tensors():
 
 
 def test_the_smallest_free_block_that_is_large_enough_is_taken():
-    allocator = CachingAllocator()
+    allocator = Taker()
     sizes = [100 * MIB, 40 * MIB, 60 * MIB]
     for block in [allocator.take(size) for size in sizes]:
         allocator.give(block)
-    assert allocator.take(50 * MIB).num_bytes == 50 * MIB
-    assert allocator.take(40 * MIB).num_bytes == 40 * MIB
-    assert allocator.take(10 * MIB).num_bytes == 10 * MIB
+    assert allocator.size(allocator.take(50 * MIB)) == 50 * MIB
+    assert allocator.size(allocator.take(40 * MIB)) == 40 * MIB
+    assert allocator.size(allocator.take(10 * MIB)) == 10 * MIB
     assert allocator.reserved_bytes == sum(sizes)
 
 
 def test_a_large_block_is_not_split_for_a_rest_of_one_mib():
-    allocator = CachingAllocator()
+    allocator = Taker()
     allocator.give(allocator.take(20 * MIB))
-    assert allocator.take(19 * MIB).num_bytes == 20 * MIB
+    assert allocator.size(allocator.take(19 * MIB)) == 20 * MIB
 
 
 def test_free_neighbours_are_joined_but_segments_never_are():
-    allocator = CachingAllocator()
+    allocator = Taker()
     blocks = [allocator.take(5 * MIB) for _ in range(4)]
     assert allocator.reserved_bytes == 20 * MIB
     for block in blocks:
@@ -95,12 +119,12 @@ def test_growing_sequences_fragment_and_expandable_segments_do_not():
 )
 @few
 def test_books_balance_whatever_comes_and_goes(sizes, random, expandable):
-    allocator = CachingAllocator(AllocatorSettings(expandable))
+    allocator = Taker(AllocatorSettings(expandable))
     alive, most = [], 0
     for size in sizes:
         alive.append(allocator.take(size))
         most = max(most, allocator.allocated_bytes)
-        assert allocator.allocated_bytes == sum(block.num_bytes for block in alive)
+        assert allocator.allocated_bytes == sum(allocator.size(block) for block in alive)
         assert allocator.reserved_bytes >= allocator.allocated_bytes
         if random.random() < 0.5:
             allocator.give(alive.pop(random.randrange(len(alive))))
@@ -125,7 +149,7 @@ def test_a_second_step_of_equal_blocks_reserves_nothing_more(size, count):
 
 def reserved_one_by_one(exchanges, *, expandable):
     """Nothing is passed over."""
-    allocator, taken = CachingAllocator(AllocatorSettings(expandable)), {}
+    allocator, taken = Taker(AllocatorSettings(expandable)), {}
     for takes, gives, *_ in exchanges:
         for size in takes:
             taken.setdefault(size, []).append(allocator.take(size))
@@ -154,12 +178,26 @@ def test_passing_over_repeats_reserves_what_running_them_would(
     assert reserved_bytes(step, AllocatorSettings(expandable), steps=steps) == expected
 
 
-def test_microbatches_that_repeat_themselves_are_not_replayed(monkeypatch):
-    served = []
-    serve = CachingAllocator.serve
-    monkeypatch.setattr(
-        CachingAllocator, "serve", lambda self, asked: served.append(asked) or serve(self, asked)
-    )
+@pytest.fixture
+def served(monkeypatch):
+    """Every request that is served, not counting those that are passed over."""
+    requests = []
+    take, take_segments = CachingAllocator.take, CachingAllocator.take_segments
+
+    def taken(self, stacks, limits=None):
+        requests.extend(stack.size for stack in stacks)
+        return take(self, stacks, limits)
+
+    def taken_segments(self, stack, count):
+        requests.extend([stack.size] * count)
+        take_segments(self, stack, count)
+
+    monkeypatch.setattr(CachingAllocator, "take", taken)
+    monkeypatch.setattr(CachingAllocator, "take_segments", taken_segments)
+    return requests
+
+
+def test_microbatches_that_repeat_themselves_are_not_replayed(served):
     forward, backward = Exchange((5 * MIB, MIB), (MIB,)), Exchange((2 * MIB,), (2 * MIB, 5 * MIB))
     reserved_bytes([forward, backward] * 1000, AllocatorSettings(False))
     assert len(served) < 20
@@ -167,17 +205,16 @@ def test_microbatches_that_repeat_themselves_are_not_replayed(monkeypatch):
 
 def test_a_full_device_gets_unused_segments_back_before_a_new_one_is_made():
     """Without room for both, what the first pass left has to go; what is in use stays."""
-    allocator = CachingAllocator(room_bytes=100 * MIB)
-    kept = allocator.take(20 * MIB)
+    allocator = Taker(room_bytes=100 * MIB)
+    allocator.take(20 * MIB)
     allocator.give(allocator.take(50 * MIB))
     allocator.take(60 * MIB)
-    assert not kept.is_free
     assert allocator.reserved_bytes == 80 * MIB
     assert allocator.most_reserved_bytes == 80 * MIB
 
 
 def test_a_segment_that_is_in_use_in_part_is_never_returned():
-    allocator = CachingAllocator(room_bytes=100 * MIB)
+    allocator = Taker(room_bytes=100 * MIB)
     allocator.give(allocator.take(60 * MIB))
     allocator.take(20 * MIB)
     allocator.take(50 * MIB)
@@ -214,13 +251,8 @@ def test_what_one_stream_has_freed_serves_no_other(expandable):
     assert reserved_bytes([compute, gathers], AllocatorSettings(expandable)) == 80 * MIB
 
 
-def test_repeats_are_passed_over_wherever_in_memory_they_lie(monkeypatch):
+def test_repeats_are_passed_over_wherever_in_memory_they_lie(served):
     """Blocks of equal segments change places from pass to pass, and nothing depends on it."""
-    served = []
-    serve = CachingAllocator.serve
-    monkeypatch.setattr(
-        CachingAllocator, "serve", lambda self, asked: served.append(asked) or serve(self, asked)
-    )
     kept, temporary = (20 * MIB, 30 * MIB), (30 * MIB,)
     forward, backward = (
         Exchange((*kept, *temporary), temporary),
@@ -233,13 +265,8 @@ def test_repeats_are_passed_over_wherever_in_memory_they_lie(monkeypatch):
     assert len(served) < 40
 
 
-def test_repeats_are_passed_over_whichever_blocks_stay_beside_them(monkeypatch):
+def test_repeats_are_passed_over_whichever_blocks_stay_beside_them(served):
     """Free blocks rotate between those that the first microbatches hold until the end."""
-    served = []
-    serve = CachingAllocator.serve
-    monkeypatch.setattr(
-        CachingAllocator, "serve", lambda self, asked: served.append(asked) or serve(self, asked)
-    )
     kept, working, again = (3 * MIB, 16 * MIB, 16 * MIB, 40 * MIB), (30 * MIB,) * 2, (12 * MIB,)
     forward = Exchange((*kept, *working), working)
     backward = Exchange(again, (*again, *kept))
@@ -248,6 +275,17 @@ def test_repeats_are_passed_over_whichever_blocks_stay_beside_them(monkeypatch):
     served.clear()
     assert reserved_bytes(step, AllocatorSettings(False), steps=2) == expected
     assert len(served) < 200
+
+
+def test_rounds_of_microbatches_that_repeat_themselves_are_not_replayed(served):
+    """Two chunks take turns: four microbatches of one, four of the other, and so on."""
+    forward, backward = Exchange((30 * MIB, 12 * MIB), ()), Exchange((), (30 * MIB, 12 * MIB))
+    other = Exchange((16 * MIB, 3 * MIB) * 2, ()), Exchange((), (16 * MIB, 3 * MIB) * 2)
+    a_round = [forward, backward] * 8 + [*other] * 8
+    expected = reserved_one_by_one(a_round * 50, expandable=False)
+    served.clear()
+    assert reserved_bytes(a_round * 50, AllocatorSettings(False)) == expected
+    assert len(served) < 150
 
 
 def calls_of(function, *arguments, **options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -129,3 +130,44 @@ def test_blocks_that_an_update_keeps_move_those_of_later_steps(steps):
     first = [*step, Exchange((30 * MIB, 3 * MIB, 100 * MIB), ())]
     expected = plain_reserved(step, PlainAllocator(), steps=steps, first=first)
     assert reserved_bytes(step, AllocatorSettings(), steps=steps, first=first) == expected
+
+
+@pytest.mark.parametrize("gives", [(31, 32), (32, 31)])
+def test_of_equal_blocks_the_first_given_back_is_first_whether_or_not_a_segment(gives):
+    """Half of 64 MiB and 32 MiB of their own are free: whichever is cut, 64 fit or do not."""
+    large = Exchange((64 * MIB,), (64 * MIB,))
+    step = [
+        large,
+        Exchange((32 * MIB, 31.5 * MIB, 31 * MIB), tuple(size * MIB for size in gives)),
+        Exchange((32 * MIB,), (31.5 * MIB,)),
+        Exchange((64 * MIB,), (64 * MIB, 32 * MIB)),
+    ]
+    reserved = reserved_bytes(step, AllocatorSettings())
+    assert reserved == plain_reserved(step, PlainAllocator())
+    assert reserved == (96 * MIB if gives[0] == 31 else 160 * MIB)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_programs_of_few_sizes_reserve_what_they_would_one_by_one(seed):
+    """Sizes that round to the same, and devices that are full."""
+    random = Random(seed)
+    some = [2, 3, 12, 16, 16 - 2**-14, 20, 22, 24, 32, 36, 40]
+    known = [size * MIB for size in random.sample(some, random.randint(2, 4))]
+    there, step = [], []
+    for _ in range(random.randint(2, 8)):
+        takes = random.choices(known, k=random.randint(0, 8))
+        there += takes
+        random.shuffle(there)
+        count = random.choice([0, len(there), len(there) // 2])
+        step.append(Exchange(tuple(takes), tuple(there[:count])))
+        there = there[count:]
+    rest = Exchange((), tuple(there))
+    first = (*step, rest, Exchange(tuple(random.choices(known, k=2)), ()))
+    step, steps = [*step, rest], random.randint(1, 4)
+    expected = plain_reserved(step, PlainAllocator(), steps=steps, first=first)
+    assert reserved_bytes(step, AllocatorSettings(), steps=steps, first=first) == expected
+    for room in (0.4 * expected, 0.7 * expected):
+        full = PlainAllocator(room=room)
+        squeezed = plain_reserved(step, full, steps=steps, first=first, has_room=False)
+        asked = AllocatorSettings()
+        assert squeezed == reserved_bytes(step, asked, steps=steps, first=first, room_bytes=room)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -51,16 +52,19 @@ _NUMBERS = {**_OWNERS, Owner.GRADIENT_SHARDS: _OWNERS[Owner.GRADIENTS]}
 
 def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
     """Memory of every rank class over the step, on its own device or else on the given one."""
+    kinds = _Kinds(timeline.program)
     return tuple(
-        _one_class(timeline, index, device) for index in range(len(timeline.program.classes))
+        _one_class(timeline, index, device, kinds) for index in range(len(timeline.program.classes))
     )
 
 
-def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
+def _one_class(timeline: Timeline, index: int, device: Device, kinds: _Kinds) -> ClassMemory:
     rank_class = timeline.program.classes[index]
     device = rank_class.device or device
     booked = _booked(timeline.program, index)
-    time_s, changes = _changes(timeline, booked)
+    operations = [timeline.program.operations[i] for i in booked]
+    numbers = [*map(kinds.of, operations)]
+    time_s, changes = _changes(timeline, booked, _events_of(numbers, kinds))
     resident: dict[Owner, float] = {}
     for owner, num_bytes in rank_class.resident:
         resident[owner] = resident.get(owner, 0.0) + num_bytes
@@ -81,8 +85,7 @@ def _one_class(timeline: Timeline, index: int, device: Device) -> ClassMemory:
     outside_bytes = math.fsum(outside.values())
     settings = timeline.program.allocator
     started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
-    operations = [timeline.program.operations[i] for i in booked]
-    first, later = _steps(operations, rank_class.first_states, timeline.program)
+    first, later = _steps(operations, numbers, kinds, rank_class.first_states, timeline.program)
     reserved = repeated_reserved_memory(
         later,
         started,
@@ -175,37 +178,71 @@ def _booked(program: Program, index: int) -> list[int]:
     return [i for i in sorted(ids) if classes[operations[i].lanes[0][0]].stage == stage]
 
 
-def _steps(
-    operations: Sequence[Operation], first_states: Memory, program: Program
-) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
-    """Blocks of the first step, whose update makes optimizer states, and of each later one."""
-    updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
-    update = next(updates, len(operations))
-    before = _exchanges(operations[:update], program)
-    after = _exchanges(operations[update:], program)
-    made = (_exchange(first_states, (), program),) if first_states else ()
-    return (*before, *made, *after), (*before, *after)
+class _Kinds:
+    """Operations that do the same with memory, told apart; few of those of a program differ.
 
-
-def _exchanges(operations: Iterable[Operation], program: Program) -> list[Exchange]:
-    """Blocks that operations take, and that are free after them; those that have none left out.
-
-    Operations that do the same share their blocks, so few differ.
+    Attributes:
+        operations: One of each kind.
     """
-    known: dict[tuple[object, ...], list[Exchange]] = {}
-    exchanges = []
-    for operation in operations:
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._numbers: dict[int, int] = {}
+        """Of tuples that are equal, by identity: most are one object."""
+        self._values: dict[object, int] = {}
+        self._kinds: dict[tuple[object, ...], int] = {}
+        self._exchanges: dict[int, tuple[Exchange, ...]] = {}
+        self._events: dict[int, list[tuple[bool, int, float]]] = {}
+        self.operations: list[Operation] = []
+
+    def of(self, operation: Operation) -> int:
+        """The kind of an operation."""
+        numbers = self._numbers
         blocks = (
             operation.turns, operation.frees, operation.holds, operation.takes, operation.gives,
             operation.lingers, operation.leaves, operation.by_unit,
         )  # fmt: skip
-        if not any(blocks):
-            continue
-        key = (*map(id, blocks), operation.lanes[0][1])
-        if key not in known:
-            known[key] = [*_exchanges_of(operation, program)]
-        exchanges += known[key]
-    return exchanges
+        ids = [*map(id, blocks)]
+        if not numbers.keys() >= set(ids):
+            for each in blocks:
+                numbers[id(each)] = self._values.setdefault(each, len(self._values))
+        key = (*map(numbers.__getitem__, ids), operation.lanes[0][1])
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = len(self.operations)
+            self.operations.append(operation)
+        return kind
+
+    def exchanges(self, kind: int) -> tuple[Exchange, ...]:
+        """Blocks that an operation takes, and that are free after it."""
+        if kind not in self._exchanges:
+            exchanges = _exchanges_of(self.operations[kind], self._program)
+            self._exchanges[kind] = tuple(exchanges)
+        return self._exchanges[kind]
+
+    def events(self, kind: int) -> list[tuple[bool, int, float]]:
+        """What an operation takes and gives back, in order, as rows of events."""
+        if kind not in self._events:
+            self._events[kind] = _events(self.operations[kind])
+        return self._events[kind]
+
+
+def _steps(
+    operations: Sequence[Operation],
+    numbers: Sequence[int],
+    kinds: _Kinds,
+    first_states: Memory,
+    program: Program,
+) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
+    """Blocks of the first step, whose update makes optimizer states, and of each later one."""
+    updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
+    update = next(updates, len(operations))
+    before, after = (
+        [*chain.from_iterable(map(kinds.exchanges, some))]
+        for some in (numbers[:update], numbers[update:])
+    )
+    made = (_exchange(first_states, (), program),) if first_states else ()
+    return (*before, *made, *after), (*before, *after)
 
 
 def _exchanges_of(operation: Operation, program: Program) -> Iterator[Exchange]:
@@ -260,7 +297,7 @@ def _sizes(memory: Memory, program: Program, *, own_stream: bool = False) -> tup
 
 
 def _changes(
-    timeline: Timeline, booked: Sequence[int]
+    timeline: Timeline, booked: Sequence[int], booked_events: tuple[NDArray[np.int64], _Events]
 ) -> tuple[NDArray[np.float64], dict[Owner, NDArray[np.float64]]]:
     """The start of the step and every moment at which memory changes, and by how much.
 
@@ -272,7 +309,7 @@ def _changes(
         each of them, of the same shape [B].
     """
     start_s, end_s = timeline.operation_start_s[booked], timeline.operation_end_s[booked]
-    operation, events = _events_of(timeline.program, booked)
+    operation, events = booked_events
     times = np.where(events.is_end, end_s[operation], start_s[operation])
     # Blocks that an operation without duration gives back are freed after all are taken.
     orders = np.where(events.is_end, np.where(end_s > start_s, 0, 2)[operation], 1)
@@ -302,28 +339,11 @@ class _Events(NamedTuple):
     num_bytes: NDArray[np.float64]
 
 
-def _events_of(program: Program, booked: Sequence[int]) -> tuple[NDArray[np.int64], _Events]:
-    """Which of the booked operations each event belongs to, and the events.
-
-    Operations that do the same share their blocks, so few differ.
-    """
-    known: dict[tuple[int, ...], int] = {}
-    distinct: list[Operation] = []
-    numbers = []
-    for operation in map(program.operations.__getitem__, booked):
-        key = tuple(
-            id(blocks)
-            for blocks in (
-                operation.turns, operation.takes, operation.holds, operation.gives,
-                operation.frees, operation.leaves,
-            )
-        )  # fmt: skip
-        number = known.get(key)
-        if number is None:
-            number = known[key] = len(distinct)
-            distinct.append(operation)
-        numbers.append(number)
-    events = [_events(operation) for operation in distinct]
+def _events_of(kinds_of: Sequence[int], kinds: _Kinds) -> tuple[NDArray[np.int64], _Events]:
+    """Which of some operations, of these kinds, each event belongs to, and the events."""
+    present = {kind: n for n, kind in enumerate(dict.fromkeys(kinds_of))}
+    numbers = np.asarray([present[kind] for kind in kinds_of], dtype=np.int64)
+    events = [kinds.events(kind) for kind in present]
     counts = np.asarray([len(each) for each in events], dtype=np.int64)
     firsts = np.cumsum(counts) - counts
     count = counts[numbers]

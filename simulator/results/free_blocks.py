@@ -170,12 +170,16 @@ class FreeBlocks:
 
     def next_larger(self, size: int) -> int | None:
         """The least size above one of which there is a block."""
-        sizes = self.sizes
+        sizes, is_free = self.sizes, self.blocks.is_free
         index = bisect_right(sizes, size)
         while index < len(sizes):
-            if self.has_any(sizes[index]):
-                return sizes[index]
-            del self.queues[sizes[index]], sizes[index]
+            found = sizes[index]
+            queue = self.queues[found]
+            while queue:
+                if queue[0] < 0 or is_free[queue[0]]:
+                    return found
+                queue.popleft()
+            del self.queues[found], sizes[index]
         return None
 
     def pop(self, size: int) -> int:

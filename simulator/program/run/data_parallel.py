@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from simulator.described.job import Job
@@ -38,7 +39,12 @@ from simulator.program.run.host_copies import Shard, StateOffload
 from simulator.program.run.pipeline_parts import Gather
 from simulator.program.states.data_parallel_collectives import BucketCopies, partial_gradients_work
 from simulator.program.states.gather_units import Piece, Unit, Units
-from simulator.program.states.gathered_memory import MadeGradients, UnitMemory, WholeGradients
+from simulator.program.states.gathered_memory import (
+    MadeGradients,
+    OfUnits,
+    UnitMemory,
+    WholeGradients,
+)
 from simulator.program.states.resident import ParameterCount, added_up, shard_numel, state_bytes
 
 
@@ -108,6 +114,11 @@ class DataParallel:
         self._choices = choices
         self._offload = StateOffload(job, program)
         self._memory = UnitMemory(job)
+        self._gathers = {
+            is_forward: OfUnits(partial(exchanges.gather, is_forward=is_forward))
+            for is_forward in (True, False)
+        }
+        self._reduction = OfUnits(exchanges.reduction)
         self._bucket_copies = BucketCopies(job)
         self._made = MadeGradients(job, units)
         self._whole = WholeGradients(self._memory)
@@ -194,7 +205,7 @@ class DataParallel:
         gather = Operation(
             self._exchanges.gather_kind,
             ((rank, Stream.DATA_PARALLEL if self._overlaps_gather else Stream.COMPUTE),),
-            self._exchanges.gather(needed, is_forward=is_forward),
+            self._gathers[is_forward](needed),
             Category.DATA_PARALLEL,
             after=after,
             layers=(run.first, run.end),
@@ -442,7 +453,7 @@ class DataParallel:
         operation = Operation(
             self._exchanges.reduction_kind,
             ((due.rank, Stream.DATA_PARALLEL if overlapped else Stream.COMPUTE),),
-            self._exchanges.reduction(due.units),
+            self._reduction(due.units),
             Category.DATA_PARALLEL,
             after=after,
             layers=(due.run.first, due.run.end),

@@ -23,10 +23,10 @@ and ``can_accumulate_inplace``; Megatron-Core, ``zero_out_wgrad`` of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
@@ -48,22 +48,51 @@ from simulator.program.states.separate_parameters import (
     whole_parameters,
 )
 
+_Found = TypeVar("_Found")
+
+
+class OfUnits(Generic[_Found]):
+    """What follows from units, found once for the same ones: every microbatch runs them."""
+
+    def __init__(self, find: Callable[[Sequence[Unit]], _Found]) -> None:
+        self._find = find
+        self._known: dict[tuple[int, ...], tuple[Sequence[Unit], _Found]] = {}
+        """By the identity of units, which are thereby kept."""
+
+    def __call__(self, units: Sequence[Unit]) -> _Found:
+        """What follows from units."""
+        key = tuple([id(unit) for unit in units])
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = tuple(units), self._find(units)
+        return known[1]
+
 
 class UnitMemory:
-    """Memory of the units of one job."""
+    """Memory of the units of one job.
+
+    Attributes:
+        weights: Gathered weights of units that are whole from before their use until after it.
+        kept_weights: Weights that stay whole from forward to backward, where others do not.
+        gradients: Gradients before they are sharded. Only ZeRO 2 and 3 make them anew; otherwise
+            they live in resident buffers.
+        reduced: Whole gradients of ZeRO 2 and 3 that are reduced, if they are a copy.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self._choices = job.choices
         self._state = state_bytes(job)
+        self.weights = OfUnits(self._weights)
+        self.kept_weights = OfUnits(self._kept_weights)
+        self.gradients = OfUnits(self._gradients)
+        self.reduced = OfUnits(self._reduced)
 
-    def weights(self, units: Sequence[Unit]) -> Memory:
-        """Gathered weights of units that are whole from before their use until after it."""
+    def _weights(self, units: Sequence[Unit]) -> Memory:
         sizes = (u.parameters.total * self._state.gathered for u in units if not u.separate)
         return tuple((Owner.GATHERED_WEIGHTS, num_bytes) for num_bytes in sizes if num_bytes)
 
-    def kept_weights(self, units: Sequence[Unit]) -> Memory:
-        """Weights that stay whole from forward to backward, of units where others do not."""
+    def _kept_weights(self, units: Sequence[Unit]) -> Memory:
         numels = (unit.separate.kept_numel for unit in units if unit.separate)
         return tuple((Owner.GATHERED_WEIGHTS, n * self._state.gathered) for n in numels if n)
 
@@ -92,11 +121,7 @@ class UnitMemory:
         untrained_bytes = math.fsum(frozen_bytes(self.job, unit.parameters) for unit in units)
         return ((Owner.GATHERED_WEIGHTS, numel * per + untrained_bytes),)
 
-    def gradients(self, units: Sequence[Unit]) -> Memory:
-        """Gradients before they are sharded.
-
-        Only ZeRO 2 and 3 make them anew; otherwise they live in resident buffers.
-        """
+    def _gradients(self, units: Sequence[Unit]) -> Memory:
         if not self._choices.shards_gradients:
             return ()
         parts = [[part] for unit in units for part in unit.parts]
@@ -113,8 +138,7 @@ class UnitMemory:
         """Whether gradients of ZeRO 2 and 3 are free once they are in the reduced buffer."""
         return self._choices.frees_copied_gradients
 
-    def reduced(self, units: Sequence[Unit]) -> Memory:
-        """Whole gradients of ZeRO 2 and 3 that are reduced, if they are a copy."""
+    def _reduced(self, units: Sequence[Unit]) -> Memory:
         state = self._state
         is_copy = state.reduced != state.gathered or self.copies_gradients
         if not (self._choices.shards_gradients and is_copy):

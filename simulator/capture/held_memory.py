@@ -23,7 +23,7 @@ from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner
 from simulator.program.states.outside_memory import communicator_bytes
-from simulator.results.allocator import Exchange
+from simulator.results.allocator.exchanges import Exchange
 from simulator.results.memory import reserved_memory
 from simulator.results.step import ClassMemory
 

@@ -28,7 +28,7 @@ from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import Kind, Memory, Operation, Owner, Program, Stream, total_bytes
-from simulator.results.allocator import Exchange, reserved_bytes
+from simulator.results.allocator.exchanges import Exchange, reserved_bytes
 from simulator.results.step import ClassMemory, HostMemory
 
 _LEAST_UNUSED_SHARE = 0.04

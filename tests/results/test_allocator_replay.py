@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
-from simulator.results.allocator import Exchange, reserved_bytes
+from simulator.results.allocator.exchanges import Exchange, reserved_bytes
 from tests.results.plain_allocator import MIB, PlainAllocator
 
 KIB = 2**10

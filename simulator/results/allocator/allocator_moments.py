@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from simulator.results.caching_allocator import CachingAllocator, Stack
-from simulator.results.free_blocks import NOTHING, Blocks
+from simulator.results.allocator.caching_allocator import CachingAllocator, Stack
+from simulator.results.allocator.free_blocks import NOTHING, Blocks
 
 _STAYS = -2
 """Stands for a neighbour that stays where it is."""

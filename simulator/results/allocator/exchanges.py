@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
-from simulator.results.allocator_replay import Part, Replay
-from simulator.results.caching_allocator import CachingAllocator, Request, Stack, request
+from simulator.results.allocator.allocator_replay import Part, Replay
+from simulator.results.allocator.caching_allocator import CachingAllocator, Request, Stack, request
 
 
 class Exchange(NamedTuple):

@@ -11,8 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from simulator.results.allocator_moments import Moment, State, moment, move_on, without_segments
-from simulator.results.caching_allocator import CachingAllocator, Stack
+from simulator.results.allocator.allocator_moments import (
+    Moment,
+    State,
+    moment,
+    move_on,
+    without_segments,
+)
+from simulator.results.allocator.caching_allocator import CachingAllocator, Stack
 
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 """Blocks that are taken, and those that are free after it: numbers of their sizes."""

@@ -36,7 +36,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
-from simulator.results.free_blocks import NOTHING, Blocks, FreeBlocks, Pool
+from simulator.results.allocator.free_blocks import NOTHING, Blocks, FreeBlocks, Pool
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 2**20

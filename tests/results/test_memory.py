@@ -26,7 +26,7 @@ from simulator.program.ir import (
     UnitBlocks,
     Work,
 )
-from simulator.results.memory import class_memory
+from simulator.results.memory import _Kinds, class_memory
 from simulator.results.simulation import run_step
 from tests.jobs import EqualPasses, jobs, pipeline_program, small_job, small_model
 from tests.tiny import tiny_profile
@@ -223,3 +223,16 @@ def test_what_a_layer_gave_back_stays_reserved_and_serves_a_head_that_fits_in_it
     (memory,) = class_memory(replay(program), DEVICE)
     assert memory.peak_allocated_bytes == (40 + head) * mib
     assert memory.peak_reserved_bytes == reserved * mib
+
+
+def test_operations_that_do_the_same_with_memory_are_counted_as_one_kind():
+    """Microbatches and layers of ZeRO 3 make thousands of operations of few kinds."""
+    job = small_job(small_model(layers=8), gpus=4, zero=3, global_batch=64)
+    program = build_program(job)
+    kinds = _Kinds(program)
+    numbers = [kinds.of(operation) for operation in program.operations]
+    assert len(kinds.operations) < len(numbers) / 10
+    for number, operation in zip(numbers, program.operations, strict=True):
+        alike = kinds.operations[number]
+        for field in ("turns", "frees", "holds", "takes", "gives", "leaves", "by_unit"):
+            assert getattr(alike, field) == getattr(operation, field)

@@ -3,8 +3,9 @@
 The logarithm of measured over predicted step time is taken as a sum: what one source of runs has in
 common (its software, clocks, hosts) and what is of the single run, each for the whole step and for
 what regimes weigh in it: launches of kernels, exchanges inside layers, and those of stages and
-copies of the model. What the numbers of a hardware profile leave open adds to what is in common.
-Their sizes were fitted to runs that nothing was tuned to (``simulator/facts/step_errors.yaml``).
+copies of the model. Models with experts add a part of their own to both. What the numbers of a
+hardware profile leave open adds to what is in common. Their sizes were fitted to runs that nothing
+was tuned to (``simulator/facts/step_errors.yaml``).
 Most sources are near and a few are far off, so the sum follows Student's t.
 
 Source: random-effects models (N. Laird, J. Ware, "Random-effects models for longitudinal data",
@@ -39,6 +40,10 @@ COVERAGE = 0.8
 
 REGIMES = ("overall", "launches", "exchanges", "fabric")
 """What errors weigh with: the whole step, and the shares of it in :func:`exposure`."""
+
+EXPERTS = "experts"
+"""What models with experts add to the error of the whole step, beside the regimes. Own runs do not
+tell it from the rest: what they show counts for all jobs of their system."""
 
 EAGER = "eager"
 """Name of a framework whose model runs PyTorch's own kernels, whatever its stack's are."""
@@ -106,7 +111,8 @@ class ErrorModel:
     """The sizes of errors, as they were fitted.
 
     Attributes:
-        spread: Standard deviation of what the runs of one source have in common, by regime.
+        spread: Standard deviation of what the runs of one source have in common, by regime, and
+            of what models with experts add to it.
         noise: The same, of what is of the single run.
         freedom: Degrees of freedom of Student's t for a framework that nothing is known of.
         frameworks: By name of the stack, or :data:`EAGER`.
@@ -135,7 +141,12 @@ class ErrorModel:
         return cls(**{**plain, "frameworks": known})
 
     def step_error(
-        self, profile: HardwareProfile, precision: Precision, framework: str
+        self,
+        profile: HardwareProfile,
+        precision: Precision,
+        framework: str,
+        *,
+        has_experts: bool = False,
     ) -> StepError:
         """The error of steps of a framework on a system, or what its own runs leave open.
 
@@ -143,11 +154,13 @@ class ErrorModel:
             profile: The system.
             precision: Format of products with weights.
             framework: Name from :func:`framework_of`; one that is not known is as all together.
+            has_experts: Whether the model has experts.
         """
         own = profile.own_runs
         if own is not None and own.framework == framework:
             return StepError(np.array(own.covariance), np.array(own.noise), own.freedom)
-        return self.error_of(tuple(self.open_numbers(profile, precision)), framework)
+        numbers = tuple(self.open_numbers(profile, precision))
+        return self.error_of(numbers, framework, has_experts=has_experts)
 
     def before_runs(
         self, profile: HardwareProfile, precision: Precision, framework: str
@@ -163,12 +176,14 @@ class ErrorModel:
         noise = self.noise_after_runs**2 * error.noise
         return StepError(error.covariance, noise, self.freedom)
 
-    def error_of(self, numbers: Iterable[OpenNumber], framework: str) -> StepError:
+    def error_of(
+        self, numbers: Iterable[OpenNumber], framework: str, *, has_experts: bool = False
+    ) -> StepError:
         """The same, where steps follow these numbers."""
         known = self.frameworks.get(framework, FrameworkError())
-        common = known.variance * _squares(self.spread)
+        common = known.variance * _squares(self.spread, has_experts)
         common += open_variance(numbers, self.number_spread)
-        noise = known.variance * _squares(self.noise)
+        noise = known.variance * _squares(self.noise, has_experts)
         return StepError(np.diag(common), noise, self.freedom + known.sources)
 
     def open_numbers(self, profile: HardwareProfile, precision: Precision) -> Iterator[OpenNumber]:
@@ -204,8 +219,11 @@ def open_variance(numbers: Iterable[OpenNumber], spread: Mapping[str, float]) ->
     return np.array(list(found.values()))
 
 
-def _squares(by_regime: Mapping[str, float]) -> Floats:
-    return np.array([by_regime[regime] ** 2 for regime in REGIMES])
+def _squares(sizes: Mapping[str, float], has_experts: bool) -> Floats:
+    """Variances by regime; what experts add is of the whole step."""
+    found = np.array([sizes[regime] ** 2 for regime in REGIMES])
+    found[0] += has_experts * sizes[EXPERTS] ** 2
+    return found
 
 
 def exposure(
@@ -250,7 +268,10 @@ def framework_of(job: Job) -> str:
 def job_error(job: Job, profile: HardwareProfile | None = None) -> StepError:
     """The error of a job's steps on one kind of GPU; by default that of its first pool."""
     profile = profile or job.cluster.profile
-    return shipped_errors().step_error(profile, job.plan.precision, framework_of(job))
+    has_experts = job.model.experts is not None
+    return shipped_errors().step_error(
+        profile, job.plan.precision, framework_of(job), has_experts=has_experts
+    )
 
 
 def error_before_runs(job: Job) -> StepError:

@@ -40,11 +40,17 @@ def drawn_runs(spread: float, noise: float, sources: int = 40) -> list[SeenRun]:
 def test_the_likelihood_is_the_density_of_the_multivariate_t():
     random = np.random.default_rng(2)
     runs = [
-        replace(run_of("a", n, 0.1 * n, (1.0, *random.random(REGIME_COUNT - 1))), in_view=n < 2)
+        replace(
+            run_of("a", n, 0.1 * n, (1.0, *random.random(REGIME_COUNT - 1))),
+            in_view=n < 2,
+            has_experts=n > 2,
+        )
         for n in range(5)
     ]
-    sizes = Sizes(np.array((0.1, 0.2, 0.3, 0.4)), np.array((0.05, 0.1, 0.1, 0.2)), 3.0, 0.5)
-    exposed = np.array([run.exposed for run in runs])
+    sizes = Sizes(
+        np.array((0.1, 0.2, 0.3, 0.4, 0.2)), np.array((0.05, 0.1, 0.1, 0.2, 0.1)), 3.0, 0.5
+    )
+    exposed = np.array([run.weights for run in runs])
     covariance = (exposed * sizes.spread**2) @ exposed.T
     covariance += np.diag(exposed**2 @ sizes.noise**2)
     covariance *= np.outer(*[np.where([run.in_view for run in runs], 0.5, 1.0)] * 2)
@@ -58,6 +64,21 @@ def test_the_fit_finds_the_sizes_that_the_runs_were_drawn_with():
     found = fit(drawn_runs(spread=0.2, noise=0.05), MODEL)
     assert found.spread["overall"] == pytest.approx(0.2, rel=0.25)
     assert found.noise["overall"] == pytest.approx(0.05, rel=0.25)
+
+
+def test_what_models_with_experts_add_is_told_from_the_rest():
+    """Of each source, runs with experts are off by more, and together; the others are near."""
+    random = np.random.default_rng(3)
+    added = 0.3 * random.normal(size=40)
+    runs = [
+        replace(run, measured_s=run.measured_s * np.exp(added[n // 8]), has_experts=True)
+        if n % 2
+        else run
+        for n, run in enumerate(drawn_runs(spread=0.05, noise=0.02))
+    ]
+    found = fit(runs, MODEL)
+    assert found.spread["experts"] == pytest.approx(0.3, rel=0.25)
+    assert found.spread["overall"] == pytest.approx(0.05, rel=0.4)
 
 
 def test_sources_that_were_in_view_are_nearer_by_one_factor():

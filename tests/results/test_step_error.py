@@ -13,10 +13,12 @@ from simulator.described.load import load_profile, profile_names
 from simulator.program.ir import Category
 from simulator.results.step_error import (
     EAGER,
+    EXPERTS,
     REGIMES,
     StepError,
     exposure,
     framework_of,
+    job_error,
     shipped_errors,
 )
 
@@ -64,7 +66,26 @@ def test_no_regime_weighs_more_than_the_whole_step():
 
 def test_every_regime_has_its_sizes():
     model = shipped_errors()
-    assert tuple(model.spread) == tuple(model.noise) == tuple(model.numbers) == REGIMES
+    assert tuple(model.spread) == tuple(model.noise) == (*REGIMES, EXPERTS)
+    assert tuple(model.numbers) == REGIMES
+
+
+def test_what_experts_add_is_of_the_whole_step():
+    model = replace(
+        shipped_errors(),
+        spread=dict.fromkeys(REGIMES, 0.03) | {EXPERTS: 0.04},
+        noise=dict.fromkeys(REGIMES, 0.0) | {EXPERTS: 0.12},
+    )
+    dense, mixed = (model.error_of((), "unknown", has_experts=has) for has in (False, True))
+    assert dense.scale(COMPUTING) == pytest.approx(0.03)
+    assert mixed.scale(COMPUTING) == pytest.approx(0.13)
+
+
+def test_a_model_with_experts_has_a_wider_band_than_a_dense_one():
+    experts = {"count": 8, "top_k": 2, "ffn_hidden": 14336}
+    dense = sim.load_job(JOB)
+    mixed = dense.replace(**{"model.experts": experts})
+    assert job_error(mixed).scale(COMPUTING) > job_error(dense).scale(COMPUTING)
 
 
 def test_every_number_that_steps_follow_stands_in_a_profile():

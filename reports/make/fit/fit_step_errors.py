@@ -5,7 +5,8 @@ and A-, and writes its numbers (``simulator/facts/step_errors.yaml``). A run is 
 was predicted of it before anybody here had seen it (``reports/first_sight.csv``), or else with its
 source left out of every fit (``reports/data/cross_validation.csv``). What the simulator knows was
 looked for with those sources in view, so such runs are nearer: by one factor, which is fitted, too,
-and which no run of a user has.
+and which no run of a user has. What regimes weigh in a step is predicted without the facts that the
+errors of these runs told (``residuals``), which nobody has beforehand.
 
 Each source is then taken away once, the rest is fitted, and its runs are held against the bands
 that follow (``reports/data/step_bands.csv``).
@@ -40,11 +41,13 @@ from simulator.facts import FOLDER, shipped_facts
 from simulator.planning.changes.profile_numbers import sensitivities
 from simulator.results.simulation import run_step
 from simulator.results.step_error import (
+    EXPERTS,
     REGIMES,
     ErrorModel,
     Floats,
     FrameworkError,
     OpenNumber,
+    StepError,
     framework_of,
     job_exposure,
     open_variance,
@@ -59,6 +62,8 @@ BANDS_FILE = "step_bands.csv"
 
 _FACTS = FOLDER / "step_errors.yaml"
 _GRADES = ("A", "A-")
+_SIZED = (*REGIMES, EXPERTS)
+"""What has a size of its own."""
 _USUAL, _USUAL_FREEDOM, _DOUBT = 0.1, 3.0, 1.5
 """A size before any run was seen, the tails, and how little that is trusted, as the standard
 deviation of the logarithm: what no run tells stays near it."""
@@ -83,6 +88,7 @@ class SeenRun:
         exposed: How much each regime weighs, shape (regimes,).
         numbers: Of its system, those that steps follow.
         in_view: Whether its source was in view when the simulator was built.
+        has_experts: Whether its model has experts.
     """
 
     id: str
@@ -93,6 +99,7 @@ class SeenRun:
     exposed: Floats
     numbers: tuple[OpenNumber, ...]
     in_view: bool = False
+    has_experts: bool = False
 
     @property
     def log_ratio(self) -> float:
@@ -103,6 +110,15 @@ class SeenRun:
     def source(self) -> str:
         """Where it is published."""
         return row_source(self.id)
+
+    @property
+    def weights(self) -> Floats:
+        """How much each part of its error weighs, no more than the whole, shape (sized,)."""
+        return np.append(np.minimum(1.0, self.exposed), float(self.has_experts))
+
+    def error(self, model: ErrorModel) -> StepError:
+        """What a model says of its error."""
+        return model.error_of(self.numbers, self.framework, has_experts=self.has_experts)
 
 
 def as_first_seen(run: SeenRun, in_view: float) -> SeenRun:
@@ -133,6 +149,7 @@ def seen_run(row: Row, predicted_s: float | None, in_view: bool) -> SeenRun | No
         job_exposure(job, step.step_time_s, step.breakdown_s),
         tuple(shipped_errors().open_numbers(profile, plan.precision)),
         in_view,
+        job.model.experts is not None,
     )
 
 
@@ -147,17 +164,18 @@ class Likelihood:
     def __init__(self, runs: Sequence[SeenRun], number_spread: Mapping[str, float]) -> None:
         self.log_ratio = np.array([run.log_ratio for run in runs])
         self.in_view = np.array([run.in_view for run in runs])
-        self.exposed = np.minimum(1.0, [run.exposed for run in runs])
+        self.weights = np.array([run.weights for run in runs])
         profiles = sorted({run.profile for run in runs})
         of_profile = [np.array([run.profile == name for run in runs]) for name in profiles]
         first = [next(run for run in runs if run.profile == name) for name in profiles]
-        self._common = np.hstack([self.exposed, *(self.exposed * m[:, None] for m in of_profile)])
+        exposed = self.weights[:, : len(REGIMES)]
+        self._common = np.hstack([self.weights, *(exposed * m[:, None] for m in of_profile)])
         self._numbers = np.array([open_variance(run.numbers, number_spread) for run in first])
 
     def distance(self, sizes: Sizes) -> tuple[float, float]:
         """Squared distance of the runs from what was predicted, and the covariance's log det."""
         common = np.concatenate([sizes.spread**2, self._numbers.ravel()])
-        noise = self.exposed**2 @ sizes.noise**2
+        noise = self.weights**2 @ sizes.noise**2
         factor = self._common * np.sqrt(common)
         scaled = factor / noise[:, None]
         inner = np.eye(len(common)) + factor.T @ scaled
@@ -179,7 +197,7 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is fitted: standard deviations by regime, tails, and how near runs in view are."""
+    """What is fitted: standard deviations, tails, and how near runs in view are."""
 
     spread: Floats
     noise: Floats
@@ -188,20 +206,20 @@ class Sizes:
 
     @classmethod
     def of(cls, logarithms: Floats) -> Sizes:
-        """The sizes of their logarithms, shape (2 regimes + 2,)."""
-        values, count = np.exp(logarithms), len(REGIMES)
+        """The sizes of their logarithms, shape (2 sized + 2,)."""
+        values, count = np.exp(logarithms), len(_SIZED)
         return cls(values[:count], values[count:-2], 1.0 + values[-2], values[-1])
 
     @classmethod
     def of_model(cls, model: ErrorModel) -> Sizes:
         """The sizes of a model."""
-        spread, noise = (np.array([s[r] for r in REGIMES]) for s in (model.spread, model.noise))
+        spread, noise = (np.array([s[of] for of in _SIZED]) for s in (model.spread, model.noise))
         return cls(spread, noise, model.freedom, model.in_view)
 
     @classmethod
     def usual(cls) -> Sizes:
         """The sizes before any run was seen."""
-        size = np.full(len(REGIMES), _USUAL)
+        size = np.full(len(_SIZED), _USUAL)
         return cls(size, size, _USUAL_FREEDOM)
 
     def logarithms(self) -> Floats:
@@ -235,8 +253,8 @@ def fit(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel:
     sizes = Sizes.of(minimize(loss, start, method="L-BFGS-B").x)
     fitted = replace(
         model,
-        spread=dict(zip(REGIMES, sizes.spread.tolist(), strict=True)),
-        noise=dict(zip(REGIMES, sizes.noise.tolist(), strict=True)),
+        spread=dict(zip(_SIZED, sizes.spread.tolist(), strict=True)),
+        noise=dict(zip(_SIZED, sizes.noise.tolist(), strict=True)),
         freedom=sizes.freedom,
         in_view=sizes.in_view,
         frameworks={},
@@ -248,7 +266,7 @@ def framework_errors(runs: Sequence[SeenRun], model: ErrorModel) -> Mapping[str,
     """How far the runs of each framework are off, in units of what the model expects of all."""
     squares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in (as_first_seen(run, model.in_view) for run in runs):
-        expected = model.error_of(run.numbers, run.framework).variance(run.exposed)
+        expected = run.error(model).variance(run.exposed)
         squares[run.framework][run.source].append(run.log_ratio**2 / expected)
     return {
         name: FrameworkError(len(of), common_variance([*map(np.mean, of.values())], model.freedom))
@@ -279,7 +297,7 @@ def left_out_bands(runs: Sequence[SeenRun], model: ErrorModel) -> list[Banded]:
     for source, own in by_source(runs).items():
         others = fit([run for run in runs if run.source != source], model)
         for run in own:
-            error = others.error_of(run.numbers, run.framework)
+            error = run.error(others)
             nearer = others.in_view if run.in_view else 1.0
             ends = (end**nearer for end in error.band(run.exposed))
             found.append(Banded(run.id, run.framework, run.measured_s, run.predicted_s, *ends))
@@ -358,7 +376,7 @@ def seen_runs(tables: Sequence[Path], first_sight: Path) -> list[SeenRun]:
 
 
 def _stated_rows(table: Path) -> list[Row]:
-    rows = read_rows(table)
+    rows = read_rows(table, residuals=False)
     return [row for row in rows if row["grade"] in _GRADES and row["measured_step_s"]]
 
 

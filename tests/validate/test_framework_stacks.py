@@ -148,9 +148,10 @@ def test_recipes_of_nvidia_overlap_exchanges_and_reduce_in_16_bits(version, plan
     ("framework", "model", "drops"),
     [("hf-trainer", "bert-large", True), ("hf-trainer", "gpt2-medium", True),
      ("hf-trainer", "modernbert-base", False), ("hf-trainer", "llama3-8b", False),
-     ("megatron", "gpt2-medium", False)],
+     ("megatron", "gpt2-medium", False), ("paddle", "gpt3-6.7b", True),
+     ("paddle", "llama1-7b", False)],
 )  # fmt: skip
-def test_trainer_drops_out_where_a_models_configuration_does(framework, model, drops):
+def test_frameworks_drop_out_where_a_models_configuration_does(framework, model, drops):
     assert drops_out(framework, "transformers 2022", model) is drops
 
 

@@ -62,10 +62,10 @@ def coverage_section(bands: Sequence[Banded], first_seen: Collection[str]) -> st
         "source has in common and what is of the run, for the whole step and for the shares of "
         "it that launches, exchanges inside layers and exchanges of the fabric take, what models "
         "with experts add, what the numbers of the hardware profile leave open, and how far other "
-        "sources of the framework were off. Each run is held against the band that all *other* sources give, around what "
-        "was predicted at first sight or without its source. The second are nearer, because what "
-        "the simulator knows was looked for with their sources in view: their bands are narrower "
-        "by a fitted factor (`in_view`), which no run of a user has.\n",
+        "sources of the framework were off. Each run is held against the band that all *other* "
+        "sources give, around what was predicted at first sight or without its source. The second "
+        "are nearer, because what the simulator knows was looked for with their sources in view: "
+        "their bands are narrower by a fitted factor (`in_view`), which no run of a user has.\n",
         "| runs of grade A and A- | runs | sources | in the band % | median half width % |",
         "|---|---:|---:|---:|---:|",
     ]

@@ -211,6 +211,25 @@ def test_a_preset_says_the_micro_batch_where_the_table_contradicts_itself(change
     assert known_job(row)["batch"]["micro"] == micro
 
 
+@pytest.mark.parametrize(
+    ("container", "notes", "model", "profile", "graphs"),
+    [
+        ("25.09", "variant (tokendrop)", "qwen3-30b-a3b", "b200-sxm-180gb", "full"),
+        ("25.09", "variant (tokendrop)", "qwen3-235b-a22b", "gb200-nvl72", "full"),
+        ("25.09", "variant (tokendrop)", "qwen3-235b-a22b", "b200-sxm-180gb", None),
+        ("25.09", "variant (tokendrop)", "qwen3-30b-a3b", "h100-sxm-80gb", None),
+        ("25.11", "", "qwen3-30b-a3b", "b200-sxm-180gb", "layer"),
+        ("26.02", "", "qwen3-235b-a22b", "b300-sxm", None),
+    ],
+)
+def test_presets_capture_whole_steps_of_dropped_tokens_and_layers_of_others_on_some_devices(
+    container, notes, model, profile, graphs
+):
+    source = f"Megatron-Bridge performance summary, container {container} (repo Megatron-Bridge)"
+    cells = {"source": source, "notes": notes, "model": model, "profile": profile}
+    assert known_job({**ROW, **cells})["plan"].get("cuda_graphs") == graphs
+
+
 def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     source = "vTrain shipped validation data, data/ground_truth_single.csv"
     document = known_job({**ROW, "source": source, "recompute": "full"})

@@ -13,7 +13,7 @@ JOB = {
     "model": {"layers": 2, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000},
     "cluster": {"profile": "h100-sxm-80gb", "gpus": 16},
     "batch": {"global": 16, "seq_len": 2048},
-    "plan": {"tp": 2},
+    "plan": {"tp": 2, "stack": {"base": "megatron-core", "host_work_per_launch": 1}},
 }
 
 

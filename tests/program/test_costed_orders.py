@@ -91,9 +91,10 @@ def test_a_varuna_rank_never_idles_while_it_has_an_input():
 
 def test_slow_ranks_and_links_are_in_the_costs_of_their_stages_only():
     info = schedule_info("varuna")
-    sound = pass_costs(job("varuna"), info)
+    fast_host = {"base": "megatron-core", "host_work_per_launch": 1}
+    sound = pass_costs(job("varuna", stack=fast_host), info)
     slow = ({"gpu": 1, "slowdown": 1.0}, {"gpu": 3, "scale_up_share": 0.5})
-    slowed = pass_costs(job("varuna", perturbations=slow), info)
+    slowed = pass_costs(job("varuna", stack=fast_host, perturbations=slow), info)
     for stage, factor in ((1, 2.0), (2, 1.0)):
         key = (Phase.BACKWARD, stage)
         assert slowed.seconds[key] == pytest.approx(factor * sound.seconds[key], rel=0.05)

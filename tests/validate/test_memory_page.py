@@ -13,7 +13,7 @@ from reports.make.accuracy.memory_left_out import (
     left_out_section,
     rows_to_predict_again,
 )
-from reports.make.accuracy.memory_page import Placed, Run, page, placed, share_within
+from reports.make.accuracy.memory_page import Placed, Run, apart, page, placed, share_within
 from reports.make.fit.memory_errors import MemoryResidual, fitted_spread
 from reports.make.fit.residual_facts import Bare
 from simulator.validate.published.published_runs import PublishedResult
@@ -94,3 +94,11 @@ def test_only_runs_that_lose_a_fact_are_predicted_again_and_stand_beside_what_wa
     text = left_out_section(runs)
     assert "| those below | all | 2 | 3.0 | 7.0 |" in text
     assert "| stack: field | lab | 1 | 2.0 | 10.0 |" in text
+
+
+def test_a_run_of_a_table_that_was_out_of_memory_is_none_that_ran():
+    ran, failed = (
+        Run({"id": name}, PublishedResult(name, "A", "h100", None, ran=ran))
+        for name, ran in (("a-1", True), ("a-2", False))
+    )
+    assert apart({"a": [ran, failed]}) == ({"a": [ran]}, [failed])

@@ -84,6 +84,13 @@ def runs_of(rows: Sequence[Row]) -> list[Run]:
         return [Run(row, result) for row, result in zip(rows, found, strict=True)]
 
 
+def apart(tables: Mapping[str, Sequence[Run]]) -> tuple[dict[str, list[Run]], list[Run]]:
+    """Runs of each table that ran, and those of all tables that ran out of memory."""
+    ran = {name: [run for run in table if run.result.ran] for name, table in tables.items()}
+    failed = [run for table in tables.values() for run in table if not run.result.ran]
+    return ran, failed
+
+
 def page(
     tables: Mapping[str, Sequence[Run]], misfits: Sequence[Run], shares: str, left_out: str
 ) -> str:
@@ -222,8 +229,9 @@ def main() -> None:
     parser.add_argument("tables", type=Path, nargs="+")
     parser.add_argument("--picture", type=Path, required=True)
     given = parser.parse_args()
-    tables = {path.stem: runs_of(read_rows(path)) for path in given.tables}
-    misfits = runs_of(read_rows(given.out_of_memory))
+    told = {path.stem: runs_of(read_rows(path)) for path in given.tables}
+    tables, failed = apart(told)
+    misfits = [*runs_of(read_rows(given.out_of_memory)), *failed]
     runs = [run for table in tables.values() for run in table]
     graded = [run for run in runs if run.row["grade"] in _GRADES]
     known = [
@@ -238,7 +246,7 @@ def main() -> None:
     ]
     style.save(build_calibration_figure(found, *likely), given.picture)
     left_out = [
-        run for path in given.tables for run in _without_own_source(path, tables[path.stem])
+        run for path in given.tables for run in _without_own_source(path, told[path.stem])
     ]
     print(page(tables, misfits, calibration_table(found), left_out_section(left_out)))
 

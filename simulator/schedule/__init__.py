@@ -3,7 +3,7 @@
 slots           Phase, Slot, Order, Placement: the words everything here is said in
 info            ScheduleInfo: all facts of a schedule; refuses wrong sizes
 orders/         the order functions, each with its schedule's entry; tools to write them with
-registry        the schedules by name; ``schedule_order`` builds one
+registry        the schedules by name, which lists a new one; ``schedule_order`` builds one
 written         orders as torch and torchtitan write them, and whether they can run
 unit_time       when each slot runs, given a time per phase and free communication
 rendezvous      whether an order survives blocking sends

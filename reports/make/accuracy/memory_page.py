@@ -245,9 +245,7 @@ def main() -> None:
         for group in (runs, misfits)
     ]
     style.save(build_calibration_figure(found, *likely), given.picture)
-    left_out = [
-        run for path in given.tables for run in _without_own_source(path, told[path.stem])
-    ]
+    left_out = [run for path in given.tables for run in _without_own_source(path, told[path.stem])]
     print(page(tables, misfits, calibration_table(found), left_out_section(left_out)))
 
 

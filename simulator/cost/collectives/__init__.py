@@ -1,6 +1,7 @@
 """How long does a collective take on a network, and what does it move through which port?
 
-algorithms         which algorithms there are, and what each asks of the links
+algorithms         which algorithms there are, and what each asks of the links; lists a new one,
+                   whose single transfers engine/chunk_algorithms has
 closed_forms       rings, trees and direct exchanges on equal links
 collective_time    hops and bytes as seconds
 tiers, torus       switch tiers above leafs; links to neighbours

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.described.huggingface.config_file import read_huggingface_config
-from simulator.described.load import model_names
+from simulator.described.load import load_model, model_names
 from simulator.described.model import Model
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
@@ -81,6 +81,12 @@ def shipped_model(name: str) -> ModelDocument | None:
         if shorter == short:
             return None
         short = shorter
+
+
+def layers_of(model: ModelDocument | None) -> int:
+    """Layers of a model that a name or a path stands for; none where nobody names one."""
+    name = model.get("base") if isinstance(model, dict) else model
+    return load_model(str(name)).layers if name else 0
 
 
 def configured_model(

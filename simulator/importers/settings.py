@@ -133,6 +133,13 @@ class Settings(ForeignConfig):
         self.fault(key, f"is not modelled; known: {known}", value, leave_out(key))
         return default
 
+    def named_class(self, key: str, meanings: Mapping[Any, _T]) -> _T | None:
+        """What the last part of a dotted name means to us; None where the setting is left out."""
+        name = str(self.get(key))
+        short = name.rpartition(".")[2]
+        known = {name: meanings[short]} if short in meanings else meanings
+        return self.choice(key, meanings=known, default=None)
+
     @property
     def keys(self) -> set[str]:
         """All settings of the file."""

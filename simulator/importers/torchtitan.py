@@ -15,12 +15,11 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
-from simulator.described.load import load_model
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.hub_models import ModelDocument
+from simulator.importers.hub_models import ModelDocument, layers_of
 from simulator.importers.python_source.evaluation import TARGET, read_python_config
 from simulator.importers.settings import (
     Settings,
@@ -87,7 +86,7 @@ def torchtitan_draft(
     draft.plan = {
         **degrees,
         "etp": degrees["etp"] if degrees["ep"] > 1 else None,
-        **_pipeline_fields(settings, degrees["pp"], _layers(draft.model), folder),
+        **_pipeline_fields(settings, degrees["pp"], layers_of(draft.model), folder),
         **_sharding(settings, degrees, width),
         **_dispatch(settings, degrees["ep"]),
         "cp_method": _context_method(settings, degrees["cp"]),
@@ -185,11 +184,6 @@ def _model(settings: Settings, given: Given) -> ModelDocument | None:
     rule = f"is a model whose dimensions are in torchtitan's code: {name} {flavor}"
     settings.fault("model.flavor", rule, flavor, "give --model NAME, or a path to a config.json")
     return None
-
-
-def _layers(model: ModelDocument | None) -> int:
-    name = model["base"] if isinstance(model, dict) else model
-    return load_model(name).layers if name else 0
 
 
 def _sharding(settings: Settings, degrees: dict[str, int], width: int) -> dict[str, Any]:

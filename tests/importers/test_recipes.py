@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from simulator.api import simulate
 from simulator.errors import InputError
@@ -99,9 +100,9 @@ JOBS = [
             "plan.sequence_parallel": True, "plan.overlap_tp": True, "plan.recompute": "full",
             "plan.lora.rank": 16, "plan.lora.targets": ("all",),
             "batch.micro_batch": 2, "batch.seq_len": 4096}, {"gpus": 8}),
-    # 61 layers, embedding and head make 32 chunks of two, eight for each stage.
+    # 61 layers make 31 chunks of two, rounded down to 28: seven for each of four ranks.
     Recipe("automodel", ("automodel_deepseek_v3.yaml",),
-           {"plan.ep": 64, "plan.pp": 4, "plan.vpp": 8, "plan.schedule": "interleaved-1f1b",
+           {"plan.ep": 64, "plan.pp": 4, "plan.vpp": 7, "plan.schedule": "interleaved-1f1b",
             "plan.ep_dispatch": "hierarchical", "plan.reshard_after_forward": False,
             "plan.clip_gradients": False, "batch.micro_batch": 1, "batch.global_batch": 512},
            {"gpus": 256}),
@@ -293,3 +294,45 @@ def test_the_gpus_are_asked_for_and_the_batch_follows_from_them():
     with pytest.raises(InputError) as caught:
         read(Recipe("axolotl", ("axolotl_full.yaml",), {}))
     assert [fault.hint for fault in caught.value.faults] == ["give --gpus N"]
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "field", "value"),
+    [
+        ("model", {"torch_dtype": "float32"}, "plan.master_weights", True),
+        ("model.backend", {"experts": "torch"}, "plan.stack.grouped_experts", False),
+        ("distributed.mp_policy", {"reduce_dtype": "torch.float32"},
+         "plan.grad_reduce_precision", "fp32"),
+        ("fp8", {"enabled": True, "recipe_name": "rowwise"}, "plan.stack.float8_scaling", "rows"),
+        ("recipe", {"_target_": "x.TrainFinetuneRecipe"}, "plan.clip_gradients", True),
+        ("clip_grad_norm", {"max_norm": 0}, "plan.clip_gradients", False),
+        ("autopipeline", {"round_virtual_stages_to_pp_multiple": "up"}, "plan.vpp", 8),
+        ("autopipeline", {"layers_per_stage": None}, "plan.vpp", 2),
+    ],
+)  # fmt: skip
+def test_a_setting_of_automodel_has_its_effect(tmp_path, section, settings, field, value):
+    document = yaml.safe_load((RECIPES / "automodel_deepseek_v3.yaml").read_text(encoding="utf-8"))
+    block = document
+    for name in section.split("."):
+        block = block.setdefault(name, {})
+    block |= settings
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    job, _ = FORMATS["automodel"].read([path], Given(gpus=256))
+    assert field_of(job, field) == value
+
+
+def test_chunks_of_automodel_that_no_rounding_deals_to_all_ranks_are_refused(tmp_path):
+    text = (RECIPES / "automodel_deepseek_v3.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text.replace("  round_virtual_stages_to_pp_multiple: down\n", ""))
+    with pytest.raises(InputError, match="makes 31 stages, which cannot be divided evenly over 4"):
+        FORMATS["automodel"].read([path], Given(gpus=256))
+
+
+def test_copies_that_a_recipe_of_automodel_states_say_how_many_gpus_it_wants(tmp_path):
+    text = (RECIPES / "automodel_llama_70b_lora.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text.replace("  tp_size: 2\n", "  tp_size: 2\n  dp_size: 4\n"))
+    job, _ = FORMATS["automodel"].read([path], Given())
+    assert job.cluster.gpus == 8

@@ -14,13 +14,13 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
-from simulator.described.load import load_model
 from simulator.errors import InputError
 from simulator.importers.adapter_settings import automodel_adapters
 from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER
-from simulator.importers.hub_models import ModelDocument, named_model
+from simulator.importers.hub_models import layers_of, named_model
 from simulator.importers.settings import Settings, option_rules, option_table, spellings_table
+from simulator.importers.torchtitan import ONE_CHUNK, SCHEDULES
 
 _WANTED = "give the YAML of a NeMo AutoModel recipe"
 _TARGET = "_target_"
@@ -38,15 +38,15 @@ def read_automodel_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         raise InputError.single("step_scheduler", rule, file=origin, hint=_WANTED)
     spellings = spellings_table("automodel", "spellings")
     draft = Draft(model=named_model(settings, given, *spellings["model"]), stack="automodel")
-    draft.gpus = given.gpus
     degrees = {
         name: settings.whole(f"distributed.{name}_size", default=1, least=1) for name in _DEGREES
     }
+    draft.gpus = given.gpus or _gpus(settings, degrees)
     draft.plan = {
         **degrees,
-        **_sharding(settings, degrees, given.gpus),
+        **_sharding(settings, degrees, draft.gpus),
         **_dispatch(settings, degrees["ep"]),
-        **_pipeline(settings, degrees["pp"], _layers(draft.model)),
+        **_pipeline(settings, degrees["pp"], layers_of(draft.model)),
         **automodel_adapters(settings),
         "recompute": settings.choice(
             *spellings["recompute"],
@@ -55,11 +55,12 @@ def read_automodel_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         ),
         "sequence_parallel": degrees["tp"] > 1 and settings.switch("distributed.sequence_parallel"),
         "overlap_tp": settings.switch("distributed.enable_async_tensor_parallel") or None,
-        "precision": "fp8" if settings.switch("fp8.enabled") else "bf16",
         "cross_entropy": _named(settings, "loss_fn", "losses"),
+        **_formats(settings),
         **_optimizer(settings),
     }
     draft.facts = _kernels(settings, *spellings["compiles"])
+    settings.assumed.append("every sequence is assumed to have the given length")
     draft.seq_len = settings.whole(*spellings["seq_len"], default=None, least=1)
     _batch(settings, draft, degrees["pp"])
     return finished(draft, settings, option_rules("automodel"), given, origin)
@@ -72,15 +73,29 @@ def _class(settings: Settings, section: str) -> str:
 
 def _named(settings: Settings, section: str, table: str) -> Any:
     """What the class of a section means to us; None where the section is left out."""
-    key, name = f"{section}.{_TARGET}", _class(settings, section)
-    meanings = option_table("automodel", table)
-    known = {str(settings.get(key)): meanings[name]} if name in meanings else meanings
-    return settings.choice(key, meanings=known, default=None)
+    return settings.named_class(f"{section}.{_TARGET}", option_table("automodel", table))
 
 
-def _layers(model: ModelDocument | None) -> int:
-    name = model.get("base") if isinstance(model, dict) else model
-    return load_model(str(name)).layers if name else 0
+def _gpus(settings: Settings, degrees: dict[str, int]) -> int | None:
+    """Ranks where the file says how many copies of the model there are."""
+    copies = settings.get("distributed.dp_size")
+    if not isinstance(copies, int) or copies < 1:
+        return None
+    return copies * math.prod(degrees[name] for name in ("tp", "pp", "cp"))
+
+
+def _formats(settings: Settings) -> dict[str, Any]:
+    """Formats of products, weights and reduced gradients."""
+    words = option_table("automodel", "dtypes")
+    keeps = settings.choice("model.torch_dtype", meanings={**words, "auto": "bf16"}, default="bf16")
+    is_eight = settings.switch("fp8.enabled")
+    return {
+        "precision": "fp8" if is_eight else "bf16",
+        "master_weights": True if keeps == "fp32" else None,
+        "grad_reduce_precision": settings.choice(
+            "distributed.mp_policy.reduce_dtype", meanings=words, default=None
+        ),
+    }
 
 
 def _sharding(settings: Settings, degrees: dict[str, int], gpus: int | None) -> dict[str, Any]:
@@ -114,21 +129,32 @@ def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
 
 def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
     """Schedule and chunks of each rank; faults go to ``settings``."""
-    names = {name.lower(): ours for name, ours in option_table("automodel", "schedules").items()}
+    names = {name.casefold(): ours for name, ours in SCHEDULES.items()}
     keys = [f"{block}.pp_schedule" for block in _PIPELINES]
     key, written = settings.first(*keys)
-    depth = settings.whole(*(f"{block}.layers_per_stage" for block in _PIPELINES), default=0)
+    depth_key, depth = settings.first(*(f"{block}.layers_per_stage" for block in _PIPELINES))
+    settings.whole(depth_key, least=1)
+    rounds = settings.choice(
+        *(f"{block}.round_virtual_stages_to_pp_multiple" for block in _PIPELINES),
+        meanings={"up": "up", "down": "down"},
+        default=None,
+    )
     if pp == 1:
         return {}
-    name = str(written or "1f1b").lower()
+    name = str(written or "1f1b").casefold()
     if name not in names:
-        settings.fault(key, f"is not modelled; known: {', '.join(names)}", written)
+        settings.fault(key, f"is not modelled; known: {', '.join(SCHEDULES)}", written)
         return {}
-    schedule = names[name]
-    several = schedule not in ("1f1b", "gpipe")
-    # Embedding and head count as a layer each; round_virtual_stages_to_pp_multiple is "down".
-    chunks = max(1, math.ceil((layers + 2) / depth) // pp) if depth else 2
-    return {"schedule": schedule, "vpp": chunks if several else 1}
+    if names[name] in ONE_CHUNK:
+        return {"schedule": names[name]}
+    if not isinstance(depth, int) or depth < 1:
+        return {"schedule": names[name], "vpp": 2}
+    stages = math.ceil(layers / depth)
+    if stages % pp and rounds is None:
+        rule = f"makes {stages} stages, which cannot be divided evenly over {pp} ranks"
+        settings.fault(depth_key, rule, depth)
+    vpp = math.ceil(stages / pp) if rounds == "up" else stages // pp
+    return {"schedule": names[name], "vpp": max(1, vpp)}
 
 
 def _optimizer(settings: Settings) -> dict[str, Any]:
@@ -136,10 +162,11 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
     is_fused = name == "FusedAdam" or settings.switch("optimizer.fused")
     # "No gradient clipping applied": documentation, performance summary.
     is_measured = "Benchmark" in str(settings.get("recipe") or settings.get(f"recipe.{_TARGET}"))
+    clips = settings.number("clip_grad_norm.max_norm", default=1.0) > 0
     return {
         "optimizer": _named(settings, "optimizer", "optimizers"),
         "optimizer_kernels": "fused" if is_fused else None,
-        "clip_gradients": False if is_measured else None,
+        "clip_gradients": clips and not is_measured,
     }
 
 
@@ -150,6 +177,13 @@ def _kernels(settings: Settings, *compiles: str) -> dict[str, Any]:
         "model.backend.attn", "model.attn_implementation", meanings=kernels, default=None
     )
     facts: dict[str, Any] = {"flash_kernel": kernel} if kernel else {}
+    if settings.get("model.backend.experts") == "torch":
+        facts["grouped_experts"] = False
+    scaling = settings.choice(
+        "fp8.recipe_name", meanings=option_table("automodel", "scalings"), default=None
+    )
+    if scaling:
+        facts["float8_scaling"] = scaling
     if settings.switch(*compiles):
         return facts | dict.fromkeys(FUSED_BY_COMPILER, True)
     if not settings.switch("model.use_liger_kernel", default=True):

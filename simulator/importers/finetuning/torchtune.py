@@ -46,11 +46,11 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
             "dtype", meanings=option_table("torchtune", "formats"), default="bf16"
         ),
         "recompute": "full" if settings.switch("enable_activation_checkpointing") else "none",
-        "optimizer": _last_part(settings, "optimizer", "optimizers"),
+        "optimizer": _named(settings, "optimizer", "optimizers"),
         "clip_gradients": settings.get("clip_grad_norm") is not None,
         "optimizer_in_backward": settings.switch("optimizer_in_bwd"),
         "optimizer_kernels": "fused" if settings.switch("optimizer.fused") else None,
-        "cross_entropy": _last_part(settings, "loss", "losses"),
+        "cross_entropy": _named(settings, "loss", "losses"),
         **torchtune_adapters(settings, _builder(settings)),
     }
     if settings.switch("compile"):
@@ -65,14 +65,9 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
     return finished(draft, settings, option_rules("torchtune"), given, origin)
 
 
-def _last_part(settings: Settings, section: str, table: str) -> Any:
+def _named(settings: Settings, section: str, table: str) -> Any:
     """What the class that a section names means to us."""
-    key = f"{section}.{_COMPONENT}"
-    meanings = option_table("torchtune", table)
-    name = str(settings.get(key))
-    short = name.rpartition(".")[2]
-    known = {name: meanings[short]} if short in meanings else meanings
-    return settings.choice(key, meanings=known, default=None)
+    return settings.named_class(f"{section}.{_COMPONENT}", option_table("torchtune", table))
 
 
 def _builder(settings: Settings) -> str:

@@ -242,7 +242,7 @@ def _adapters(row: Row) -> dict[str, Any]:
     if rank := _ADAPTER_RANK.search(notes):
         lora["rank"] = int(rank.group(1))
     stated = stated_facts(row).get("plan", {}).get("lora", {})
-    if not {"rank"} & {*lora, *stated}:
+    if "rank" not in {**lora, **stated}:
         raise InputError.single("notes", "name adapters, but not their rank")
     if letters := _ADAPTED_LETTERS.search(notes):
         lora["targets"] = [_LETTERS[each] for each in re.findall("[qkvo]", letters.group(1))]

@@ -104,7 +104,7 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	$(BIN)/python -m reports.make.accuracy.accuracy_report \
 	  reports/data/runs_open.csv reports/data/cross_validation.csv \
 	  reports/data/out_of_memory.csv reports/data/known_misses.csv reports/first_sight.csv \
-	  reports/data/step_bands.csv reports/accuracy.png > build-accuracy.md
+	  reports/data/step_bands.csv reports/data/learnt_runs.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
 collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 3 minutes

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import multivariate_t
 
 from reports.make.accuracy.band_coverage import Banded, coverage_section
+from reports.make.accuracy.own_runs_section import LearntRun, own_runs_section
 from reports.make.fit.fit_step_errors import (
     Likelihood,
     SeenRun,
@@ -16,7 +17,9 @@ from reports.make.fit.fit_step_errors import (
     common_variance,
     fit,
     left_out_bands,
+    without_each_source,
 )
+from reports.make.fit.noise_after_runs import learnt_runs
 from simulator.results.step_error import REGIMES, shipped_errors
 
 MODEL = replace(shipped_errors(), frameworks={})
@@ -100,7 +103,7 @@ def test_a_source_is_not_held_against_a_band_that_it_made():
     """Two sources agree; the third is far off, so it lies outside of what they say."""
     near = drawn_runs(spread=0.02, noise=0.02, sources=4)
     far = [run_of("far", number, 1.5) for number in range(4)]
-    bands = {band.id: band for band in left_out_bands([*near, *far], MODEL)}
+    bands = {band.id: band for band in left_out_bands(without_each_source([*near, *far], MODEL))}
     assert not any(bands[run.id].is_inside for run in far)
     assert np.mean([bands[run.id].is_inside for run in near]) > 0.8
 
@@ -116,3 +119,24 @@ def test_the_table_counts_the_runs_inside_their_bands():
     lines = coverage_section(bands, ["b-1"]).splitlines()
     assert "| all | 2 | 2 | 50 | 10 |" in lines
     assert "| predicted at first sight | 1 | 1 | 0 | 10 |" in lines
+
+
+def test_one_run_of_a_source_that_is_slower_throughout_brings_the_others_nearer():
+    slower = [run_of("slow", number, 0.3) for number in range(4)]
+    learnt = list(learnt_runs(slower, MODEL))
+    assert [(run.id, run.known) for run in learnt] == [
+        ("slow-1", 1),
+        ("slow-2", 1),
+        ("slow-3", 1),
+        ("slow-3", 3),
+    ]
+    assert all(1.0 < run.learnt_step_s < run.measured_step_s for run in learnt)
+    assert learnt[-1].learnt_step_s > learnt[0].learnt_step_s
+
+
+def test_the_table_says_what_known_runs_are_worth_to_a_team():
+    """The source of one later run counts as much as that of three."""
+    off = [LearntRun(f"a-{n}", 1, 1.0, 0.8, 0.9, 0.95, 1.05) for n in range(3)]
+    near = LearntRun("b-1", 1, 1.0, 1.0, 1.0, 0.95, 1.05)
+    line = own_runs_section([*off, near]).splitlines()[-1]
+    assert line == "| 1 | 4 | 2 | 15.0 | 7.5 | 20.0 | 10.0 | 10.0 | 5.0 | 50 |"

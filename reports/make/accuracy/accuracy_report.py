@@ -23,6 +23,7 @@ from reports.make.accuracy.band_coverage import Banded, coverage_section, read_b
 from reports.make.accuracy.fact_gap import gap_section
 from reports.make.accuracy.first_sight_page import draw_first_sight, first_sight_section
 from reports.make.accuracy.memory_accuracy import memory_section
+from reports.make.accuracy.own_runs_section import LearntRun, own_runs_section, read_learnt_runs
 from reports.make.accuracy.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
 from reports.make.fit.fit_training import LeftOut, read_left_out
 from simulator.cells import Row, read_table
@@ -97,6 +98,7 @@ def accuracy_report(
     first_sight: Sequence[Row] = (),
     *,
     bands: Sequence[Banded] = (),
+    learnt: Sequence[LearntRun] = (),
 ) -> str:
     """The report in Markdown.
 
@@ -108,11 +110,13 @@ def accuracy_report(
         out_of_memory: Runs that did not have enough memory, predicted.
         first_sight: Runs as they were predicted before anybody here had seen them.
         bands: Runs, and the bands that all other sources give them.
+        learnt: Runs at first sight, before and after the first ones of their source are known.
     """
     by_id = {row["id"]: row for row in rows}
     sections = [
         _HEAD,
         *([first_sight_section(first_sight)] if first_sight else []),
+        *([own_runs_section(learnt)] if learnt else []),
         "## In-sample\n",
         "![Measured and predicted step time of every run](accuracy.png)\n",
         "## Headline\n",
@@ -258,6 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("known_misses", type=Path, help="what is known of runs far off (CSV)")
     parser.add_argument("first_sight", type=Path, help="predictions of unseen runs (CSV)")
     parser.add_argument("bands", type=Path, help="runs and their bands (CSV)")
+    parser.add_argument("learnt", type=Path, help="runs before and after first ones (CSV)")
     parser.add_argument("picture", type=Path, help="where all errors are drawn")
     options = parser.parse_args(arguments)
     with ProcessPoolExecutor() as executor:
@@ -271,7 +276,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seen = read_first_sight(options.first_sight)
     draw_first_sight(seen, options.picture.with_name("first_sight.png"))
     bands = read_bands(options.bands)
-    text = accuracy_report(report, rows, left_out, known, out_of_memory.rows, seen, bands=bands)
+    learnt = read_learnt_runs(options.learnt)
+    text = accuracy_report(
+        report, rows, left_out, known, out_of_memory.rows, seen, bands=bands, learnt=learnt
+    )
     sys.stdout.write(text)
     return 0
 

@@ -9,8 +9,9 @@ and which no run of a user has. What regimes weigh in a step is predicted withou
 errors of these runs told (``residuals``), which nobody has beforehand.
 
 Each source is then taken away once, the rest is fitted, and its runs are held against the bands
-that follow (``reports/data/step_bands.csv``).
-Steps follow a number of a profile as those of one run of each source do.
+that follow (``reports/data/step_bands.csv``), as are its later runs once the first ones are known
+(``reports/data/learnt_runs.csv``). Steps follow a number of a profile as those of one run of each
+source do.
 
 Run as ``python -m reports.make.fit.fit_step_errors TABLE.csv… [--write]``.
 """
@@ -22,7 +23,7 @@ import csv
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,8 +33,9 @@ import numpy as np
 import yaml
 
 from reports.make.accuracy.band_coverage import COLUMNS, Banded, coverage_section
+from reports.make.accuracy.own_runs_section import own_runs_section, write_learnt_runs
 from reports.make.fit.fit_training import CROSS_VALIDATION_FILE, read_left_out
-from reports.make.fit.noise_after_runs import noise_after_runs
+from reports.make.fit.noise_after_runs import learnt_runs, noise_after_runs
 from simulator.cells import Row
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError
@@ -59,6 +61,8 @@ from simulator.validate.published.published_runs import read_rows, row_source
 
 BANDS_FILE = "step_bands.csv"
 """Beside the tables of runs: each run, and the band that all other sources give."""
+LEARNT_FILE = "learnt_runs.csv"
+"""Beside it: runs at first sight, before and after the first ones of their source are known."""
 
 _FACTS = FOLDER / "step_errors.yaml"
 _GRADES = ("A", "A-")
@@ -291,11 +295,20 @@ def common_variance(squares: Sequence[Any], freedom: float) -> float:
     return variance
 
 
-def left_out_bands(runs: Sequence[SeenRun], model: ErrorModel) -> list[Banded]:
+def without_each_source(
+    runs: Sequence[SeenRun], model: ErrorModel
+) -> list[tuple[list[SeenRun], ErrorModel]]:
+    """The runs of each source, and the model fitted to all other sources."""
+    return [
+        (own, fit([run for run in runs if run.source != source], model))
+        for source, own in by_source(runs).items()
+    ]
+
+
+def left_out_bands(left_out: Iterable[tuple[Sequence[SeenRun], ErrorModel]]) -> list[Banded]:
     """The band of every run, from a fit to all sources but its own."""
     found = []
-    for source, own in by_source(runs).items():
-        others = fit([run for run in runs if run.source != source], model)
+    for own, others in left_out:
         for run in own:
             error = run.error(others)
             nearer = others.in_view if run.in_view else 1.0
@@ -316,13 +329,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = fit(runs, shipped)
     first_seen = [as_first_seen(run, found.in_view) for run in runs]
     found = replace(found, noise_after_runs=noise_after_runs(first_seen, found))
-    bands = left_out_bands(runs, found)
+    left_out = without_each_source(runs, found)
+    bands = left_out_bands(left_out)
+    learnt = [
+        run
+        for own, others in left_out
+        for run in learnt_runs([each for each in own if not each.in_view], others)
+    ]
     sys.stdout.write(_facts_text(found, runs))
     seen = [row["id"] for row in read_first_sight(options.first_sight)]
     sys.stdout.write(coverage_section(bands, seen))
+    sys.stdout.write(own_runs_section(learnt))
     if options.write:
         _FACTS.write_text(_facts_text(found, runs), encoding="utf-8")
         write_bands(bands, options.tables[0].with_name(BANDS_FILE))
+        write_learnt_runs(learnt, options.tables[0].with_name(LEARNT_FILE))
     return 0
 
 

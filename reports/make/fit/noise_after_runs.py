@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports.make.accuracy.own_runs_section import LearntRun
 from simulator.results.own_runs import OwnRun, lesson
 from simulator.results.step_error import COVERAGE, ErrorModel
 from simulator.validate.published.published_runs import row_source
@@ -38,27 +39,39 @@ def noise_after_runs(runs: Sequence[SeenRun], model: ErrorModel) -> float:
 
 def covered_share(runs: Sequence[SeenRun], model: ErrorModel) -> float:
     """Least share of later runs inside their bands, sources or runs counting the same."""
-    systems: dict[tuple[str, str, str], list[SeenRun]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.id):
-        systems[row_source(run.id), run.profile, run.framework].append(run)
     shares = []
     for first in _FIRST_RUNS:
         by_source: dict[str, list[bool]] = defaultdict(list)
-        for (source, *_), own in systems.items():
-            if len(own) > first:
-                by_source[source] += _inside(own[:first], own[first:], model)
+        for run in _after_first(runs, first, model):
+            by_source[row_source(run.id)].append(run.is_inside)
         shares.append(float(np.mean([np.mean(inside) for inside in by_source.values()])))
         shares.append(float(np.mean([one for inside in by_source.values() for one in inside])))
     return min(shares)
 
 
-def _inside(
+def learnt_runs(runs: Sequence[SeenRun], model: ErrorModel) -> Iterator[LearntRun]:
+    """The runs after the first one, and after the first three, with what these tell."""
+    for first in _FIRST_RUNS:
+        yield from _after_first(runs, first, model)
+
+
+def _after_first(runs: Sequence[SeenRun], first: int, model: ErrorModel) -> Iterator[LearntRun]:
+    systems: dict[tuple[str, str, str], list[SeenRun]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.id):
+        systems[run.source, run.profile, run.framework].append(run)
+    for own in systems.values():
+        if len(own) > first:
+            yield from _learnt(own[:first], own[first:], model)
+
+
+def _learnt(
     first: Sequence[SeenRun], later: Sequence[SeenRun], model: ErrorModel
-) -> Iterator[bool]:
-    """Whether later runs lie in the band that the first ones leave."""
+) -> Iterator[LearntRun]:
+    """Later runs with what the first ones tell."""
     prior = model.learning(model.error_of(first[0].numbers, first[0].framework))
     own = [OwnRun(run.id, run.measured_s, run.predicted_s, run.exposed) for run in first]
     told = lesson(own, prior, memory_spread=0.0)
     for run in later:
-        _, slowest = told.error.band(run.exposed)
-        yield abs(run.log_ratio - told.log_slowness(run.exposed)) <= math.log(slowest)
+        learnt_s = run.predicted_s * math.exp(told.log_slowness(run.exposed))
+        ends = told.error.band(run.exposed)
+        yield LearntRun(run.id, len(first), run.measured_s, run.predicted_s, learnt_s, *ends)

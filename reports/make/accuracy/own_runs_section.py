@@ -1,0 +1,106 @@
+"""How much nearer are runs at first sight once the first ones of their source are known?"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+from simulator.cells import read_table
+from simulator.validate.published.published_runs import row_source
+
+COLUMNS = (
+    "id",
+    "known",
+    "measured_step_s",
+    "predicted_step_s",
+    "learnt_step_s",
+    "fastest",
+    "slowest",
+)
+"""Of the file of learnt runs; times in seconds, ends as ratios of measured to learnt time."""
+
+
+class LearntRun(NamedTuple):
+    """A run that nobody had seen, predicted before and after others of its source were known.
+
+    Attributes:
+        id: The run.
+        known: How many runs of its source, system and framework were learnt from.
+        measured_step_s: The step [s].
+        predicted_step_s: The same, predicted at first sight [s].
+        learnt_step_s: The same, after those runs [s].
+        fastest, slowest: Ends of its band, as ratios of measured to learnt time.
+    """
+
+    id: str
+    known: int
+    measured_step_s: float
+    predicted_step_s: float
+    learnt_step_s: float
+    fastest: float
+    slowest: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the run lies in its band."""
+        return self.fastest <= self.measured_step_s / self.learnt_step_s <= self.slowest
+
+
+def read_learnt_runs(path: Path) -> list[LearntRun]:
+    """The runs of a file of learnt runs."""
+    return [
+        LearntRun(row["id"], int(row["known"]), *(float(row[name]) for name in COLUMNS[2:]))
+        for row in read_table(path, COLUMNS)
+    ]
+
+
+def write_learnt_runs(runs: Sequence[LearntRun], path: Path) -> None:
+    """Every run before and after, for the report."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for name, known, *values in sorted(runs):
+            writer.writerow((name, known, *(f"{value:.6g}" for value in values)))
+
+
+def own_runs_section(runs: Sequence[LearntRun]) -> str:
+    """What runs of one's own are worth, in Markdown."""
+    lines = [
+        "## After runs of your own\n",
+        "`clustersim calibrate runs` learns from measured steps. Here the first run of each "
+        "source, in order of id, or the first three, calibrate its system, and its later runs are "
+        "predicted. All were predicted at first sight before, and the model of errors that says "
+        "how much a run teaches is fitted without their source. Some sources publish a hundred "
+        "runs, some two: the means over sources, and the share in the band, count sources the "
+        "same, as one team is.\n",
+        "| runs known | later runs | sources | mean %: before | after | median %: before | after "
+        "| mean over sources %: before | after | in the band % |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [_line(known, runs) for known in sorted({run.known for run in runs})]
+    return "\n".join(lines) + "\n"
+
+
+def _line(known: int, runs: Sequence[LearntRun]) -> str:
+    later = [run for run in runs if run.known == known]
+    before, after = (
+        [100 * abs(step_s / run.measured_step_s - 1) for run, step_s in zip(later, of, strict=True)]
+        for of in ([r.predicted_step_s for r in later], [r.learnt_step_s for r in later])
+    )
+    means = (fmean(before), fmean(after), median(before), median(after))
+    of_sources = (_mean_of_sources(later, each) for each in (before, after))
+    cells = " | ".join(f"{figure:.1f}" for figure in (*means, *of_sources))
+    inside = _mean_of_sources(later, [100 * run.is_inside for run in later])
+    sources = len({row_source(run.id) for run in later})
+    return f"| {known} | {len(later)} | {sources} | {cells} | {inside:.0f} |"
+
+
+def _mean_of_sources(runs: Sequence[LearntRun], figures: Sequence[float]) -> float:
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for run, figure in zip(runs, figures, strict=True):
+        by_source[row_source(run.id)].append(figure)
+    return fmean(fmean(own) for own in by_source.values())

@@ -20,6 +20,7 @@ from simulator.described.plan.stack_options import (
     Offloading,
     SelectivePolicy,
     ShardingUnits,
+    flash_kernel_on,
 )
 from simulator.schedule import ScheduleInfo, schedule_info
 from simulator.schedule.registry import implied_schedule
@@ -452,9 +453,8 @@ class Choices:
     @property
     def flash_kernel(self) -> FlashKernel:
         """The fused attention kernel."""
-        kernel, device = self._stack.flash_kernel, self.job.cluster.profile.device
-        if device.architecture == "blackwell" and self._stack.newest_attention_on_blackwell:
-            kernel = "best"
+        device = self.job.cluster.profile.device
+        kernel = flash_kernel_on(device.architecture, self._stack.flash_kernel)
         return "flash-2" if self._plan.deterministic and kernel == "best" else kernel
 
     @property

@@ -87,13 +87,19 @@ def test_an_unknown_way_of_data_parallelism_is_refused_with_those_that_are_known
 
 
 @pytest.mark.parametrize(
-    ("profile", "stack", "kernel"),
+    ("profile", "brought", "kernel"),
     [
-        ("h100-sxm-80gb", "torchtitan", "flash-2"),
-        ("b200-sxm-180gb", "torchtitan", "best"),
-        ("b200-sxm-180gb", "torch", "flash-2"),
+        ("h100-sxm-80gb", "cudnn", "best"),
+        ("b200-sxm-180gb", "cudnn", "best"),
+        ("a100-sxm-80gb", "cudnn", "flash-2"),
+        ("mi300x", "cudnn", "flash-2"),
+        ("rtx-5090-32gb", "cudnn", "flash-2"),
+        ("h100-sxm-80gb", "cudnn-on-blackwell", "flash-2"),
+        ("b200-sxm-180gb", "cudnn-on-blackwell", "best"),
+        ("h100-sxm-80gb", "flash-1", "flash-1"),
     ],
 )
-def test_torchtitan_leaves_flash_attention_2_behind_on_blackwell(profile, stack, kernel):
+def test_cudnn_is_chosen_on_the_gpus_that_pytorch_names(profile, brought, kernel):
+    stack = {"base": "torch", "flash_kernel": brought}
     job = small_job(profile=load_profile(profile), stack=stack)
     assert job.choices.flash_kernel == kernel

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.releases import known_releases
+from simulator.described.plan.releases import known_releases, nearest_release
 from simulator.described.plan.stack import STACKS
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
@@ -39,6 +39,36 @@ def test_the_newest_release_is_the_default():
 @pytest.mark.parametrize(("release", "loss"), [("0.0", "eager"), ("0.1.0", "fused")])
 def test_torchtitan_compiles_its_loss_since_0_1(release, loss):
     assert stack(f"torchtitan@{release}").cross_entropy == loss
+
+
+@pytest.mark.parametrize(
+    ("release", "kernel"),
+    [
+        ("2.1", "flash-1"),
+        ("2.2", "flash-2"),
+        ("2.8", "flash-2"),
+        ("2.9", "cudnn"),
+        ("2.10", "flash-2"),
+        ("2.11", "cudnn"),
+    ],
+)
+def test_pytorch_puts_cudnns_attention_first_in_2_9_and_again_in_2_11(release, kernel):
+    assert stack("torch", torch=release).flash_kernel == kernel
+    assert stack("torchtune", torch=release).flash_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("release", "kernel", "repeats"),
+    [("0.0", "flash-2", True), ("0.1", "cudnn-on-blackwell", True), ("0.2", "cudnn", False)],
+)
+def test_torchtitan_names_cudnns_attention_first_and_knows_it_later(release, kernel, repeats):
+    found = stack(f"torchtitan@{release}")
+    assert (found.flash_kernel, found.repeats_cudnn_attention) == (kernel, repeats)
+
+
+def test_a_release_that_is_not_told_apart_is_the_one_before_it():
+    assert nearest_release("torch", "2.13") == nearest_release("torch", "2.99") == "2.13"
+    assert (nearest_release("torch", "1.6"), nearest_release("torch", "2.8")) == ("1.8", "2.8")
 
 
 def test_a_framework_of_its_time_stays_on_the_torch_of_its_time():

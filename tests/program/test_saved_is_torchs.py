@@ -142,8 +142,9 @@ def test_selective_recompute_keeps_what_torch_keeps_around_a_checkpointed_core()
 
 
 @pytest.mark.parametrize("repeats", [True, False])
-def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches(repeats):
-    """The policy of torchtitan: attention, and every other matrix product.
+@pytest.mark.parametrize("knows", [True, False])
+def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches(repeats, knows):
+    """The policy of torchtitan: attention if it knows the operator, and every other product.
 
     Values are those of the product, before they are repeated for every head.
     """
@@ -153,7 +154,7 @@ def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches(repeats)
         nonlocal products
         is_product = op is torch.ops.aten.mm.default
         products += is_product
-        if not (op is SDPA or (is_product and products % 2)):
+        if not ((knows and op is SDPA) or (is_product and products % 2)):
             return CheckpointPolicy.PREFER_RECOMPUTE
         kept.extend(torch.utils._pytree.tree_leaves(context.op_output))
         return CheckpointPolicy.MUST_SAVE
@@ -167,7 +168,8 @@ def test_per_op_selective_recompute_keeps_the_outputs_that_torch_caches(repeats)
     inputs = llama_bytes(wrap=run, repeats_kv_heads=repeats)
     cached = sum(tensor.untyped_storage().nbytes() for tensor in kept)
     policy = {"selective_policy": "alternate-products", "repeats_kv_heads": repeats}
-    stack = {**EAGER, **policy}
+    kernel = {"flash_kernel": "best", "repeats_cudnn_attention": not knows}
+    stack = {**EAGER, **policy, **kernel}
     assert saved_by_program(stack=stack, recompute="selective") == inputs + cached
 
 

@@ -10,6 +10,7 @@ from simulator.validate.published.framework_stacks import (
     drops_out,
     prints_decimal_gb,
     recipe_settings,
+    releases_of_their_time,
     stack_facts,
     stack_of,
     zero_of,
@@ -84,7 +85,24 @@ def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
     assert stack_facts("torch-fsdp", "Composer/llm-foundry PyTorch FSDP") == {"base": "torch-fsdp"}
     assert stack_facts("FSDP", "PyTorch 2.3")["flash_kernel"] == "flash-2"
     assert stack_facts("FSDP", "PyTorch 2.0")["flash_kernel"] == "flash-1"
+    assert stack_facts("FSDP", "PyTorch 2.9")["flash_kernel"] == "cudnn"
     assert stack_facts("FSDP", "PyTorch 2.3")["cross_entropy"] == "eager"
+
+
+@pytest.mark.parametrize(
+    ("base", "version", "releases"),
+    [
+        ("torch", "PyTorch 2.9.1, cuDNN 9.10", {"torch": "2.9"}),
+        ("trl", "transformers 4.48, torch v2.4", {"torch": "2.4"}),
+        ("torchtitan", "torchtitan 0.2.1, torch 2.10", {"torch": "2.10", "torchtitan": "0.2"}),
+        ("torchtitan", "torchtitan (FSDP2)", {"torch": "2.8", "torchtitan": "0.1"}),
+        ("torchtune", "recipes of 2024", {"torch": "2.8"}),
+        ("deepspeed", "DeepSpeed 0.14, torch 2.3", {"torch": "2.3"}),
+        ("megatron-core", "NeMo 25.07", {}),
+    ],
+)
+def test_a_run_is_of_the_releases_that_it_names_or_older_than_the_newest(base, version, releases):
+    assert releases_of_their_time(base, "", version) == releases
 
 
 @pytest.mark.parametrize(

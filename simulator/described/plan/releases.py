@@ -24,6 +24,13 @@ def known_releases(library: str) -> Sequence[str]:
     return tuple(shipped_facts(_FILE).get(library, {}).get("releases", ()))
 
 
+def nearest_release(library: str, release: str) -> str:
+    """The last known release that is no later than one of two numbers, or else the first."""
+    known = known_releases(library)
+    earlier = [each for each in known if _number(each) <= _number(release)]
+    return earlier[-1] if earlier else known[0]
+
+
 def split_release(name: str) -> tuple[str, str | None]:
     """A framework and its release, of ``framework@release``.
 

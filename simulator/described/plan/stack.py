@@ -19,13 +19,14 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from simulator.described.base import Bytes, Flag, Seconds, Spec
-from simulator.described.cluster.kernel_parameters import AttentionKernel, FlashKernel
+from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.faults import nearest_hint
 from simulator.described.plan.releases import groups_in_effect, split_release
 from simulator.described.plan.stack_options import (
     CrossEntropy,
     ExpertWaits,
     Float8Scaling,
+    FusedAttention,
     GradientScaling,
     GradPrecision,
     Offloading,
@@ -210,6 +211,9 @@ class Stack(Spec):
     """What it can keep in host memory or on NVMe."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
+    repeats_cudnn_attention: Flag = False
+    """cuDNN's attention is not among the operators whose outputs ``selective_policy:
+    alternate-products`` keeps."""
     recompute_stops_early: Flag = False
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
@@ -218,7 +222,7 @@ class Stack(Spec):
     reentrant autograd, their inputs and the gradients of these stay until backward ends (FSDP1)."""
     attention: AttentionKernel = "flash"
     """How core attention is computed where the plan does not say."""
-    flash_kernel: FlashKernel = "best"
+    flash_kernel: FusedAttention = "best"
     """The fused attention kernel of ``attention: flash``."""
     router_kernels: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
     """Kernels that scoring and choosing experts launches, per direction. Megatron-Core 0.15 without
@@ -307,9 +311,6 @@ class Stack(Spec):
     splits_gathered_products: Flag = False
     """A product whose input is gathered multiplies the rank's own part first, and then those of
     the ranks before and behind it: three kernels."""
-    newest_attention_on_blackwell: Flag = False
-    """Data-centre GPUs of the Blackwell family run their best fused attention, whatever
-    ``flash_kernel`` says."""
     dropout: Flag = False
     """Models are trained with dropout (masks are stored and read)."""
     gathers_on_own_stream: Flag = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from simulator.described.cluster.kernel_parameters import FlashKernel
+
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
 CrossEntropy = Literal[
@@ -56,6 +58,11 @@ that nothing behind is launched before: nowhere, once in each layer, or for each
 SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
 
+FusedAttention = Literal[FlashKernel, "cudnn", "cudnn-on-blackwell"]
+"""Which fused attention a framework brings. ``cudnn`` is the best kernel of GPUs of the Hopper
+family and of data-centre GPUs of the Blackwell family, and FlashAttention 2 elsewhere, as PyTorch's
+``scaled_dot_product_attention`` chooses; ``cudnn-on-blackwell`` that of the latter alone."""
+
 Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
 """What a framework can move to the host. ``optimizer``: its states, or a share of them, and
 activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and
@@ -74,3 +81,19 @@ past the limit, its fp32 path where it clips). ``in-update``: while they are rea
 
 UnevenLayers = Literal["middle", "last"]
 """Which stages take a layer more where layers do not divide by stages."""
+
+
+def flash_kernel_on(family: str | None, brought: FusedAttention) -> FlashKernel:
+    """The fused attention kernel that runs on GPUs of a family.
+
+    Args:
+        family: Its name, as in ``hardware_profiles/architectures``.
+        brought: What the framework brings.
+    """
+    match brought:
+        case "cudnn":
+            return "best" if family in ("hopper", "blackwell") else "flash-2"
+        case "cudnn-on-blackwell":
+            return "best" if family == "blackwell" else "flash-2"
+        case _:
+            return brought

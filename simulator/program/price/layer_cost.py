@@ -392,7 +392,7 @@ class UnitCosts:
         return flop / shape.tokens
 
     def _recomputation(self, layer: Layer, recompute: Recompute) -> Recomputation:
-        plan = self.job.plan
+        plan, runs_cudnn = self.job.plan, self.job.choices.flash_kernel == "best"
         return recomputation(
             layer,
             recompute,
@@ -400,6 +400,7 @@ class UnitCosts:
             modules=plan.recompute_modules,
             compiled=plan.stack.fused_elementwise,
             stops_early=plan.stack.recompute_stops_early,
+            keeps_attention=not (runs_cudnn and plan.stack.repeats_cudnn_attention),
         )
 
     def _halves(self, layer: Layer, outcome: Recomputation, owner: Owner, saved: Memory) -> Halves:

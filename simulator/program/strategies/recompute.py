@@ -86,6 +86,7 @@ def recomputation(
     modules: Collection[RecomputeModule] = (),
     compiled: bool = True,
     stops_early: bool = False,
+    keeps_attention: bool = True,
 ) -> Recomputation:
     """What is repeated and kept of one layer.
 
@@ -96,6 +97,7 @@ def recomputation(
         modules: What the plan names of a layer instead of core attention.
         compiled: Whether a compiler drops what is kept and never read.
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
+        keeps_attention: Whether the policy that keeps every other product keeps attention's output.
     """
     if recompute == "none":
         return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
@@ -113,8 +115,9 @@ def recomputation(
     # The down product's output is one of those that are kept, but no backward reads it: eager
     # code keeps it all the same, a compiler does not. It is as large as the layer's input.
     inputs = 1 if compiled else 2
-    repeated, operations = _alternate_products(layer)
-    outcome = _outcome(layer, repeated, _kept(layer, _KEPT_SHARES), inputs=inputs)
+    repeated, operations = _alternate_products(layer, keeps_attention=keeps_attention)
+    of_attention = _OF_ATTENTION if keeps_attention else {}
+    outcome = _outcome(layer, repeated, _kept(layer, _KEPT_SHARES | of_attention), inputs=inputs)
     return replace(outcome, operations=operations)
 
 
@@ -177,16 +180,19 @@ _PROJECTED = {Role.QUERY: 1.0, Role.KEY: 1.0, Role.VALUE: 1.0}
 _KEPT_SHARES = {
     Role.QUERY: 1.0,
     Role.VALUE: 1.0,
-    Role.CONTEXT: 1.0,
-    Role.LOG_SUM: 1.0,
     Role.ACTIVATION_INPUT: 0.5,
 }
 """What stays of each saved activation, beside the layer's input, when the output of every
-other product is kept: query and value, attention's output, and the gate."""
+other product is kept: query and value, and the gate."""
+
+_OF_ATTENTION = {Role.CONTEXT: 1.0, Role.LOG_SUM: 1.0}
+"""What stays besides where attention's output does."""
 
 
-def _alternate_products(layer: Layer) -> tuple[dict[str, float], dict[str, float]]:
-    """Everything but attention and every other product, the first of the layer kept.
+def _alternate_products(
+    layer: Layer, *, keeps_attention: bool
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Everything but every other product, the first of the layer kept, and maybe attention.
 
     Shares of the time of pieces (assumption: products that are one piece take as long as each
     other), and of the operations of products.
@@ -194,7 +200,7 @@ def _alternate_products(layer: Layer) -> tuple[dict[str, float], dict[str, float
     repeated, operations = {}, {}
     count = 0
     for piece in layer.pieces:
-        if isinstance(piece, (FlashAttention, RingAttention)):
+        if keeps_attention and isinstance(piece, (FlashAttention, RingAttention)):
             continue
         share = 1.0
         one = piece.block if isinstance(piece, GridProduct) else piece

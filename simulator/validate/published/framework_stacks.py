@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.releases import nearest_release
+from simulator.described.plan.stack import STACKS, Stack, named_stack
 from simulator.facts import shipped_facts
 
 _FILE = "framework_names"
@@ -122,6 +123,29 @@ def recipe_settings(framework: str, version: str, plan: Mapping[str, Any]) -> di
     return {**recipes["plan"], **(recipes["split_plan"] if overlaps else {})}
 
 
+def releases_of_their_time(base: str, framework: str, version: str) -> dict[str, str]:
+    """Releases that a run names, or those of its time where its stack follows them, by library.
+
+    Args:
+        base: The stack that stands for its framework.
+        framework: What the table calls the framework.
+        version: What it says of its version.
+    """
+    said = f"{framework} {version}".lower()
+    follows = base in ("torchtitan", *_around_torch())
+    found = {library: _named_release(library, said) for library in dict.fromkeys(("torch", base))}
+    unsaid = shipped_facts(_FILE)["unsaid_releases"] if follows else {}
+    releases = {library: release or unsaid.get(library) for library, release in found.items()}
+    return {library: release for library, release in releases.items() if release}
+
+
+def _named_release(library: str, said: str) -> str | None:
+    """The release that a table names, as far as releases are told apart."""
+    words = shipped_facts(_FILE)["releases"].get(library)
+    named = re.search(words, said) if words else None
+    return nearest_release(library, named.group(1)) if named else None
+
+
 def usual_adapters(framework: str, version: str) -> Mapping[str, Any]:
     """Adapters that a framework's own recipes train; empty where it has none."""
     said = f"{framework} {version}".lower()
@@ -202,11 +226,10 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     """PyTorch's FSDP around other models than llm-foundry's, whose kernels the stack tells."""
     if base != "torch-fsdp" or re.search(r"llm-?foundry|composer|mosaic", said):
         return {}
-    first = re.search(r"torch[ -]?v?2\.[01](?!\d)", said)
-    return {
-        **shipped_facts(_FILE)["eager_model"],
-        "flash_kernel": "flash-1" if first else "flash-2",
-    }
+    release = _named_release("torch", said) or shipped_facts(_FILE)["unsaid_releases"]["torch"]
+    of_torch = named_stack("torch", {"torch": release})
+    assert isinstance(of_torch, Stack)
+    return {**shipped_facts(_FILE)["eager_model"], "flash_kernel": of_torch.flash_kernel}
 
 
 def eager_model_facts(framework: str, version: str) -> dict[str, Any]:

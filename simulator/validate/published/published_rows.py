@@ -26,6 +26,7 @@ from simulator.validate.published.framework_stacks import (
     eager_model_facts,
     prints_decimal_gb,
     recipe_settings,
+    releases_of_their_time,
     runs_transformers,
     stack_facts,
     unsaid_settings,
@@ -225,8 +226,11 @@ def _plan(row: Row) -> dict[str, Any]:
     if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
         plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
     of_the_model = _stack_of_the_model(row, plan, stack["base"])
+    releases = releases_of_their_time(stack["base"], framework, version)
+    if own := releases.pop(stack["base"], None):
+        stack["base"] = f"{stack['base']}@{own}"
     plan["stack"] = {**stack, **of_the_model, **plan.get("stack", {})}
-    return plan
+    return {**plan, "libraries": releases} if releases else plan
 
 
 def _adapters(row: Row) -> dict[str, Any]:

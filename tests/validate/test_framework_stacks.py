@@ -162,6 +162,18 @@ def test_recipes_of_nvidia_overlap_exchanges_and_reduce_in_16_bits(version, plan
     assert recipe_settings("megatron", version, plan) == settings
 
 
+def test_recipes_of_megatron_bridge_keep_moments_of_deepseek_and_moonlight_in_16_bits():
+    of_model = {
+        model: recipe_settings("megatron", "Megatron-Bridge", {}, model).get("moment_precision")
+        for model in ("deepseek-v3", "moonlight-16b-a3b", "qwen3-30b-a3b", "llama3-70b")
+    }
+    assert of_model == {
+        "deepseek-v3": "bf16", "moonlight-16b-a3b": "bf16", "qwen3-30b-a3b": None,
+        "llama3-70b": None,
+    }  # fmt: skip
+    assert recipe_settings("megatron", "Megatron-LM 0.14", {}, "deepseek-v3") == {}
+
+
 @pytest.mark.parametrize(
     ("framework", "model", "drops"),
     [("hf-trainer", "bert-large", True), ("hf-trainer", "gpt2-medium", True),

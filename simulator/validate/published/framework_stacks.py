@@ -105,13 +105,16 @@ def _around_torch() -> Sequence[str]:
     return names
 
 
-def recipe_settings(framework: str, version: str, plan: Mapping[str, Any]) -> dict[str, Any]:
+def recipe_settings(
+    framework: str, version: str, plan: Mapping[str, Any], model: str = ""
+) -> dict[str, Any]:
     """Fields of a plan that a framework's own recipes set, where a run does not say.
 
     Args:
         framework: What the table calls the framework.
         version: What it says of its version.
         plan: What the run says.
+        model: What it calls the model.
     """
     recipes = shipped_facts(_FILE)["nvidia_recipes"]
     stack = stack_facts(framework, version)
@@ -120,7 +123,14 @@ def recipe_settings(framework: str, version: str, plan: Mapping[str, Any]) -> di
         return {}
     splits = plan.get("tp", 1) > 1 and plan.get("sequence_parallel") is not False
     overlaps = splits and plan.get("precision") != "nvfp4"
-    return {**recipes["plan"], **(recipes["split_plan"] if overlaps else {})}
+    of_model = (
+        settings for words, settings in recipes["models"].items() if re.search(words, model.lower())
+    )
+    return {
+        **recipes["plan"],
+        **(recipes["split_plan"] if overlaps else {}),
+        **next(of_model, {}),
+    }
 
 
 def releases_of_their_time(base: str, framework: str, version: str) -> dict[str, str]:

@@ -219,7 +219,7 @@ def _plan(row: Row) -> dict[str, Any]:
             plan[key] = said
     plan |= _recomputation(row) | _adapters(row)
     plan |= _precision(row, stack["base"])
-    plan = {**recipe_settings(framework, version, plan), **plan}
+    plan = {**recipe_settings(framework, version, plan, cells.text(row, "model")), **plan}
     if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
         plan["cp_method"] = context_parallelism_of(stack["base"])
     plan = merged(plan, _attention(row, plan))

@@ -259,6 +259,12 @@ def test_facts_that_only_the_notes_state_are_read():
     assert plan["grad_reduce_precision"] == "bf16"
 
 
+def test_what_a_version_says_of_settings_is_read_as_notes_are():
+    version = "DeepSpeed ZeRO-3 with CPU offload of parameters and optimizer"
+    plan = job_document({**ROW, "framework_version": version})["plan"]
+    assert plan["offload"] == {"optimizer": "cpu", "parameters": "cpu"}
+
+
 def test_layers_whose_activations_leave_are_counted_in_the_notes():
     notes = "Megatron-FSDP with activation CPU offload of 20 layers per recipe preset"
     plan = job_document({**ROW, "notes": notes})["plan"]

@@ -118,7 +118,8 @@ def job_document(row: Row) -> dict[str, Any]:
     if documents := _DOCUMENTS.search(notes):
         length = int(documents.group(1)) * 1024
         document["batch"]["document_len"] = min(length, document["batch"]["seq_len"])
-    for facts in (stated_facts(row), *spellings.facts_in_notes(notes)):
+    said = f"{row.get('framework_version', '')}; {notes}"
+    for facts in (stated_facts(row), *spellings.facts_in_notes(said)):
         document = merged(document, facts)
     if not has_experts(document["model"]):
         # Phrases of whole tables, which hold dense models, too.

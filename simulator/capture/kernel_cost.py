@@ -40,12 +40,12 @@ CAUSAL_AT: Mapping[str, int] = MappingProxyType(
 _KERNELS: Mapping[str, FlashKernel] = MappingProxyType(
     {
         "_scaled_dot_product_flash_attention": "flash-2",
-        "_scaled_dot_product_efficient_attention": "flash-1",
+        "_scaled_dot_product_efficient_attention": "efficient",
     }
 )
 """What torch ships under a name: FlashAttention-2 on all devices
-(``ATen/native/transformers/cuda/flash_attn``); CUTLASS's kernel is taken to be as fast as the
-first FlashAttention (assumption). cuDNN has the best of the device."""
+(``ATen/native/transformers/cuda/flash_attn``), and CUTLASS's memory-efficient kernel. cuDNN has the
+best of the device."""
 _PASSES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {
         "_softmax": (3,), "_log_softmax": (3,),

@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 from simulator.cost.rates import ELEMENT_BYTES, peak_flop_per_s, sustained_share
+from simulator.described.cluster.common import Common
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import AttentionModel, FlashKernel, Precision
 
@@ -56,7 +57,7 @@ def attention_s(
         causal: Whether query i sees keys up to i + seq_kv - seq_q only.
         backward: Backward pass instead of forward.
         precision: Number format of the products; sixteen-bit kernels are the rule.
-        kernel: The best kernel of the device, or an older FlashAttention.
+        kernel: The best kernel of the device, or an older or a memory-efficient one.
 
     Returns:
         Time [s].
@@ -70,10 +71,10 @@ def attention_s(
     one = _pass(model, wide=head_dim > _WIDEST_HEAD, backward=backward)
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
-    efficiency = one.efficiency * (profile.common.flash_1_share if kernel == "flash-1" else 1.0)
     rate = (
         peak_flop_per_s(profile, precision)
-        * efficiency
+        * one.efficiency
+        * _share_of_flash_2(profile.common, kernel)
         * _sustained_share(profile, precision, kernel)
     )
     sms = profile.device.sm_count
@@ -108,11 +109,22 @@ def _pass(model: AttentionModel, *, wide: bool, backward: bool) -> _Pass:
     )
 
 
+def _share_of_flash_2(common: Common, kernel: FlashKernel) -> float:
+    """Rate of kernels that have no parameters of their own, over FlashAttention 2's."""
+    match kernel:
+        case "flash-1":
+            return common.flash_1_share
+        case "efficient":
+            return common.efficient_attention_share
+        case _:
+            return 1.0
+
+
 def _sustained_share(profile: HardwareProfile, precision: Precision, kernel: FlashKernel) -> float:
     """Share of its benchmark rate that attention keeps in long training."""
     common = profile.common
-    of_flash_1 = kernel == "flash-1"
-    power_share = common.flash_1_power_share if of_flash_1 else common.attention_power_share
+    is_slow = kernel in ("flash-1", "efficient")
+    power_share = common.flash_1_power_share if is_slow else common.attention_power_share
     return min(1.0, sustained_share(profile, precision) / power_share)
 
 

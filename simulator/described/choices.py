@@ -453,8 +453,9 @@ class Choices:
     @property
     def flash_kernel(self) -> FlashKernel:
         """The fused attention kernel."""
-        device = self.job.cluster.profile.device
-        kernel = flash_kernel_on(device.architecture, self._stack.flash_kernel)
+        family, stack = self.job.cluster.profile.device.architecture, self._stack
+        narrow = self.job.model.has_narrow_values
+        kernel = flash_kernel_on(family, stack.flash_kernel, narrow=narrow)
         return "flash-2" if self._plan.deterministic and kernel == "best" else kernel
 
     @property

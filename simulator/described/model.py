@@ -245,6 +245,12 @@ class Model(Spec):
         """Whether some layer has attention."""
         return self.ssm is None or bool(self.ssm.attention_layers)
 
+    @property
+    def has_narrow_values(self) -> bool:
+        """Whether heads of values are narrower than those of queries and keys."""
+        latent = self.latent_attention
+        return latent is not None and latent.v_head_dim < latent.qk_head_dim
+
     def window(self, layer_index: int) -> int:
         """Tokens that this layer (counted from 0) attends to at most; 0 is all of them."""
         if not (self.sliding_window and self.has_attention(layer_index)):

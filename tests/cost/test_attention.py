@@ -153,3 +153,15 @@ def test_flash_1_draws_less_power_than_its_successor():
     cool, hot = (with_bandwidth(tiny_profile(sustained_clock=clock), 1e30) for clock in (1.0, 0.72))
     assert seconds(hot, kernel="flash-2") == pytest.approx(seconds(cool, kernel="flash-2") / 0.8)
     assert seconds(hot, kernel="flash-1") == pytest.approx(seconds(cool, kernel="flash-1") / 0.9)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_memory_efficient_attention_is_a_share_of_flash_2(backward):
+    """On an A100 it takes 1.05 and 1.55 times as long as flash 1, which runs at 0.52 of flash 2.
+
+    Both passes together: 7 / (2 * 1.05 / 0.52 + 5 * 1.55 / 0.52) = 0.37 of flash 2's rate.
+    """
+    profile = with_bandwidth(tiny_profile(), 1e30)
+    flash_2 = seconds(profile, kernel="flash-2", backward=backward)
+    efficient = seconds(profile, kernel="efficient", backward=backward)
+    assert flash_2 / efficient == pytest.approx(0.37, abs=0.015)

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from simulator.described.load import load_profile
+from simulator.described.load import load_model, load_profile
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM
 from simulator.program.build import EXCHANGES
 from tests.jobs import small_job
@@ -97,9 +97,45 @@ def test_an_unknown_way_of_data_parallelism_is_refused_with_those_that_are_known
         ("h100-sxm-80gb", "cudnn-on-blackwell", "flash-2"),
         ("b200-sxm-180gb", "cudnn-on-blackwell", "best"),
         ("h100-sxm-80gb", "flash-1", "flash-1"),
+        ("a100-sxm-80gb", "sdpa-2.0", "flash-1"),
+        ("h100-sxm-80gb", "sdpa-2.2", "flash-2"),
+        ("b200-sxm-180gb", "sdpa-2.9", "best"),
+        ("a100-sxm-80gb", "sdpa-2.11", "flash-2"),
     ],
 )
 def test_cudnn_is_chosen_on_the_gpus_that_pytorch_names(profile, brought, kernel):
     stack = {"base": "torch", "flash_kernel": brought}
     job = small_job(profile=load_profile(profile), stack=stack)
     assert job.choices.flash_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("profile", "stack", "kernel"),
+    [
+        ("h100-sxm-80gb", "torch@2.8", "efficient"),
+        ("h100-sxm-80gb", "torch@2.9", "best"),
+        ("b200-sxm-180gb", "torch@2.9", "efficient"),
+        ("h100-sxm-80gb", "torch@2.10", "efficient"),
+        ("b200-sxm-180gb", "torch@2.11", "best"),
+        ("a100-sxm-80gb", "torch@2.11", "efficient"),
+        ("mi300x", "torch@2.8", "flash-2"),
+        ("b200-sxm-180gb", "torchtitan", "flash-2"),
+        ("h100-sxm-80gb", "megatron-core", "best"),
+        ("h100-sxm-80gb", "automodel", "best"),
+        ("h100-sxm-80gb", "axolotl", "flash-2"),
+    ],
+)
+def test_heads_with_narrower_values_have_the_kernel_that_takes_them(profile, stack, kernel):
+    job = small_job(
+        model=load_model("deepseek-v2-lite"), profile=load_profile(profile), stack=stack
+    )
+    assert job.choices.flash_kernel == kernel
+
+
+def test_latent_attention_whose_heads_are_of_one_size_is_nothing_special():
+    model = load_model("deepseek-v2-lite")
+    latent = model.latent_attention
+    even = latent.model_copy(update={"v_head_dim": latent.qk_head_dim})
+    model = model.model_copy(update={"latent_attention": even})
+    job = small_job(model=model, profile=load_profile("h100-sxm-80gb"), stack="torch@2.8")
+    assert job.choices.flash_kernel == "flash-2"

@@ -44,12 +44,12 @@ def test_torchtitan_compiles_its_loss_since_0_1(release, loss):
 @pytest.mark.parametrize(
     ("release", "kernel"),
     [
-        ("2.1", "flash-1"),
-        ("2.2", "flash-2"),
-        ("2.8", "flash-2"),
-        ("2.9", "cudnn"),
-        ("2.10", "flash-2"),
-        ("2.11", "cudnn"),
+        ("2.1", "sdpa-2.0"),
+        ("2.2", "sdpa-2.2"),
+        ("2.8", "sdpa-2.2"),
+        ("2.9", "sdpa-2.9"),
+        ("2.10", "sdpa-2.2"),
+        ("2.11", "sdpa-2.11"),
     ],
 )
 def test_pytorch_puts_cudnns_attention_first_in_2_9_and_again_in_2_11(release, kernel):
@@ -59,7 +59,7 @@ def test_pytorch_puts_cudnns_attention_first_in_2_9_and_again_in_2_11(release, k
 
 @pytest.mark.parametrize(
     ("release", "kernel", "repeats"),
-    [("0.0", "flash-2", True), ("0.1", "cudnn-on-blackwell", True), ("0.2", "cudnn", False)],
+    [("0.0", "sdpa-2.2", True), ("0.1", "cudnn-on-blackwell", True), ("0.2", "cudnn", False)],
 )
 def test_torchtitan_names_cudnns_attention_first_and_knows_it_later(release, kernel, repeats):
     found = stack(f"torchtitan@{release}")

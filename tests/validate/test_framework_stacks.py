@@ -83,9 +83,9 @@ def test_a_compiled_model_has_fused_kernels_and_one_that_is_not_has_none_of_its_
 
 def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
     assert stack_facts("torch-fsdp", "Composer/llm-foundry PyTorch FSDP") == {"base": "torch-fsdp"}
-    assert stack_facts("FSDP", "PyTorch 2.3")["flash_kernel"] == "flash-2"
-    assert stack_facts("FSDP", "PyTorch 2.0")["flash_kernel"] == "flash-1"
-    assert stack_facts("FSDP", "PyTorch 2.9")["flash_kernel"] == "cudnn"
+    assert stack_facts("FSDP", "PyTorch 2.3")["flash_kernel"] == "sdpa-2.2"
+    assert stack_facts("FSDP", "PyTorch 2.0")["flash_kernel"] == "sdpa-2.0"
+    assert stack_facts("FSDP", "PyTorch 2.9")["flash_kernel"] == "sdpa-2.9"
     assert stack_facts("FSDP", "PyTorch 2.3")["cross_entropy"] == "eager"
 
 

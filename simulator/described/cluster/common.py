@@ -20,10 +20,12 @@ class Common(Spec):
 
     flash_1_share: PositiveFraction
     """Rate of FlashAttention 1 over that of its successor."""
+    efficient_attention_share: PositiveFraction
+    """The same of memory-efficient attention, which PyTorch has from xFormers."""
     attention_power_share: Ratio
     """Power that attention draws over what products draw."""
     flash_1_power_share: Ratio
-    """The same of FlashAttention 1."""
+    """The same of FlashAttention 1 and of memory-efficient attention."""
     overlap_exponent: Annotated[Ratio, Field(ge=1)]
     """Exponent of the norm that joins computing and memory time of a product: the larger it is,
     the better each hides behind the other; at 1 they add."""

@@ -22,8 +22,9 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", "nvf
 AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
 """One kernel for all of core attention, products around a fused softmax, or separate steps."""
 
-FlashKernel = Literal["best", "flash-2", "flash-1"]
-"""The best fused attention that frameworks ship for a device, or an older one."""
+FlashKernel = Literal["best", "flash-2", "flash-1", "efficient"]
+"""The best fused attention that frameworks ship for a device, an older one, or the memory-efficient
+one that PyTorch has from xFormers, which takes heads of any size."""
 
 NonNegative = Annotated[float, Field(ge=0, le=MOST_RATIO, allow_inf_nan=False)]
 """A plain number, zero or more."""

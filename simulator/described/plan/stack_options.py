@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, cast
 
 from simulator.described.cluster.kernel_parameters import FlashKernel
 
@@ -58,10 +60,14 @@ that nothing behind is launched before: nowhere, once in each layer, or for each
 SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
 
-FusedAttention = Literal[FlashKernel, "cudnn", "cudnn-on-blackwell"]
-"""Which fused attention a framework brings. ``cudnn`` is the best kernel of GPUs of the Hopper
-family and of data-centre GPUs of the Blackwell family, and FlashAttention 2 elsewhere, as PyTorch's
-``scaled_dot_product_attention`` chooses; ``cudnn-on-blackwell`` that of the latter alone."""
+FusedAttention = Literal[
+    FlashKernel, "sdpa-2.0", "sdpa-2.2", "sdpa-2.9", "sdpa-2.11", "cudnn", "cudnn-on-blackwell"
+]
+"""Which fused attention a framework brings. ``sdpa-N``: what PyTorch's
+``scaled_dot_product_attention`` chooses from release N on, by the GPU and by the sizes of heads.
+``cudnn``: the best kernel of GPUs of the Hopper family and of data-centre GPUs of the Blackwell
+family, ``cudnn-on-blackwell`` that of the latter alone, and FlashAttention 2 elsewhere and for
+heads that cuDNN does not take."""
 
 Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
 """What a framework can move to the host. ``optimizer``: its states, or a share of them, and
@@ -83,17 +89,46 @@ UnevenLayers = Literal["middle", "last"]
 """Which stages take a layer more where layers do not divide by stages."""
 
 
-def flash_kernel_on(family: str | None, brought: FusedAttention) -> FlashKernel:
+class _Choice(NamedTuple):
+    """Which kernel runs where heads are of one size, and where those of values are narrower."""
+
+    kernel: FlashKernel
+    narrow: FlashKernel
+    best: tuple[str, ...] = ()
+    """Families on which the best kernel runs instead."""
+    best_narrow: tuple[str, ...] = ()
+
+
+_CHOICES: Mapping[str, _Choice] = MappingProxyType(
+    {
+        "sdpa-2.0": _Choice("flash-1", "efficient"),
+        "sdpa-2.2": _Choice("flash-2", "efficient"),
+        "sdpa-2.9": _Choice("flash-2", "efficient", ("hopper", "blackwell"), ("hopper",)),
+        "sdpa-2.11": _Choice(
+            "flash-2", "efficient", ("hopper", "blackwell"), ("hopper", "blackwell")
+        ),
+        "cudnn": _Choice("flash-2", "flash-2", ("hopper", "blackwell")),
+        "cudnn-on-blackwell": _Choice("flash-2", "flash-2", ("blackwell",)),
+    }
+)
+
+_OTHER_MAKERS = ("cdna", "gaudi", "tpu")
+"""How names of families begin whose memory-efficient attention is the kernel that they also have
+for heads of one size (AOTriton)."""
+
+
+def flash_kernel_on(family: str | None, brought: FusedAttention, *, narrow: bool) -> FlashKernel:
     """The fused attention kernel that runs on GPUs of a family.
 
     Args:
         family: Its name, as in ``hardware_profiles/architectures``.
         brought: What the framework brings.
+        narrow: Whether heads of values are narrower than those of queries (latent attention).
     """
-    match brought:
-        case "cudnn":
-            return "best" if family in ("hopper", "blackwell") else "flash-2"
-        case "cudnn-on-blackwell":
-            return "best" if family == "blackwell" else "flash-2"
-        case _:
-            return brought
+    choice = _CHOICES.get(brought)
+    if choice is None:
+        return cast("FlashKernel", brought)
+    takes_any = family is None or family.startswith(_OTHER_MAKERS)
+    if narrow and not takes_any:
+        return "best" if family in choice.best_narrow else choice.narrow
+    return "best" if family in choice.best else choice.kernel

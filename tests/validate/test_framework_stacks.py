@@ -33,6 +33,7 @@ from simulator.validate.published.framework_stacks import (
         ("DeepSpeed", "0.3.16", "deepspeed-2021"),
         ("DeepSpeed", "0.15.1", "deepspeed"),
         ("LLaMA-Factory + DeepSpeed", "", "deepspeed"),
+        ("Unsloth", "in LLaMA-Factory", "unsloth"),
         ("FSDP", "PyTorch 2.1", "torch-fsdp"),
         ("FSDP2", "PyTorch 2.6", "torch"),
         ("torch-fsdp", "torchtune (FSDP2)", "torchtune"),

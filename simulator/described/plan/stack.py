@@ -300,6 +300,10 @@ class Stack(Spec):
     repeats_kv_heads: Flag = False
     """Grouped key and value heads are repeated to as many as query heads before attention,
     and kept so."""
+    value_keeps_projection: Flag = False
+    """Attention keeps the value as a part of what one product gives for queries, keys and values,
+    all of which stays with it while rotated queries and keys lie beside; not where heads are
+    repeated, which copies."""
     arranges_attention: Flag = False
     """Queries, keys and values are copied from the product's layout into that of the rotary kernel,
     and the lengths of sequences are counted, in each layer, for attention over tokens of any

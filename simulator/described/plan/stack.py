@@ -171,6 +171,10 @@ class Stack(Spec):
     (Megatron-Core: 1 million fp32 elements), lest a ring is bound by latency."""
     first_bucket_bytes: Bytes = 0.0
     """Size of the bucket that is reduced first; 0 is as large as the others."""
+    holds_bucket: Flag = False
+    """With ZeRO 1 and 2, gradients that are reduced are copied into a buffer as large as a bucket,
+    or in turn into two where reductions overlap, which are there all through backward, however
+    little is trained (DeepSpeed's ``contiguous_gradients``)."""
     uneven_layers: UnevenLayers = "middle"
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
     to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo)."""

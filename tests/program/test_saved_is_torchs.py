@@ -75,6 +75,16 @@ def test_a_value_that_is_a_view_keeps_queries_and_keys_of_its_product_as_torch_d
     assert saved_by_program(model, stack=stack) == torchs
 
 
+def test_products_that_copy_their_input_keep_five_where_others_keep_two():
+    """Query, key and value, and gate and up; one rank alone divides no columns, and copies none."""
+    copies = {**EAGER, "fused_projections": False, "copies_column_inputs": True}
+    shares = {**copies, "copies_column_inputs": False}
+    kept = {tp: saved_by_program(tp=tp, gpus=tp, stack=copies) for tp in (1, 2)}
+    others = {tp: saved_by_program(tp=tp, gpus=tp, stack=shares) for tp in (1, 2)}
+    assert kept[2] - others[2] == 3 * B * S * H * torch.bfloat16.itemsize
+    assert kept[1] == others[1]
+
+
 @pytest.mark.parametrize("dropout", [True, False])
 def test_an_eager_gpt_layer_keeps_what_torch_keeps(dropout):
     stack = {"base": "torch", "dropout": dropout, "fused_softmax": True}

@@ -79,6 +79,9 @@ class Stack(Spec):
     """Query, key and value are one product, and so are gate and up; without, each is a product of
     its own, backward adds their input gradients up, and without sequence parallelism each of
     those is reduced on its own."""
+    copies_column_inputs: Flag = False
+    """Tensor-parallel ranks keep a copy of the input for each product whose columns they divide
+    (Paddle's ``_c_identity``)."""
     coalesced_norm_gradients: Flag = True
     """With sequence parallelism, gradients of norms are added up over tensor-parallel ranks
     once, after backward; else one parameter at a time, before they are reduced."""

@@ -83,12 +83,13 @@ memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds
 
 memory-errors: $(VENV)/.core  ## simulator/facts/memory_errors.yaml: how far predicted memory is off, fitted
 	$(BIN)/python -m reports.make.fit.memory_errors reports/first_sight.csv \
-	  reports/data/runs_open.csv reports/data/runs_opened.csv reports/data/runs_gathered.csv --write
+	  reports/data/runs_open.csv reports/data/runs_opened.csv reports/data/runs_gathered.csv \
+	  reports/data/memory_gathered.csv --write
 
 memory-report: $(VENV)/.core  ## reports/memory.md: predicted against published memory, and how sure it is
 	$(BIN)/python -m reports.make.accuracy.memory_page reports/first_sight.csv reports/data/out_of_memory.csv \
 	  reports/data/runs_open.csv reports/data/runs_opened.csv reports/data/runs_gathered.csv \
-	  --picture reports/memory.png > build-memory.md
+	  reports/data/memory_gathered.csv --picture reports/memory.png > build-memory.md
 	mv build-memory.md reports/memory.md
 
 looks: docs-site $(VENV)/.dev  ## reports/look/: how pages of --html, studio and site look, by an installed Chromium; 3 minutes

@@ -101,6 +101,25 @@ class Attention(nn.Module):
         return projected.view(*projected.shape[:2], -1, self.head_dim).transpose(1, 2)
 
 
+class JointAttention(nn.Module):
+    """Queries, keys and values of one product; of the latter attention reads a view.
+
+    Queries and keys change their sign for a rotation, of which nothing is kept either.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads, self.head_dim = sizes.heads, sizes.head_dim
+        self.wqkv = nn.Linear(sizes.hidden, 3 * sizes.hidden, bias=False)
+        self.wo = nn.Linear(sizes.hidden, sizes.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.wqkv(x).view(*x.shape[:2], self.heads, 3 * self.head_dim).transpose(1, 2)
+        query, key, value = parts.split(self.head_dim, dim=-1)
+        context = functional.scaled_dot_product_attention(-query, -key, value, is_causal=True)
+        return self.wo(context.transpose(1, 2).reshape(x.shape))
+
+
 class GatedMlp(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()

@@ -73,7 +73,7 @@ def texts_of(source: str) -> Iterator[str]:
 def published_sources() -> set[str]:
     """Sources of the tables of published runs; those that are frameworks have names elsewhere."""
     names = set()
-    for table in (*DATA.glob("runs_*.csv"), DATA / "out_of_memory.csv"):
+    for table in (*DATA.glob("runs_*.csv"), *DATA.glob("*memory*.csv")):
         with table.open(encoding="utf-8") as file:
             names |= {row["id"].rpartition("-")[0] for row in csv.DictReader(file)}
     return names - {*FORMATS, *STACKS}

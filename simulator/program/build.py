@@ -44,6 +44,7 @@ from simulator.program.states.placeholder_gradients import placeholder_gradient_
 from simulator.program.states.resident import (
     ParameterCount,
     PipelineRanks,
+    bucket_memory,
     loading_memory,
     resident_memory,
     state_bytes,
@@ -238,7 +239,7 @@ class _Builder:
 
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
         job, parameters = self.job, self.ranks.parameters(rank)
-        resident = resident_memory(job, parameters) + untrained_memory(job)
+        resident = resident_memory(job, parameters) + bucket_memory(job) + untrained_memory(job)
         placeholder_bytes = placeholder_gradient_bytes(job, self.ranks.runs_of(rank))
         if placeholder_bytes:
             resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)

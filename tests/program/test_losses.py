@@ -32,6 +32,7 @@ def a_job(kind: str, **plan) -> Job:
         ("fused", HALF, HALF),
         ("compiled", FULL, FULL + HALF),
         ("eager", FULL, 2 * FULL),
+        ("eager-16bit", HALF, 2 * HALF),
         ("shifted", FULL, FULL),
         ("chunked", HALF, 2 * FULL / 8),
     ],
@@ -66,3 +67,21 @@ def test_cut_cross_entropy_keeps_a_number_per_token_and_multiplies_once_more():
 def test_a_shifted_copy_is_made_beside_fp32_logits_and_those_they_come_from():
     passing = total_bytes(costs_of("eager-shifted").forward(LOSS).holds)
     assert passing == HALF + 2 * FULL
+
+
+def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
+    """Those of all tokens of a sequence but the last are copied, and then the softmax is made."""
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    with FakeTensorMode():
+        logits = torch.zeros(2, T // 2 + 1, V, dtype=torch.bfloat16, requires_grad=True)
+        labels = torch.zeros(T, dtype=torch.int64)
+        with MemTracker() as tracker:
+            copy = logits[:, :-1].reshape(-1, V)
+            torch.nn.functional.cross_entropy(copy, labels)
+        peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    costs = costs_of("eager-16bit")
+    made = total_bytes(costs.forward(LOSS).holds) + total_bytes(costs.saved(LOSS))
+    assert made == pytest.approx(peak, rel=2 / T)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -20,6 +21,7 @@ from simulator.validate.torch_run.reference_model import ACTIVATIONS, RoutedExpe
 from tests.jobs import gpt_model, small_job, small_model  # noqa: E402
 from tests.saved_by_torch import (  # noqa: E402
     GptLayer,
+    JointAttention,
     LlamaLayer,
     Sizes,
     eager_loss,
@@ -56,6 +58,31 @@ def gpt_bytes(wrap=None, **options) -> int:
 def test_an_eager_llama_layer_keeps_what_torch_keeps(fused_rmsnorm, repeats_kv_heads):
     facts = {"fused_rmsnorm": fused_rmsnorm, "repeats_kv_heads": repeats_kv_heads}
     assert saved_by_program(stack={"base": "torch", **facts}) == llama_bytes(**facts)
+
+
+def test_a_value_that_is_a_view_keeps_queries_and_keys_of_its_product_as_torch_does():
+    """The product is kept once, beside rotated queries and keys."""
+    sizes = replace(LLAMA, kv_heads=LLAMA.heads)
+
+    def build():
+        layer = LlamaLayer(sizes)
+        layer.attention = JointAttention(sizes)
+        return layer
+
+    model = small_model(heads=sizes.heads, kv_heads=sizes.heads)
+    stack = {**EAGER, "value_keeps_projection": True}
+    torchs = fake_layer_bytes(build, (B, S, H), torch.bfloat16)
+    assert saved_by_program(model, stack=stack) == torchs
+
+
+def test_products_that_copy_their_input_keep_five_where_others_keep_two():
+    """Query, key and value, and gate and up; one rank alone divides no columns, and copies none."""
+    copies = {**EAGER, "fused_projections": False, "copies_column_inputs": True}
+    shares = {**copies, "copies_column_inputs": False}
+    kept = {tp: saved_by_program(tp=tp, gpus=tp, stack=copies) for tp in (1, 2)}
+    others = {tp: saved_by_program(tp=tp, gpus=tp, stack=shares) for tp in (1, 2)}
+    assert kept[2] - others[2] == 3 * B * S * H * torch.bfloat16.itemsize
+    assert kept[1] == others[1]
 
 
 @pytest.mark.parametrize("dropout", [True, False])

@@ -8,6 +8,7 @@ from simulator.described.plan.stack import STACKS
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     drops_out,
+    eager_model_facts,
     prints_decimal_gb,
     recipe_settings,
     releases_of_their_time,
@@ -34,6 +35,7 @@ from simulator.validate.published.framework_stacks import (
         ("DeepSpeed", "0.3.16", "deepspeed-2021"),
         ("DeepSpeed", "0.15.1", "deepspeed"),
         ("LLaMA-Factory + DeepSpeed", "", "deepspeed"),
+        ("Unsloth", "in LLaMA-Factory", "unsloth"),
         ("FSDP", "PyTorch 2.1", "torch-fsdp"),
         ("FSDP2", "PyTorch 2.6", "torch"),
         ("torch-fsdp", "torchtune (FSDP2)", "torchtune"),
@@ -62,6 +64,13 @@ def test_megatron_of_2022_adds_weight_gradients_up_in_the_product():
     for version in ("Megatron-LM 2022", "v3.0", "23.05"):
         facts = stack_facts("megatron", version)
         assert facts == {"base": "megatron-lm-2021", "fused_accumulation": True}
+
+
+def test_transformers_copies_logits_to_shift_them_before_4_49():
+    for version, loss in (("4.48.3", "eager-shifted"), ("4.49", "eager"), ("5.0", "eager")):
+        facts = eager_model_facts("DeepSpeed + HF transformers", f"transformers {version}")
+        assert facts["cross_entropy"] == loss
+    assert eager_model_facts("HF Trainer FSDP", "torch 2.4")["cross_entropy"] == "eager-shifted"
 
 
 def test_nemo_before_flash_attention_ran_a_fused_softmax():

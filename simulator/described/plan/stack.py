@@ -80,6 +80,9 @@ class Stack(Spec):
     """Query, key and value are one product, and so are gate and up; without, each is a product of
     its own, backward adds their input gradients up, and without sequence parallelism each of
     those is reduced on its own."""
+    copies_column_inputs: Flag = False
+    """Tensor-parallel ranks keep a copy of the input for each product whose columns they divide
+    (Paddle's ``_c_identity``)."""
     coalesced_norm_gradients: Flag = True
     """With sequence parallelism, gradients of norms are added up over tensor-parallel ranks
     once, after backward; else one parameter at a time, before they are reduced."""
@@ -172,6 +175,10 @@ class Stack(Spec):
     (Megatron-Core: 1 million fp32 elements), lest a ring is bound by latency."""
     first_bucket_bytes: Bytes = 0.0
     """Size of the bucket that is reduced first; 0 is as large as the others."""
+    holds_bucket: Flag = False
+    """With ZeRO 1 and 2, gradients that are reduced are copied into a buffer as large as a bucket,
+    or in turn into two where reductions overlap, which are there all through backward, however
+    little is trained (DeepSpeed's ``contiguous_gradients``)."""
     uneven_layers: UnevenLayers = "middle"
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
     to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo)."""
@@ -304,6 +311,10 @@ class Stack(Spec):
     repeats_kv_heads: Flag = False
     """Grouped key and value heads are repeated to as many as query heads before attention,
     and kept so."""
+    value_keeps_projection: Flag = False
+    """Attention keeps the value as a part of what one product gives for queries, keys and values,
+    all of which stays with it while rotated queries and keys lie beside; not where heads are
+    repeated, which copies."""
     arranges_attention: Flag = False
     """Queries, keys and values are copied from the product's layout into that of the rotary kernel,
     and the lengths of sequences are counted, in each layer, for attention over tokens of any

@@ -17,6 +17,7 @@ CrossEntropy = Literal[
     "copied",
     "eager",
     "eager-shifted",
+    "eager-16bit",
     "shifted",
     "chunked",
     "linear-fused",
@@ -29,8 +30,9 @@ an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``compil
 forward (nanotron's ``sharded_cross_entropy``); ``eager`` keeps fp32 log-probabilities and
 makes fp32 gradients beside them (PyTorch's own); ``eager-shifted`` is that of an fp32 copy of fp32
 logits, those of all tokens but the last, while the 16-bit ones are there, too (``logits.float()``
-and ``shift_logits`` of transformers 4.46). ``shifted`` is one kernel that makes gradients in place,
-but of such a copy (a kernel of Unsloth's or Liger's behind transformers 4.45).
+and ``shift_logits`` of transformers 4.46). ``eager-16bit`` is that of a copy of 16-bit logits,
+which nothing casts, neither autocast nor the model. ``shifted`` is one kernel that makes gradients
+in place, but of an fp32 copy (a kernel of Unsloth's or Liger's behind transformers 4.45).
 ``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
 ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
 of a part of the tokens, and the gradients of them at once (Liger's

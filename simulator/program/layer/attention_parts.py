@@ -120,6 +120,9 @@ def _add_attention(block: Block, window: int) -> None:
     for role in (Role.KEY, Role.VALUE):
         num_bytes = repeats * kept * key_value // 2 * size
         block.save(str(role), num_bytes, Region.TENSOR, role=role, repeats=repeats)
+    if block.stack.value_keeps_projection and repeats == 1 and model.positions == "rotary":
+        unrotated_bytes = tokens * (query + key_value // 2) * size
+        block.save("projection", unrotated_bytes, Region.TENSOR, role=Role.VALUE)
     heads = Heads(model.heads, repeats * model.kv_heads, model.head_dim, model.head_dim)
     add_core_attention(block, heads, window)
     _output_product(block, tokens * query * size, query)

@@ -313,8 +313,10 @@ class Block:
             self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)
 
     def kept_inputs(self, products: int) -> int:
-        """Copies that so many products keep of their one input: each its own where it casts."""
-        return products if self.plan.autocasts else 1
+        """Copies that so many products keep of their one input: each its own where it copies."""
+        stack, divides = self.stack, self.plan.tp > 1
+        copies = divides and stack.copies_column_inputs and not stack.fused_projections
+        return products if self.plan.autocasts or copies else 1
 
     def bias(self, name: str, elements: float, region: Region, *, added: bool = False) -> None:
         """What a bias on so many outputs costs where products do not include it.

@@ -119,6 +119,11 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
                 _OF_DTENSORS, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL)
             ),
         ),
+        # Copy; the softmax's passes; backward as of "eager", and puts the copy back.
+        "eager-16bit": LossKernel(
+            forward=Copies(6), backward=Copies(7), kernels=4, kept=_ONE_HALF,
+            passing=(_ONE_HALF,) * 2, working=(_ONE_HALF,) * 2,
+        ),
         # Cast, copy, and the kernel's passes; backward puts the copy back and casts it.
         "shifted": LossKernel(
             forward=Copies(1, 6), backward=Copies(1, 6), kernels=5, kept=_ONE_FULL,

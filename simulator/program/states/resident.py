@@ -283,6 +283,14 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
     return tuple(held.items())
 
 
+def bucket_memory(job: Job) -> Memory:
+    """Buffers that gradients wait in for their reduction, however many are trained."""
+    choices = job.choices
+    if not job.plan.stack.holds_bucket or not choices.shards_states or choices.shards_weights:
+        return ()
+    return ((Owner.COMMUNICATION, choices.bucket_bytes * (2 if choices.overlaps_reduction else 1)),)
+
+
 def loading_memory(job: Job, parameters: ParameterCount) -> Memory:
     """What a rank holds while a checkpoint is loaded into weights that are all whole at once.
 

@@ -242,9 +242,17 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     return {**shipped_facts(_FILE)["eager_model"], "flash_kernel": of_torch.flash_kernel}
 
 
+def _shifts_logits(said: str) -> bool:
+    """Whether transformers copies all logits but the last, as before 4.49 (loss/loss_utils.py)."""
+    release = re.search(r"(?<!<)transformers[ =-]*v?(\d+)\.(\d+)", said)
+    return release is None or tuple(map(int, release.groups())) < (4, 49)
+
+
 def eager_model_facts(framework: str, version: str) -> dict[str, Any]:
     """Facts of a stack around a model whose norms, rotations and loss are PyTorch's own."""
     said = f"{framework} {version}".lower()
     of_trainer = _runs_trainer(said)
     facts = {"fused_elementwise": False, **shipped_facts(_FILE)["eager_model"]}
+    if _shifts_logits(said):
+        facts["cross_entropy"] = "eager-shifted"
     return {**facts, **(shipped_facts(_FILE)["trainer_model"] if of_trainer else {})}

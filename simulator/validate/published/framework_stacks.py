@@ -46,11 +46,28 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return {"base": base, "overlap_tp_backward": False}
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
-    if base in ("torch-fsdp", *_around_torch()) and re.search(
-        shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
-    ):
-        return {"base": base, **_foreign_fsdp(base, said), **_compiled_model(said)}
-    return {"base": base, **_foreign_fsdp(base, said)}
+    facts = {"base": base, **_foreign_fsdp(base, said)}
+    if base not in ("torch-fsdp", *_around_torch()):
+        return facts
+    if base != "torch-fsdp" and _first_flash_kernel(said):
+        facts["flash_kernel"] = "flash-1"
+    if _has_engine_layers(said, notes):
+        facts |= shipped_facts(_FILE)["engine_model"]
+    if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
+        facts |= _compiled_model(said)
+    return facts
+
+
+def _has_engine_layers(said: str, notes: str) -> bool:
+    """Whether layers are Transformer Engine's, which wrote their kernels."""
+    words = shipped_facts(_FILE)
+    in_notes = re.search(words["engine_layers_in_notes"], notes.lower())
+    return re.search(words["engine_layers"], said) is not None or in_notes is not None
+
+
+def _first_flash_kernel(said: str) -> bool:
+    """Whether attention is the first flash attention, as PyTorch's before 2.2 and all of 2022."""
+    return re.search(r"torch[ -]?v?2\.[01](?!\d)|(?<!\d)2022(?!\d)", said) is not None
 
 
 def _compiled_model(said: str) -> dict[str, Any]:
@@ -202,10 +219,9 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     """PyTorch's FSDP around other models than llm-foundry's, whose kernels the stack tells."""
     if base != "torch-fsdp" or re.search(r"llm-?foundry|composer|mosaic", said):
         return {}
-    first = re.search(r"torch[ -]?v?2\.[01](?!\d)", said)
     return {
         **shipped_facts(_FILE)["eager_model"],
-        "flash_kernel": "flash-1" if first else "flash-2",
+        "flash_kernel": "flash-1" if _first_flash_kernel(said) else "flash-2",
     }
 
 

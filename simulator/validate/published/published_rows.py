@@ -35,7 +35,10 @@ from simulator.validate.published.framework_stacks import (
 from simulator.validate.published.published_models import has_experts, model_document
 from simulator.validate.published.row_facts import stated_facts
 
-_SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
+_SOME_LAYERS_AGAIN = re.compile(
+    r"full recompute of (\d+) of \d+ layers only"
+    r"|(?i:(?=.*\bblock\b).*\brecompute[_-]num[_-]layers[ =:]*)(\d+)"
+)
 """Phrase in the notes of runs whose stages compute their first layers again."""
 
 _MODULE = "|".join(get_args(RecomputeModule))
@@ -213,6 +216,10 @@ def _plan(row: Row) -> dict[str, Any]:
         plan |= {"schedule": schedule} if schedule else {}
         if chunks == 1 and (folded := spellings.chunks_of_schedule(schedule)):
             plan["vpp"] = folded
+    if stack["base"] == "deepspeed" and plan.get("zero") == 1:
+        # Hooks reduce gradients during backward where they are partitioned, or where overlap_comm
+        # asks for it; else they are reduced once they are all there (``stage_1_and_2.py``).
+        plan["overlap_grad_reduce"] = False
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said
@@ -313,7 +320,7 @@ def _recomputation(row: Row) -> dict[str, Any]:
     extent = spellings.recompute_extent(said) if said else usual
     recomputation: dict[str, Any] = {"recompute": extent} if extent else {}
     if some_layers := _SOME_LAYERS_AGAIN.search(notes):
-        recomputation["recompute_layers"] = int(some_layers.group(1))
+        recomputation["recompute_layers"] = int(some_layers.group(1) or some_layers.group(2))
     elif every := _EVERY_SO_MANY_LAYERS.search(notes):
         interval = 2 if every.group(1).lower() == "other" else int(every.group(1))
         layers = cells.whole(row, "layers") // interval
@@ -327,8 +334,12 @@ def _recomputation(row: Row) -> dict[str, Any]:
 
 def _attention(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
     said = cells.word(row, "attention")
-    if said:
+    # No fused kernel reads 32-bit numbers: asked for one, a framework takes another.
+    is_wide = plan.get("precision") in ("fp32", "tf32")
+    if said and not (is_wide and spellings.attention_facts(said).get("attention") == "flash"):
         return spellings.attention_facts(said)
+    if is_wide:
+        return {}
     if plan.get("cp", 1) > 1:
         return {"attention": "flash"}  # a ring or a trade of heads is built around one kernel
     repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])

@@ -311,6 +311,21 @@ def test_no_fused_attention_reads_32_bit_numbers_so_a_framework_takes_another():
     assert job_of({**asked, "precision": "bf16"}).plan.attention_kernel == "flash"
 
 
+@pytest.mark.parametrize(
+    ("cells", "precision"),
+    [
+        ({}, "tf32"),
+        ({"profile": "V100-SXM3-32GB", "attention": "unfused"}, "fp32"),
+        ({"profile": "MI300X"}, "fp32"),
+        ({"framework": "torch ddp", "framework_version": "PyTorch 2.1"}, "fp32"),
+    ],
+    ids=str,
+)
+def test_megatron_in_nvidias_container_multiplies_32_bit_numbers_in_tf32(cells, precision):
+    row = {**ROW, "precision": "fp32", "attention": "unfused", **cells}
+    assert job_document(row)["plan"]["precision"] == precision
+
+
 def test_zero_1_of_deepspeed_reduces_after_backward_and_zero_2_during_it():
     row = {**TORCH, "framework": "DeepSpeed", "zero": "1", "micro_batch": "1"}
     assert job_of(row).plan.overlap_grad_reduce is False

@@ -309,9 +309,26 @@ def _precision(row: Row, base: str) -> dict[str, Any]:
     """Number format; before Ampere and in frameworks of that time it was fp16."""
     said = cells.word(row, "precision")
     if said:
-        return {"precision": spellings.precision_name(said)}
+        name = spellings.precision_name(said)
+        if name == "fp32" and _multiplies_in_tf32(row, base):
+            name = "tf32"
+        return {"precision": name}
     of_fp16 = base.startswith(("megatron-lm-", "deepspeed-2021")) or "v100" in _profile_name(row)
     return {"precision": "fp16"} if of_fp16 else {}
+
+
+def _multiplies_in_tf32(row: Row, base: str) -> bool:
+    """Whether products of 32-bit numbers round what they read.
+
+    Megatron's READMEs recommend NVIDIA's containers of PyTorch, which set
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1.
+    """
+    said = f"{row['framework']} {row.get('framework_version', '')}".lower()
+    if not base.startswith("megatron") or not re.search("megatron|nemo", said):
+        return False
+    device = load_profile(_profile_name(row)).device
+    is_amd = (device.architecture or "").startswith("cdna")
+    return not is_amd and device.peak.of("tf32") is not None
 
 
 def _recomputation(row: Row) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.described.job import Job
+from simulator.described.load import load_profile
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Kind, Owner
@@ -222,6 +223,24 @@ def test_scales_of_rows_cast_every_use_of_an_operand_anew():
     maxima = pieces["mlp_up_input_maxima"]
     assert maxima.reduces_rows
     assert maxima.backward_bytes == tokens * H * 2
+
+
+def test_four_bits_are_read_for_their_maximum_and_cast_by_kernels_of_their_own():
+    """Worked out by hand for the up product: T tokens of width H to F columns, 2 and 9/16 byte.
+
+    A norm writes 8 bits itself, but cannot know the maximum of all that it writes.
+    """
+    of, profile = {}, load_profile("b200-sxm-180gb")
+    for precision in ("fp8", "mxfp8", "nvfp4"):
+        plan = {"precision": precision, "micro_batch": B, "seq_len": S}
+        costs = StageCosts(small_job(gpt_model(), profile=profile, gpus=1, **plan))
+        pieces = costs.layer_pieces(layer_kinds(gpt_model())[0])[0]
+        of[precision] = next(piece for piece in pieces if piece.name == "mlp_up_cast")
+    tokens, wide = B * S, gpt_model().ffn_hidden
+    assert of["nvfp4"].forward_bytes == tokens * H * (2 + 2 + 2 * 9 / 16)
+    assert of["nvfp4"].backward_bytes == tokens * wide * (2 + 2 + 2 * 9 / 16)
+    assert of["fp8"].forward_bytes == of["mxfp8"].forward_bytes == 0
+    assert of["fp8"].backward_bytes == tokens * wide * (2 + 2)
 
 
 def test_input_gradients_of_products_apart_are_added_up():

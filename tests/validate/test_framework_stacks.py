@@ -45,6 +45,14 @@ from simulator.validate.published.framework_stacks import (
         ("PyTorch Lightning", "2.2", "torch"),
         ("MaxText", "", "jax"),
         ("JAX", "0.4.30", "jax"),
+        ("HF transformers", "Flax", "jax"),
+        ("prime-rl", "2026", "torchtitan"),
+        ("OLMo-core", "2.0", "torch-fsdp"),
+        ("Lit-GPT", "2023", "litgpt"),
+        ("ms-swift", "3.8, HF Trainer", "ms-swift"),
+        ("Oumi", "0.1", "trl"),
+        ("nanochat", "d20", "torch"),
+        ("Transformer Engine", "2.13", "torch"),
         ("InternEvo", "", "internevo"),
         ("PaddlePaddle", "2.6", "paddle"),
         ("nanotron", "bench branch", "nanotron"),
@@ -197,3 +205,18 @@ def test_frameworks_drop_out_where_a_models_configuration_does(framework, model,
 def test_only_megatron_bridge_prints_gigabytes_of_a_thousand_million_bytes():
     assert prints_decimal_gb("megatron", "Megatron-Bridge main")
     assert not prints_decimal_gb("megatron", "Megatron-LM core_r0.14")
+
+
+def test_layers_of_transformer_engine_have_its_kernels_whatever_trains_them():
+    engine = stack_facts("torch", "PyTorch 2.9, Transformer Engine 2.13")
+    assert engine["fused_rmsnorm"] is engine["fused_projections"] is engine["fused_casts"] is True
+    assert stack_facts("hf accelerate", "PyTorch 2.9", "Transformer Engine layers") == {
+        **engine, "base": "trl"
+    }  # fmt: skip
+    assert stack_facts("torch", "PyTorch 2.9", "as fast as Transformer Engine") == {"base": "torch"}
+
+
+def test_attention_of_pytorch_before_2_2_and_of_all_in_2022_is_the_first_flash_attention():
+    for version in ("PyTorch 2.0 nightly", "PyTorch Lightning DDP 2022"):
+        assert stack_facts("torch ddp", version)["flash_kernel"] == "flash-1"
+    assert stack_facts("torch ddp", "PyTorch 2.2") == {"base": "torch"}

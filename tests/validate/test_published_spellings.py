@@ -266,3 +266,82 @@ def test_deterministic_kernels_are_read_from_the_notes():
 )
 def test_cuda_graphs_are_read_from_the_notes(notes, graphs):
     assert fields_of({**ROW, "notes": notes})["plan"]["cuda_graphs"] == graphs
+
+
+TORCH = {**ROW, "framework": "torch ddp", "framework_version": "PyTorch 2.1", "tp": "1", "pp": "1",
+         "dp": "8", "zero": "0", "schedule": "", "sequence_parallel": "false"}  # fmt: skip
+
+
+def test_a_list_of_fused_kernels_says_which_are_fused():
+    notes = "fused SwiGLU, RMSNorm, rotary and cross-entropy kernels; flash attention 2"
+    plan = job_of({**TORCH, "notes": notes}).plan
+    stack = plan.stack
+    assert (plan.loss_kernel, stack.flash_kernel) == ("fused", "flash-2")
+    assert (stack.fused_rmsnorm, stack.fused_rotary, stack.fused_elementwise) == (True, True, True)
+    bare = job_of(TORCH).plan
+    assert (bare.loss_kernel, bare.stack.flash_kernel) == ("eager", "flash-1")
+    assert not bare.stack.fused_rmsnorm
+
+
+@pytest.mark.parametrize(
+    "notes", ["fused RMSNorm flag as in table", "fused AdamW", "fused linear cross-entropy"]
+)
+def test_words_near_those_of_fused_kernels_fuse_nothing(notes):
+    plan, bare = job_of({**TORCH, "notes": notes}).plan, job_of(TORCH).plan
+    assert plan.loss_kernel == bare.loss_kernel
+    assert plan.stack == bare.stack
+
+
+def test_block_recomputation_repeats_as_many_layers_as_megatron_is_told():
+    method = "recompute_method {}, recompute_num_layers 1"
+    block = {**ROW, "recompute": "full", "notes": method.format("block")}
+    assert job_of(block).plan.recompute_layers == 1
+    assert job_of({**block, "notes": method.format("uniform")}).plan.recompute_layers is None
+
+
+def test_main_gradients_in_bf16_are_reduced_in_bf16():
+    plan = job_of({**ROW, "notes": "bf16 main gradients and moments"}).plan
+    assert plan.stack.main_grad_precision == plan.grad_reduce_precision == "bf16"
+    assert (plan.moment_precision, job_of(ROW).plan.moment_precision) == ("bf16", None)
+
+
+def test_no_fused_attention_reads_32_bit_numbers_so_a_framework_takes_another():
+    asked = {**TORCH, "precision": "fp32", "attention": "flash attention 2"}
+    assert job_of(asked).plan.attention_kernel == "unfused"
+    assert job_of({**asked, "precision": "bf16"}).plan.attention_kernel == "flash"
+
+
+@pytest.mark.parametrize(
+    ("cells", "precision"),
+    [
+        ({}, "tf32"),
+        ({"profile": "V100-SXM3-32GB", "attention": "unfused"}, "fp32"),
+        ({"profile": "MI300X"}, "fp32"),
+        ({"framework": "torch ddp", "framework_version": "PyTorch 2.1"}, "fp32"),
+    ],
+    ids=str,
+)
+def test_megatron_in_nvidias_container_multiplies_32_bit_numbers_in_tf32(cells, precision):
+    row = {**ROW, "precision": "fp32", "attention": "unfused", **cells}
+    assert job_document(row)["plan"]["precision"] == precision
+
+
+def test_zero_1_of_deepspeed_reduces_after_backward_and_zero_2_during_it():
+    row = {**TORCH, "framework": "DeepSpeed", "zero": "1", "micro_batch": "1"}
+    assert job_of(row).plan.overlap_grad_reduce is False
+    assert job_of({**row, "zero": "2"}).plan.overlap_grad_reduce is not False
+    assert job_of({**row, "overlap_grad_reduce": "yes"}).plan.overlap_grad_reduce is True
+
+
+def test_a_run_that_ran_recomputed_what_would_not_have_fitted():
+    large = {**TORCH, "layers": "32", "hidden": "4096", "ffn_hidden": "16384", "heads": "32",
+             "kv_heads": "32", "zero": "3", "framework": "FSDP", "micro_batch": "4",
+             "global_batch": "32", "seq_len": "4096", "recompute": ""}  # fmt: skip
+    unsaid, stated = predicted(large), predicted({**large, "recompute": "full"})
+    assert unsaid.predicted_step_s == stated.predicted_step_s
+    assert (unsaid.assumed, stated.assumed) == ("recompute full", "")
+    kept = predicted({**large, "recompute": "none"})
+    assert kept.predicted_step_s < unsaid.predicted_step_s
+    assert not kept.fits
+    small = predicted({**large, "seq_len": "128"})
+    assert (small.assumed, small.fits) == ("", True)

@@ -32,6 +32,11 @@ MASK_BYTES = 1
 _FULL_BYTES = 4.0
 """An fp32 number."""
 
+_SCALED_TWICE = ("nvfp4",)
+"""Formats with a scale of the whole operand beside those of its blocks (Transformer Engine's
+``quantizer.cpp``: ``nvte_hadamard_transform_amax`` reads an operand before another kernel casts
+it, and ``norms.cpp`` and ``activation.cpp`` leave both to the quantizer)."""
+
 _EAGER_NORM_KERNELS = 7
 _EAGER_NORM_BYTES: Mapping[float, tuple[float, float]] = MappingProxyType(
     {2: (36.0, 92.0), 4: (28.0, 92.0)}
@@ -66,6 +71,8 @@ class Shape:
         kept_bytes: Bytes of one operand of a weight product as it is kept for backward [B].
         documents: Parts of a sequence that do not see each other.
         stream_bytes: Bytes of one element of what layers pass on [B].
+        scaled_twice: Whether operands have a scale of their own beside those of their blocks, so
+            that a kernel reads all of one for its maximum before another casts it.
     """
 
     sequences: int
@@ -75,6 +82,7 @@ class Shape:
     kept_bytes: float
     documents: int
     stream_bytes: float
+    scaled_twice: bool = False
 
     @property
     def tokens(self) -> int:
@@ -87,9 +95,14 @@ class Shape:
         return self.kept_bytes == self.element_bytes
 
     @property
+    def read_bytes(self) -> float:
+        """Read per element that is cast [B]."""
+        return (2 if self.scaled_twice else 1) * self.element_bytes
+
+    @property
     def cast_bytes(self) -> float:
         """Read and written per element that is cast once in both layouts [B]."""
-        return self.element_bytes + 2 * self.gemm_bytes
+        return self.read_bytes + 2 * self.gemm_bytes
 
 
 def microbatch_shape(
@@ -100,7 +113,8 @@ def microbatch_shape(
     kept = element if plan.stack.float8_scaling == "eager" else operand
     documents = max(1, round(seq_len / document_len)) if document_len else 1
     stream = _FULL_BYTES if plan.autocasts or plan.is_widened else element
-    return Shape(sequences, seq_len, element, operand, kept, documents, stream)
+    scaled_twice = plan.precision in _SCALED_TWICE
+    return Shape(sequences, seq_len, element, operand, kept, documents, stream, scaled_twice)
 
 
 class Block:
@@ -272,7 +286,9 @@ class Block:
         operand = self.shape.gemm_bytes
         products = 1 if self.stack.fused_projections else products
         region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
-        forward = 0.0 if after_kernel and self.stack.fused_casts else self.cast_bytes(tokens * k)
+        # A kernel that casts what it writes cannot know the maximum of all of it.
+        is_cast = after_kernel and self.stack.fused_casts and not self.shape.scaled_twice
+        forward = 0.0 if is_cast else self.cast_bytes(tokens * k)
         backward = self.cast_bytes(tokens * n)
         if backward and self.stack.float8_scaling != "tensor":
             casts = row_casts if self.stack.float8_scaling == "rows" else eager_casts
@@ -337,9 +353,9 @@ class Block:
         """What backward adds to a cast where forward makes one of its two layouts.
 
         It keeps the original, which backward reads once more for the other layout (Transformer
-        Engine's ``save_original_input``).
+        Engine's ``save_original_input``), and for its maximum where it is scaled as a whole.
         """
-        return self.shape.element_bytes / self.shape.cast_bytes
+        return self.shape.read_bytes / self.shape.cast_bytes
 
     def cast_bytes(self, elements: float) -> float:
         """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""

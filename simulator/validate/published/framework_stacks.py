@@ -47,11 +47,28 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return {"base": base, "overlap_tp_backward": False}
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
-    if base in ("torch-fsdp", *_around_torch()) and re.search(
-        shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"
-    ):
-        return {"base": base, **_foreign_fsdp(base, said), **_compiled_model(said)}
-    return {"base": base, **_foreign_fsdp(base, said)}
+    facts = {"base": base, **_foreign_fsdp(base, said)}
+    if base not in ("torch-fsdp", *_around_torch()):
+        return facts
+    if base != "torch-fsdp" and _first_flash_kernel(said):
+        facts["flash_kernel"] = "flash-1"
+    if _has_engine_layers(said, notes):
+        facts |= shipped_facts(_FILE)["engine_model"]
+    if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
+        facts |= _compiled_model(said)
+    return facts
+
+
+def _has_engine_layers(said: str, notes: str) -> bool:
+    """Whether layers are Transformer Engine's, which wrote their kernels."""
+    words = shipped_facts(_FILE)
+    in_notes = re.search(words["engine_layers_in_notes"], notes.lower())
+    return re.search(words["engine_layers"], said) is not None or in_notes is not None
+
+
+def _first_flash_kernel(said: str) -> bool:
+    """Whether attention is the first flash attention, as PyTorch's before 2.2 and all of 2022."""
+    return re.search(r"torch[ -]?v?2\.[01](?!\d)|(?<!\d)2022(?!\d)", said) is not None
 
 
 def _compiled_model(said: str) -> dict[str, Any]:
@@ -239,7 +256,8 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     release = _named_release("torch", said) or shipped_facts(_FILE)["unsaid_releases"]["torch"]
     of_torch = named_stack("torch", {"torch": release})
     assert isinstance(of_torch, Stack)
-    return {**shipped_facts(_FILE)["eager_model"], "flash_kernel": of_torch.flash_kernel}
+    kernel = "flash-1" if _first_flash_kernel(said) else of_torch.flash_kernel
+    return {**shipped_facts(_FILE)["eager_model"], "flash_kernel": kernel}
 
 
 def _shifts_logits(said: str) -> bool:

@@ -36,7 +36,10 @@ from simulator.validate.published.framework_stacks import (
 from simulator.validate.published.published_models import has_experts, model_document
 from simulator.validate.published.row_facts import stated_facts
 
-_SOME_LAYERS_AGAIN = re.compile(r"full recompute of (\d+) of \d+ layers only")
+_SOME_LAYERS_AGAIN = re.compile(
+    r"full recompute of (\d+) of \d+ layers only"
+    r"|(?i:(?=.*\bblock\b).*\brecompute[_-]num[_-]layers[ =:]*)(\d+)"
+)
 """Phrase in the notes of runs whose stages compute their first layers again."""
 
 _MODULE = "|".join(get_args(RecomputeModule))
@@ -215,6 +218,10 @@ def _plan(row: Row) -> dict[str, Any]:
         plan |= {"schedule": schedule} if schedule else {}
         if chunks == 1 and (folded := spellings.chunks_of_schedule(schedule)):
             plan["vpp"] = folded
+    if stack["base"] == "deepspeed" and plan.get("zero") == 1:
+        # Hooks reduce gradients during backward where they are partitioned, or where overlap_comm
+        # asks for it; else they are reduced once they are all there (``stage_1_and_2.py``).
+        plan["overlap_grad_reduce"] = False
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said
@@ -307,9 +314,26 @@ def _precision(row: Row, base: str) -> dict[str, Any]:
     """Number format; before Ampere and in frameworks of that time it was fp16."""
     said = cells.word(row, "precision")
     if said:
-        return {"precision": spellings.precision_name(said)}
+        name = spellings.precision_name(said)
+        if name == "fp32" and _multiplies_in_tf32(row, base):
+            name = "tf32"
+        return {"precision": name}
     of_fp16 = base.startswith(("megatron-lm-", "deepspeed-2021")) or "v100" in _profile_name(row)
     return {"precision": "fp16"} if of_fp16 else {}
+
+
+def _multiplies_in_tf32(row: Row, base: str) -> bool:
+    """Whether products of 32-bit numbers round what they read.
+
+    Megatron's READMEs recommend NVIDIA's containers of PyTorch, which set
+    TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1.
+    """
+    said = f"{row['framework']} {row.get('framework_version', '')}".lower()
+    if not base.startswith("megatron") or not re.search("megatron|nemo", said):
+        return False
+    device = load_profile(_profile_name(row)).device
+    is_amd = (device.architecture or "").startswith("cdna")
+    return not is_amd and device.peak.of("tf32") is not None
 
 
 def _recomputation(row: Row) -> dict[str, Any]:
@@ -318,7 +342,7 @@ def _recomputation(row: Row) -> dict[str, Any]:
     extent = spellings.recompute_extent(said) if said else usual
     recomputation: dict[str, Any] = {"recompute": extent} if extent else {}
     if some_layers := _SOME_LAYERS_AGAIN.search(notes):
-        recomputation["recompute_layers"] = int(some_layers.group(1))
+        recomputation["recompute_layers"] = int(some_layers.group(1) or some_layers.group(2))
     elif every := _EVERY_SO_MANY_LAYERS.search(notes):
         interval = 2 if every.group(1).lower() == "other" else int(every.group(1))
         layers = cells.whole(row, "layers") // interval
@@ -332,8 +356,12 @@ def _recomputation(row: Row) -> dict[str, Any]:
 
 def _attention(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
     said = cells.word(row, "attention")
-    if said:
+    # No fused kernel reads 32-bit numbers: asked for one, a framework takes another.
+    is_wide = plan.get("precision") in ("fp32", "tf32")
+    if said and not (is_wide and spellings.attention_facts(said).get("attention") == "flash"):
         return spellings.attention_facts(said)
+    if is_wide:
+        return {}
     if plan.get("cp", 1) > 1:
         return {"attention": "flash"}  # a ring or a trade of heads is built around one kernel
     repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])

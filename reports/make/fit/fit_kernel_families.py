@@ -21,6 +21,7 @@ from reports.make.fit.kernel_families import (
     architecture_of,
     cool_profile,
     error_of,
+    families_with_a_prior,
     fit_families,
     has_block,
     measured_kernels,
@@ -28,6 +29,7 @@ from reports.make.fit.kernel_families import (
     sampled,
 )
 from simulator.calibrate.gpu.fit_kernels import Fit, written
+from simulator.described.base import file_name_of_field
 from simulator.described.documents import data_folder, names_in, parse_yaml
 from simulator.tables.kernel_rows import SkippedRowError
 
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fits = fit_families(rows)
     tables = ", ".join(path.name for path in options.tables)
     folder = data_folder("hardware_profiles")
-    for name in names_in(folder / "architectures"):
+    for name in families_with_a_prior(names_in(folder / "architectures")):
         of_family = [one for one in rows if architecture_of(one.gpu) == name]
         _report(name, fits, of_family)
         if options.write:
@@ -90,7 +92,7 @@ def _write(
                 said = f"{said}: half the rate for as much power"
                 numbers = replace(numbers, values=_at_half_rate(numbers.values))
             if _stands_in(text, gpu, target):
-                text = written(text, target, numbers, kind, said)
+                text = written(text, target, unpublished(numbers, text, target), kind, said)
     path.write_text(text, encoding="utf-8")
 
 
@@ -121,6 +123,20 @@ def _stands_in(text: str, gpu: str, path: Sequence[str]) -> bool:
     for key in path:
         block = block.get(key)
     return block is not None
+
+
+def unpublished(fit: Fit, text: str, path: Sequence[str]) -> Fit:
+    """What a fit may write at a place of a file, where published numbers stay."""
+    block = parse_yaml(text)["kernels"]
+    for key in path:
+        block = block.get(key, {})
+
+    def kind_of(name: str) -> str | None:
+        number = block.get(file_name_of_field(name))
+        holder = number if isinstance(number, Mapping) else block if path else {}
+        return holder.get("source", {}).get("kind")
+
+    return replace(fit, values={n: v for n, v in fit.values.items() if kind_of(n) != "published"})
 
 
 def _errors(fit: FamilyFit, fits: Sequence[FamilyFit], rows: Sequence[Measured]) -> list[float]:

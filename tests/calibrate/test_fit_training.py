@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.make.fit.fit_training import cross_validation, fit, loss
+from reports.make.fit.fit_training import clocks_to_write, cross_validation, fit, loss
 from reports.make.fit.training_response import CLOCK, CLOCKS, NARROW_CLOCK, Response, responses
 from simulator.cells import Row, read_table
 from simulator.described.load import job_from_document
@@ -52,6 +52,30 @@ def test_sources_count_alike_however_many_runs_they_publish() -> None:
     one_of_each = [many[0], runs[-1]]
     for value in (0.75, 0.8, 0.85, 0.9):
         assert loss(runs, value) == pytest.approx(loss(one_of_each, value))
+
+
+def written(*runs: Response) -> dict[str, str]:
+    said = clocks_to_write(fit(runs), runs, "a.csv, b.csv")
+    return {profile: value for (profile, field), value in said.items() if field == CLOCK}
+
+
+def test_a_fitted_clock_says_which_tables_runs_and_sources_it_is_of() -> None:
+    found = written(at_clock("a-1", 0.8), at_clock("a-2", 0.8), at_clock("b-1", 0.8))
+    evidence = "a.csv, b.csv: 3 runs of 2 sources"
+    expected = f'{{value: 0.800, source: {{kind: fitted, reference: "{evidence}"}}}}'
+    assert found["h100-sxm-80gb"] == expected
+    assert 'reference: "as h100-sxm-80gb"' in found["h800"]
+
+
+def test_a_clock_that_was_published_stays() -> None:
+    found = written(at_clock("a-1", 0.8, profile="mi300x"), at_clock("b-1", 0.8))
+    assert "mi300x" not in found
+    assert "h100-sxm-80gb" in found
+
+
+def test_runs_that_would_need_a_clock_below_all_that_are_simulated_fit_none() -> None:
+    """They miss something that is no clock: an exchange, a host, a kernel."""
+    assert "h100-sxm-80gb" not in written(at_clock("a-1", 0.3))
 
 
 def test_runs_of_lower_grades_fit_nothing() -> None:

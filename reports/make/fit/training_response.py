@@ -76,7 +76,8 @@ class Response:
 
 
 def responses(rows: Sequence[Row], executor: Executor) -> list[Response]:
-    """The response of every run that can be simulated, in order."""
+    """The response of every timed run of a known device that can be simulated, in order."""
+    rows = [row for row in rows if row["measured_step_s"] and row["profile"] in profile_names()]
     tasks = [_document_at(row, clock) for row in rows for clock in CLOCKS]
     times = iter(executor.map(_step_s, tasks, chunksize=8))
     found = []

@@ -131,12 +131,12 @@ def unpublished(fit: Fit, text: str, path: Sequence[str]) -> Fit:
     for key in path:
         block = block.get(key, {})
 
-    def kind_of(name: str) -> str | None:
+    def is_published(name: str) -> bool:
         number = block.get(file_name_of_field(name))
         holder = number if isinstance(number, Mapping) else block if path else {}
-        return holder.get("source", {}).get("kind")
+        return bool(holder.get("source", {}).get("kind") == "published")
 
-    return replace(fit, values={n: v for n, v in fit.values.items() if kind_of(n) != "published"})
+    return replace(fit, values={n: v for n, v in fit.values.items() if not is_published(n)})
 
 
 def _errors(fit: FamilyFit, fits: Sequence[FamilyFit], rows: Sequence[Measured]) -> list[float]:

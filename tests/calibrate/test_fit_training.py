@@ -68,14 +68,21 @@ def test_a_fitted_clock_says_which_tables_runs_and_sources_it_is_of() -> None:
 
 
 def test_a_clock_that_was_published_stays() -> None:
-    found = written(at_clock("a-1", 0.8, profile="mi300x"), at_clock("b-1", 0.8))
+    names = ("a-1", "a-2", "a-3")
+    found = written(*(at_clock(name, 0.8, profile="mi300x") for name in names))
     assert "mi300x" not in found
-    assert "h100-sxm-80gb" in found
 
 
-def test_runs_that_would_need_a_clock_below_all_that_are_simulated_fit_none() -> None:
-    """They miss something that is no clock: an exchange, a host, a kernel."""
-    assert "h100-sxm-80gb" not in written(at_clock("a-1", 0.3))
+def test_a_clock_of_two_runs_is_not_written() -> None:
+    assert "h100-sxm-80gb" not in written(at_clock("a-1", 0.8), at_clock("b-1", 0.8))
+
+
+@pytest.mark.parametrize("clock", [0.3, 1.4])
+def test_a_source_that_needs_a_clock_that_no_device_has_tells_none(clock: float) -> None:
+    """It misses something else: an exchange, a host, a kernel."""
+    assert fit([at_clock("a-1", clock)]) == {}
+    fitted = fit([at_clock("a-1", clock), at_clock("b-1", 0.8)])
+    assert fitted["h100-sxm-80gb", CLOCK] == pytest.approx(0.8, abs=2e-3)
 
 
 def test_runs_of_lower_grades_fit_nothing() -> None:

@@ -4,9 +4,8 @@ It is fitted to published training runs: one number per device, for all workload
 a profile has one for products of 8 bits and fewer, one for these. Sources
 count the same, however many runs and tables they publish, and errors count only up to a limit,
 because a run that is far off is off for another reason. Runs of the lower grades, where the source
-leaves knobs unstated, are not used, nor are those that are bound by launches. A clock that was
-published stays, and so does one below the lowest that is simulated: what would pull it down there
-is no clock.
+leaves knobs unstated, are not used, nor are those that are bound by launches, nor those of a source
+that alone would need the lowest or the highest clock there is: what it misses is no clock.
 
 The cross-validation leaves out one source after another: each of its runs is predicted with
 numbers fitted to all other sources alone, and without the facts that were found with its errors in
@@ -52,6 +51,9 @@ _LEFT_OUT_COLUMNS = ("id", "fitted_elsewhere", "predicted_step_s", "with_facts_s
 _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
+
+_FEWEST_RUNS = 3
+"""A clock of fewer is not written: their one source may be off for reasons of its own."""
 
 _STEP = 0.001
 
@@ -106,7 +108,16 @@ def fit(runs: Iterable[Response]) -> Fitted:
     for run in runs:
         if _tells_a_clock(run):
             groups.setdefault((run.profile, run.field), []).append(run)
-    return {clock: _best(own) for clock, own in sorted(groups.items())}
+    telling = {clock: _of_telling_sources(own) for clock, own in sorted(groups.items())}
+    return {clock: _best(own) for clock, own in telling.items() if own}
+
+
+def _of_telling_sources(runs: Iterable[Response]) -> list[Response]:
+    """Runs of sources that alone would need neither the lowest nor the highest clock."""
+    by_source: dict[str, list[Response]] = {}
+    for run in runs:
+        by_source.setdefault(row_source(run.row["id"]), []).append(run)
+    return [run for own in by_source.values() if CLOCKS[0] < _best(own) < CLOCKS[-1] for run in own]
 
 
 def _tells_a_clock(run: Response) -> bool:
@@ -166,7 +177,7 @@ def _stand_in(run: Response, fitted: Fitted) -> float:
             if (relative, field) in fitted:
                 return fitted[relative, field]
         relative = _RELATIVES.get(relative)
-    return statistics.median(fitted.values())
+    return statistics.median(fitted.values() or (CLOCKS[-1],))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,10 +217,13 @@ def clocks_to_write(
 ) -> dict[tuple[str, str], str]:
     """What profiles say of their clocks; devices without runs take their relative's.
 
-    A published clock stays. So does one that the fit would put below all that are simulated: its
-    runs miss something that is no clock.
+    A published clock stays, and so does one of which too few runs tell.
     """
-    told = {clock: value for clock, value in fitted.items() if value > CLOCKS[0]}
+    told = {
+        clock: value
+        for clock, value in fitted.items()
+        if len(_runs_of(clock, runs)) >= _FEWEST_RUNS
+    }
     clocks = [(name, CLOCK) for name in profile_names()]
     clocks += [(name, NARROW_CLOCK) for name in profile_names() if has_narrow_clock(name)]
     found = {}
@@ -221,7 +235,7 @@ def clocks_to_write(
             continue
         source = f'{{kind: assumed, reference: "as {relative}"}}'
         if relative == profile:
-            source = f'{{kind: fitted, reference: "{_evidence(profile, field, runs, tables)}"}}'
+            source = f'{{kind: fitted, reference: "{_evidence((profile, field), runs, tables)}"}}'
         found[profile, field] = f"{{value: {told[relative, field]:.3f}, source: {source}}}"
     return found
 
@@ -232,11 +246,16 @@ def _is_published(profile: str, field: str) -> bool:
     return isinstance(number, Mapping) and number.get("source", {}).get("kind") == "published"
 
 
-def _evidence(profile: str, field: str, runs: Sequence[Response], tables: str) -> str:
-    own = [run for run in runs if (run.profile, run.field) == (profile, field)]
-    own = [run for run in own if _tells_a_clock(run)]
+def _evidence(clock: tuple[str, str], runs: Sequence[Response], tables: str) -> str:
+    own = _runs_of(clock, runs)
     sources = {row_source(run.row["id"]) for run in own}
     return f"{tables}: {len(own)} runs of {len(sources)} sources"
+
+
+def _runs_of(clock: tuple[str, str], runs: Iterable[Response]) -> list[Response]:
+    """Runs that a clock is fitted to."""
+    own = [run for run in runs if (run.profile, run.field) == clock and _tells_a_clock(run)]
+    return _of_telling_sources(own)
 
 
 def read_left_out(path: Path) -> list[LeftOut]:

@@ -73,6 +73,13 @@ def test_a_clock_that_was_published_stays() -> None:
     assert "mi300x" not in found
 
 
+def test_a_clock_assumed_for_the_devices_own_reason_is_not_replaced_by_a_relatives() -> None:
+    """H100 PCIe has what 350 W allow, RTX 4090 products timed at the clock that they sustain."""
+    found = written(*(at_clock(name, 0.8) for name in ("a-1", "a-2", "a-3")))
+    assert {"h800", "gh200-96gb"} <= set(found)
+    assert not {"h100-pcie-80gb", "rtx-4090"} & set(found)
+
+
 def test_a_clock_of_two_runs_is_not_written() -> None:
     assert "h100-sxm-80gb" not in written(at_clock("a-1", 0.8), at_clock("b-1", 0.8))
 
@@ -131,6 +138,10 @@ def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:
 
 def test_runs_that_are_bound_by_launches_tell_no_clock() -> None:
     assert fit([at_clock("a-1", 0.8, micro_batch="0.1")]) == {}
+
+
+def test_a_run_that_states_no_microbatch_has_one_sequence_at_least() -> None:
+    assert fit([at_clock("a-1", 0.8, micro_batch="")])["h100-sxm-80gb", CLOCK] < 1.0
 
 
 def test_a_small_eager_layer_takes_the_host_time_of_a_layer_of_llama_7b_in_plain_pytorch() -> None:

@@ -215,41 +215,43 @@ def write_clocks(fitted: Fitted, runs: Sequence[Response], tables: str) -> None:
 def clocks_to_write(
     fitted: Fitted, runs: Sequence[Response], tables: str
 ) -> dict[tuple[str, str], str]:
-    """What profiles say of their clocks; devices without runs take their relative's.
+    """What profiles say of their clocks; those that say ``as`` another follow it.
 
-    A published clock stays, and so does one of which too few runs tell.
+    A published clock stays, and so do one of which too few runs tell and one that is assumed for
+    a reason of the device's own.
     """
-    told = {
-        clock: value
-        for clock, value in fitted.items()
-        if len(_runs_of(clock, runs)) >= _FEWEST_RUNS
-    }
+    evidence = {clock: _evidence(_runs_of(clock, runs), tables) for clock in fitted}
+    told = {clock: value for clock, value in fitted.items() if evidence[clock]}
     clocks = [(name, CLOCK) for name in profile_names()]
     clocks += [(name, NARROW_CLOCK) for name in profile_names() if has_narrow_clock(name)]
     found = {}
     for profile, field in clocks:
-        relative: str | None = profile
-        while relative is not None and (relative, field) not in told:
-            relative = _RELATIVES.get(relative)
-        if relative is None or _is_published(profile, field):
+        kind, reference = _source(profile, field)
+        relative = (reference.removeprefix("as "), field)
+        if (profile, field) in told and kind != "published":
+            value, said = told[profile, field], f'fitted, reference: "{evidence[profile, field]}"'
+        elif relative in told:
+            value, said = told[relative], f'assumed, reference: "{reference}"'
+        else:
             continue
-        source = f'{{kind: assumed, reference: "as {relative}"}}'
-        if relative == profile:
-            source = f'{{kind: fitted, reference: "{_evidence((profile, field), runs, tables)}"}}'
-        found[profile, field] = f"{{value: {told[relative, field]:.3f}, source: {source}}}"
+        found[profile, field] = f"{{value: {value:.3f}, source: {{kind: {said}}}}}"
     return found
 
 
-def _is_published(profile: str, field: str) -> bool:
+def _source(profile: str, field: str) -> tuple[str, str]:
+    """Kind and reference of what a profile says of a clock; empty where it says nothing."""
     text = (data_folder("hardware_profiles") / f"{profile}.yaml").read_text(encoding="utf-8")
     number = parse_yaml(text).get("kernels", {}).get(field)
-    return isinstance(number, Mapping) and number.get("source", {}).get("kind") == "published"
+    source = number.get("source", {}) if isinstance(number, Mapping) else {}
+    return source.get("kind", ""), source.get("reference", "")
 
 
-def _evidence(clock: tuple[str, str], runs: Sequence[Response], tables: str) -> str:
-    own = _runs_of(clock, runs)
-    sources = {row_source(run.row["id"]) for run in own}
-    return f"{tables}: {len(own)} runs of {len(sources)} sources"
+def _evidence(runs: Sequence[Response], tables: str) -> str:
+    """What a clock is fitted to; empty where that is too little."""
+    sources = {row_source(run.row["id"]) for run in runs}
+    return (
+        f"{tables}: {len(runs)} runs of {len(sources)} sources" if len(runs) >= _FEWEST_RUNS else ""
+    )
 
 
 def _runs_of(clock: tuple[str, str], runs: Iterable[Response]) -> list[Response]:

@@ -1,7 +1,8 @@
 """Fits the kernels of all architectures and GPUs to tables of measured kernels.
 
-Run as ``python -m reports.make.fit.fit_kernel_families TABLE.csv... [--write]``. The numbers of
-families go to ``hardware_profiles/architectures``, those of GPUs with rows to their profiles.
+Run as ``python -m reports.make.fit.fit_kernel_families TABLE.csv... [--write] [--only FAMILY...]``.
+The numbers of families go to ``hardware_profiles/architectures``, those of GPUs with rows to their
+profiles, unless some families are named, which are then written alone.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tables", type=Path, nargs="+", help="kernel tables (CSV)")
     parser.add_argument("--write", action="store_true", help="write the numbers into the files")
+    parser.add_argument("--only", nargs="+", metavar="FAMILY", help="families to write alone")
     options = parser.parse_args(arguments)
     rows = sampled(measured_kernels(options.tables))
     fits = fit_families(rows)
@@ -49,9 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in families_with_a_prior(names_in(folder / "architectures")):
         of_family = [one for one in rows if architecture_of(one.gpu) == name]
         _report(name, fits, of_family)
-        if options.write:
+        if options.write and name in (options.only or [name]):
             _write(folder / "architectures" / f"{name}.yaml", fits, of_family, name, "", tables)
-    for gpu in sorted({one.gpu for one in rows}) if options.write else ():
+    for gpu in sorted({one.gpu for one in rows}) if options.write and not options.only else ():
         of_gpu = [one for one in rows if one.gpu == gpu]
         _write(folder / f"{gpu}.yaml", fits, of_gpu, architecture_of(gpu), gpu, tables)
     return 0

@@ -158,8 +158,9 @@ performance: $(VENV)/.bench  ## reports/performance.md: how long everything take
 performance-against: $(VENV)/.core  ## processor times here and at COMMIT=..., in one run, and their ratios
 	$(BIN)/python -m tests.bench.against $(COMMIT)
 
-fit: $(VENV)/.core  ## fit clocks to the published runs, cross-validate by source; host work is printed for stack.py
-	$(BIN)/python -m reports.make.fit.fit_training reports/data/runs_open.csv --write
+fit: $(VENV)/.core  ## fit clocks to the published runs of all tables, cross-validate by source
+	$(BIN)/python -m reports.make.fit.fit_training reports/data/runs_open.csv reports/data/runs_opened.csv \
+	  reports/data/runs_gathered.csv --write
 
 bands: $(VENV)/.core  ## fit the model of errors behind every band, and see what it covers; 3 minutes, after every change of predictions
 	$(BIN)/python -m reports.make.fit.fit_step_errors reports/data/runs_open.csv reports/data/runs_opened.csv \

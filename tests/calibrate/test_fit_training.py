@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.make.fit.fit_training import cross_validation, fit, loss
+from reports.make.fit.fit_training import clocks_to_write, cross_validation, fit, loss
 from reports.make.fit.training_response import CLOCK, CLOCKS, NARROW_CLOCK, Response, responses
 from simulator.cells import Row, read_table
 from simulator.described.load import job_from_document
@@ -52,6 +52,44 @@ def test_sources_count_alike_however_many_runs_they_publish() -> None:
     one_of_each = [many[0], runs[-1]]
     for value in (0.75, 0.8, 0.85, 0.9):
         assert loss(runs, value) == pytest.approx(loss(one_of_each, value))
+
+
+def written(*runs: Response) -> dict[str, str]:
+    said = clocks_to_write(fit(runs), runs, "a.csv, b.csv")
+    return {profile: value for (profile, field), value in said.items() if field == CLOCK}
+
+
+def test_a_fitted_clock_says_which_tables_runs_and_sources_it_is_of() -> None:
+    found = written(at_clock("a-1", 0.8), at_clock("a-2", 0.8), at_clock("b-1", 0.8))
+    evidence = "a.csv, b.csv: 3 runs of 2 sources"
+    expected = f'{{value: 0.800, source: {{kind: fitted, reference: "{evidence}"}}}}'
+    assert found["h100-sxm-80gb"] == expected
+    assert 'reference: "as h100-sxm-80gb"' in found["h800"]
+
+
+def test_a_clock_that_was_published_stays() -> None:
+    names = ("a-1", "a-2", "a-3")
+    found = written(*(at_clock(name, 0.8, profile="mi300x") for name in names))
+    assert "mi300x" not in found
+
+
+def test_a_clock_assumed_for_the_devices_own_reason_is_not_replaced_by_a_relatives() -> None:
+    """H100 PCIe has what 350 W allow, RTX 4090 products timed at the clock that they sustain."""
+    found = written(*(at_clock(name, 0.8) for name in ("a-1", "a-2", "a-3")))
+    assert {"h800", "gh200-96gb"} <= set(found)
+    assert not {"h100-pcie-80gb", "rtx-4090"} & set(found)
+
+
+def test_a_clock_of_two_runs_is_not_written() -> None:
+    assert "h100-sxm-80gb" not in written(at_clock("a-1", 0.8), at_clock("b-1", 0.8))
+
+
+@pytest.mark.parametrize("clock", [0.3, 1.4])
+def test_a_source_that_needs_a_clock_that_no_device_has_tells_none(clock: float) -> None:
+    """It misses something else: an exchange, a host, a kernel."""
+    assert fit([at_clock("a-1", clock)]) == {}
+    fitted = fit([at_clock("a-1", clock), at_clock("b-1", 0.8)])
+    assert fitted["h100-sxm-80gb", CLOCK] == pytest.approx(0.8, abs=2e-3)
 
 
 def test_runs_of_lower_grades_fit_nothing() -> None:
@@ -100,6 +138,10 @@ def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:
 
 def test_runs_that_are_bound_by_launches_tell_no_clock() -> None:
     assert fit([at_clock("a-1", 0.8, micro_batch="0.1")]) == {}
+
+
+def test_a_run_that_states_no_microbatch_has_one_sequence_at_least() -> None:
+    assert fit([at_clock("a-1", 0.8, micro_batch="")])["h100-sxm-80gb", CLOCK] < 1.0
 
 
 def test_a_small_eager_layer_takes_the_host_time_of_a_layer_of_llama_7b_in_plain_pytorch() -> None:

@@ -1,7 +1,8 @@
 """Fits the kernels of all architectures and GPUs to tables of measured kernels.
 
-Run as ``python -m reports.make.fit.fit_kernel_families TABLE.csv... [--write]``. The numbers of
-families go to ``hardware_profiles/architectures``, those of GPUs with rows to their profiles.
+Run as ``python -m reports.make.fit.fit_kernel_families TABLE.csv... [--write] [--only FAMILY...]``.
+The numbers of families go to ``hardware_profiles/architectures``, those of GPUs with rows to their
+profiles, unless some families are named, which are then written alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from reports.make.fit.kernel_families import (
     architecture_of,
     cool_profile,
     error_of,
+    families_with_a_prior,
     fit_families,
     has_block,
     measured_kernels,
@@ -28,6 +30,7 @@ from reports.make.fit.kernel_families import (
     sampled,
 )
 from simulator.calibrate.gpu.fit_kernels import Fit, written
+from simulator.described.base import file_name_of_field
 from simulator.described.documents import data_folder, names_in, parse_yaml
 from simulator.tables.kernel_rows import SkippedRowError
 
@@ -39,17 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tables", type=Path, nargs="+", help="kernel tables (CSV)")
     parser.add_argument("--write", action="store_true", help="write the numbers into the files")
+    parser.add_argument("--only", nargs="+", metavar="FAMILY", help="families to write alone")
     options = parser.parse_args(arguments)
     rows = sampled(measured_kernels(options.tables))
     fits = fit_families(rows)
     tables = ", ".join(path.name for path in options.tables)
     folder = data_folder("hardware_profiles")
-    for name in names_in(folder / "architectures"):
+    for name in families_with_a_prior(names_in(folder / "architectures")):
         of_family = [one for one in rows if architecture_of(one.gpu) == name]
         _report(name, fits, of_family)
-        if options.write:
+        if options.write and name in (options.only or [name]):
             _write(folder / "architectures" / f"{name}.yaml", fits, of_family, name, "", tables)
-    for gpu in sorted({one.gpu for one in rows}) if options.write else ():
+    for gpu in sorted({one.gpu for one in rows}) if options.write and not options.only else ():
         of_gpu = [one for one in rows if one.gpu == gpu]
         _write(folder / f"{gpu}.yaml", fits, of_gpu, architecture_of(gpu), gpu, tables)
     return 0
@@ -90,7 +94,7 @@ def _write(
                 said = f"{said}: half the rate for as much power"
                 numbers = replace(numbers, values=_at_half_rate(numbers.values))
             if _stands_in(text, gpu, target):
-                text = written(text, target, numbers, kind, said)
+                text = written(text, target, unpublished(numbers, text, target), kind, said)
     path.write_text(text, encoding="utf-8")
 
 
@@ -121,6 +125,20 @@ def _stands_in(text: str, gpu: str, path: Sequence[str]) -> bool:
     for key in path:
         block = block.get(key)
     return block is not None
+
+
+def unpublished(fit: Fit, text: str, path: Sequence[str]) -> Fit:
+    """What a fit may write at a place of a file, where published numbers stay."""
+    block = parse_yaml(text)["kernels"]
+    for key in path:
+        block = block.get(key, {})
+
+    def is_published(name: str) -> bool:
+        number = block.get(file_name_of_field(name))
+        holder = number if isinstance(number, Mapping) else block if path else {}
+        return bool(holder.get("source", {}).get("kind") == "published")
+
+    return replace(fit, values={n: v for n, v in fit.values.items() if not is_published(n)})
 
 
 def _errors(fit: FamilyFit, fits: Sequence[FamilyFit], rows: Sequence[Measured]) -> list[float]:

@@ -2,15 +2,16 @@
 
 It is fitted to published training runs: one number per device, for all workloads at once, and where
 a profile has one for products of 8 bits and fewer, one for these. Sources
-count the same, however many runs they publish, and errors count only up to a limit, because a run
-that is far off is off for another reason. Runs of the lower grades, where the source leaves knobs
-unstated, are not used, nor are those that are bound by launches.
+count the same, however many runs and tables they publish, and errors count only up to a limit,
+because a run that is far off is off for another reason. Runs of the lower grades, where the source
+leaves knobs unstated, are not used, nor are those that are bound by launches, nor those of a source
+that alone would need the lowest or the highest clock there is: what it misses is no clock.
 
 The cross-validation leaves out one source after another: each of its runs is predicted with
 numbers fitted to all other sources alone, and without the facts that were found with its errors in
 view (:mod:`reports.make.fit.residual_facts`).
 
-Run as ``python -m reports.make.fit.fit_training RUNS.csv [--write | --validate]``.
+Run as ``python -m reports.make.fit.fit_training RUNS.csv... [--write | --validate]``.
 """
 
 from __future__ import annotations
@@ -39,17 +40,20 @@ from reports.make.fit.training_response import (
 )
 from simulator.calibrate.profile_text import with_value
 from simulator.cells import read_table
-from simulator.described.documents import data_folder
+from simulator.described.documents import data_folder, parse_yaml
 from simulator.described.load import profile_names
 from simulator.validate.published.published_runs import read_rows, row_source
 
 CROSS_VALIDATION_FILE = "cross_validation.csv"
-"""Beside the table of runs: its predictions with their own source left out."""
+"""Beside the first table of runs: all predictions with their own source left out."""
 _LEFT_OUT_COLUMNS = ("id", "fitted_elsewhere", "predicted_step_s", "with_facts_s", "taken")
 
 _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
+
+_FEWEST_RUNS = 3
+"""A clock of fewer is not written: their one source may be off for reasons of its own."""
 
 _STEP = 0.001
 
@@ -104,7 +108,16 @@ def fit(runs: Iterable[Response]) -> Fitted:
     for run in runs:
         if _tells_a_clock(run):
             groups.setdefault((run.profile, run.field), []).append(run)
-    return {clock: _best(own) for clock, own in sorted(groups.items())}
+    telling = {clock: _of_telling_sources(own) for clock, own in sorted(groups.items())}
+    return {clock: _best(own) for clock, own in telling.items() if own}
+
+
+def _of_telling_sources(runs: Iterable[Response]) -> list[Response]:
+    """Runs of sources that alone would need neither the lowest nor the highest clock."""
+    by_source: dict[str, list[Response]] = {}
+    for run in runs:
+        by_source.setdefault(row_source(run.row["id"]), []).append(run)
+    return [run for own in by_source.values() if CLOCKS[0] < _best(own) < CLOCKS[-1] for run in own]
 
 
 def _tells_a_clock(run: Response) -> bool:
@@ -164,59 +177,87 @@ def _stand_in(run: Response, fitted: Fitted) -> float:
             if (relative, field) in fitted:
                 return fitted[relative, field]
         relative = _RELATIVES.get(relative)
-    return statistics.median(fitted.values())
+    return statistics.median(fitted.values() or (CLOCKS[-1],))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fits from a table of training runs, prints the numbers and may write the clocks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("table", type=Path, help="published training runs (CSV)")
+    parser.add_argument("tables", type=Path, nargs="+", help="published training runs (CSV)")
     parser.add_argument(
         "--write", action="store_true", help="write clocks into the profiles, and the validation"
     )
     parser.add_argument("--validate", action="store_true", help="write the validation alone")
     options = parser.parse_args(arguments)
-    changed = [each for each in bare_rows(options.table) if each.taken]
+    changed = [each for table in options.tables for each in bare_rows(table) if each.taken]
     with ProcessPoolExecutor() as executor:
-        measured = [row for row in read_rows(options.table) if row["measured_step_s"]]
-        runs = responses(measured, executor)
-        alone = responses([b.row for b in changed if b.row["measured_step_s"]], executor)
+        runs = responses([row for table in options.tables for row in read_rows(table)], executor)
+        alone = responses([each.row for each in changed], executor)
     taken = {each.row["id"]: "; ".join(each.taken) for each in changed}
     bare = {run.row["id"]: (run, taken[run.row["id"]]) for run in alone}
     fitted = fit(runs)
     for (profile, field), clock in fitted.items():
         sys.stdout.write(f"{field} of {profile}: {clock:.3f}\n")
     if options.write:
-        write_clocks(fitted, runs, options.table.name)
+        write_clocks(fitted, runs, ", ".join(table.name for table in options.tables))
     if options.write or options.validate:
-        _write_cross_validation(cross_validation(runs, bare), options.table.parent)
+        _write_cross_validation(cross_validation(runs, bare), options.tables[0].parent)
     return 0
 
 
-def write_clocks(fitted: Fitted, runs: Sequence[Response], table: str) -> None:
-    """Put fitted clocks into the profiles; devices without runs take their relative's."""
-    clocks = [(name, CLOCK) for name in profile_names()]
-    clocks += [(name, NARROW_CLOCK) for name in profile_names() if has_narrow_clock(name)]
-    for profile, field in clocks:
-        relative: str | None = profile
-        while relative is not None and (relative, field) not in fitted:
-            relative = _RELATIVES.get(relative)
-        if relative == profile:
-            source = f'{{kind: fitted, reference: "{_evidence(profile, field, runs, table)}"}}'
-        elif relative is not None:
-            source = f'{{kind: assumed, reference: "as {relative}"}}'
-        else:
-            continue
-        value = f"{{value: {fitted[relative, field]:.3f}, source: {source}}}"
+def write_clocks(fitted: Fitted, runs: Sequence[Response], tables: str) -> None:
+    """Put fitted clocks into the profiles."""
+    for (profile, field), value in clocks_to_write(fitted, runs, tables).items():
         path = data_folder("hardware_profiles") / f"{profile}.yaml"
         path.write_text(with_value(path.read_text(), ["kernels", field], value))
 
 
-def _evidence(profile: str, field: str, runs: Sequence[Response], table: str) -> str:
-    own = [run for run in runs if (run.profile, run.field) == (profile, field)]
-    own = [run for run in own if _tells_a_clock(run)]
-    sources = {row_source(run.row["id"]) for run in own}
-    return f"{table}: {len(own)} runs of {len(sources)} sources"
+def clocks_to_write(
+    fitted: Fitted, runs: Sequence[Response], tables: str
+) -> dict[tuple[str, str], str]:
+    """What profiles say of their clocks; those that say ``as`` another follow it.
+
+    A published clock stays, and so do one of which too few runs tell and one that is assumed for
+    a reason of the device's own.
+    """
+    evidence = {clock: _evidence(_runs_of(clock, runs), tables) for clock in fitted}
+    told = {clock: value for clock, value in fitted.items() if evidence[clock]}
+    clocks = [(name, CLOCK) for name in profile_names()]
+    clocks += [(name, NARROW_CLOCK) for name in profile_names() if has_narrow_clock(name)]
+    found = {}
+    for profile, field in clocks:
+        kind, reference = _source(profile, field)
+        relative = (reference.removeprefix("as "), field)
+        if (profile, field) in told and kind != "published":
+            value, said = told[profile, field], f'fitted, reference: "{evidence[profile, field]}"'
+        elif relative in told:
+            value, said = told[relative], f'assumed, reference: "{reference}"'
+        else:
+            continue
+        found[profile, field] = f"{{value: {value:.3f}, source: {{kind: {said}}}}}"
+    return found
+
+
+def _source(profile: str, field: str) -> tuple[str, str]:
+    """Kind and reference of what a profile says of a clock; empty where it says nothing."""
+    text = (data_folder("hardware_profiles") / f"{profile}.yaml").read_text(encoding="utf-8")
+    number = parse_yaml(text).get("kernels", {}).get(field)
+    source = number.get("source", {}) if isinstance(number, Mapping) else {}
+    return source.get("kind", ""), source.get("reference", "")
+
+
+def _evidence(runs: Sequence[Response], tables: str) -> str:
+    """What a clock is fitted to; empty where that is too little."""
+    sources = {row_source(run.row["id"]) for run in runs}
+    return (
+        f"{tables}: {len(runs)} runs of {len(sources)} sources" if len(runs) >= _FEWEST_RUNS else ""
+    )
+
+
+def _runs_of(clock: tuple[str, str], runs: Iterable[Response]) -> list[Response]:
+    """Runs that a clock is fitted to."""
+    own = [run for run in runs if (run.profile, run.field) == clock and _tells_a_clock(run)]
+    return _of_telling_sources(own)
 
 
 def read_left_out(path: Path) -> list[LeftOut]:

@@ -176,6 +176,11 @@ def architecture_of(gpu: str) -> str:
     return cool_profile(gpu).device.architecture or ""
 
 
+def families_with_a_prior(names: Iterable[str]) -> list[str]:
+    """Those architectures whose energy of an operation is known well enough to start a fit."""
+    return [name for name in names if name in _JOULE_PER_HALF_FLOP]
+
+
 def sampled(rows: Sequence[Measured], most: int = ROWS_OF_A_KIND) -> list[Measured]:
     """At most so many rows of each kind."""
     kinds: dict[tuple[str, ...], list[Measured]] = defaultdict(list)

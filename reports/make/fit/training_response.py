@@ -76,7 +76,8 @@ class Response:
 
 
 def responses(rows: Sequence[Row], executor: Executor) -> list[Response]:
-    """The response of every run that can be simulated, in order."""
+    """The response of every timed run of a known device that can be simulated, in order."""
+    rows = [row for row in rows if row["measured_step_s"] and row["profile"] in profile_names()]
     tasks = [_document_at(row, clock) for row in rows for clock in CLOCKS]
     times = iter(executor.map(_step_s, tasks, chunksize=8))
     found = []
@@ -89,9 +90,12 @@ def responses(rows: Sequence[Row], executor: Executor) -> list[Response]:
 
 
 def is_launch_bound(row: Row) -> bool:
-    """Whether a run's kernels are so short that launching them decides."""
-    tokens = float(row["micro_batch"]) * float(row["seq_len"])
-    return tokens * float(row["hidden"]) / float(row["tp"]) < _LAUNCH_BOUND_ELEMENTS
+    """Whether a run's kernels are so short that launching them decides.
+
+    A microbatch of which nothing is said has one sequence at least.
+    """
+    tokens = float(row["micro_batch"] or 1) * float(row["seq_len"])
+    return tokens * float(row["hidden"]) / float(row["tp"] or 1) < _LAUNCH_BOUND_ELEMENTS
 
 
 def _is_narrow(row: Row) -> bool:

@@ -374,7 +374,9 @@ def written(text: str, path: Sequence[str], fit: Fit, kind: str, reference: str)
         number = format_quantity(value, "s") if name.endswith("_s") else f"{value:.12g}"
         shown = f"{{value: {number}, source: {source}}}" if alone else number
         text = with_value(text, ["kernels", *path, file_name_of_field(name)], shown)
-    return text if alone else with_value(text, ["kernels", *path, "source"], source)
+    if alone or not fit.values:
+        return text
+    return with_value(text, ["kernels", *path, "source"], source)
 
 
 def _soft_l1(error: float) -> float:

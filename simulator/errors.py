@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+STANDARD_INPUT = "-"
+"""The name by which commands read what is piped into them."""
+
 
 class ClustersimError(Exception):
     """Base of every error that a user can fix."""
@@ -39,7 +42,8 @@ class Fault:
     file: str = ""
 
     def __str__(self) -> str:
-        where = ": ".join(part for part in (self.file, self.path) if part) or "the whole of it"
+        file = "standard input" if self.file == STANDARD_INPUT else self.file
+        where = ": ".join(part for part in (file, self.path) if part) or "the whole of it"
         given = "" if self.value is None else f" = {_shorten(self.value)}"
         hint = f"; {self.hint}" if self.hint else ""
         return f"{where}{given}: {self.rule}{hint}"

@@ -23,7 +23,7 @@ except ImportError:
 
 import simulator
 from simulator.described.faults import faults_of, nearest_hint
-from simulator.errors import Fault, InputError
+from simulator.errors import STANDARD_INPUT, Fault, InputError
 from simulator.files import MOST_DIGITS, is_there, read_text
 
 _SpecT = TypeVar("_SpecT", bound=BaseModel)
@@ -262,7 +262,7 @@ def given_or_shipped_file(kind: str, path: Path, *folders: str) -> Path:
         folders: Of the shipped files, inside ``workloads``.
     """
     shipped = data_folder("workloads").joinpath(*folders)
-    if is_there(path):
+    if is_there(path) or str(path) == STANDARD_INPUT:
         return path
     if path.suffix == ".yaml" and path.stem in names_in(shipped):
         hint = f"the shipped {kind} is called {path.stem}, without folder and suffix"

@@ -455,3 +455,10 @@ def test_a_file_of_another_kind_is_one_fault_and_one_of_misspelt_fields_is_not(t
 def test_a_stack_that_is_misspelt_comes_with_those_that_begin_so():
     with pytest.raises(InputError, match="did you mean 'megatron-core' or 'megatron-deepspeed'"):
         load_job("llama3-8b-8xh100", {"plan.stack": "megatron"})
+
+
+def test_a_job_prints_as_a_line_that_says_what_it_is():
+    job = load_job("llama3-8b-8xh100")
+    assert str(job) == repr(job)
+    assert str(job).startswith(f"Job({job.title}, ")
+    assert str(job.batch.seq_len) in str(job)

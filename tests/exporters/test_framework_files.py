@@ -476,12 +476,21 @@ def test_offloading_is_told_to_megatron_and_torchtitan():
     assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))
 
 
+@pytest.mark.parametrize(
+    ("stack", "stack_name"),
+    [
+        ("torch", "torch"),
+        ({"base": "megatron-core", "dropout": True}, "megatron-core"),
+    ],
+)
 @pytest.mark.parametrize("export", [deepspeed_config, torchtitan_config])
-def test_a_plan_made_for_another_framework_is_one_fault_and_not_one_per_fact(export):
+def test_a_plan_made_for_another_framework_is_one_fault_and_not_one_per_fact(
+    export, stack, stack_name
+):
     with pytest.raises(UnsupportedError) as caught:
-        export(job_with(stack="torch", zero=3))
+        export(job_with(stack=stack, zero=3))
     (fault,) = [fault for fault in caught.value.faults if fault.path.startswith("plan.stack")]
-    assert (fault.path, fault.value) == ("plan.stack", "torch")
+    assert (fault.path, fault.value) == ("plan.stack", stack_name)
     assert "--set plan.stack=" in fault.hint
 
 

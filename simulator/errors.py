@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 STANDARD_INPUT = "-"
 """The name by which commands read what is piped into them."""
+_MOST_SHOWN = 60
+"""Characters of a wrong value that are repeated."""
 
 
 class ClustersimError(Exception):
@@ -83,6 +85,6 @@ class DoesNotFitError(ClustersimError):
     """The job needs more memory than a device has."""
 
 
-def _shorten(value: object, limit: int = 60) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."

@@ -94,7 +94,7 @@ def _logits(job: Job) -> Memory:
     """What a teacher leaves, whose every logit the loss compares."""
     shape, plan = job.batch, job.plan
     tokens = shape.micro_batch * shape.seq_len // plan.cp
-    ranks = job.choices.tensor_ranks if plan.stack.parallel_loss else 1
+    ranks = job.choices.tensor_ranks if plan.divides_loss else 1
     return ((Owner.LOGITS, tokens * padded_vocab(job) / ranks * output_bytes(plan.precision)),)
 
 

@@ -66,7 +66,8 @@ def _stack_offloads(job: Job) -> Iterator[Fault]:
         if offload.share < 1:
             rule, hint = "FSDP offloads all or nothing", "remove it, or plan.stack: deepspeed"
             yield Fault("plan.offload.share", rule, offload.share, hint)
-    if kind == "infinity" and offload.optimizer and offload.share < 1 and not job.choices.shards_weights:
+    splits_update = offload.optimizer is not None and offload.share < 1
+    if kind == "infinity" and splits_update and not job.choices.shards_weights:
         rule = "DeepSpeed splits the update between CPU and GPU with ZeRO 3 only (its ratio)"
         yield Fault("plan.offload.share", rule, offload.share, "use plan.zero: 3, or remove it")
     if kind != "optimizer" and not offload.overlap:

@@ -171,7 +171,7 @@ def test_rows_are_skipped_for_facts_only(
 
 
 def test_a_table_of_another_kind_is_refused_with_what_is_wanted(write: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match=r"is no such table; .*time_us") as caught:
+    with pytest.raises(InputError, match=r"is a table of another kind; .*time_us") as caught:
         validate_collectives(write("a,b\n1,2\n", "t.csv"))
     assert str(caught.value).count("time_us") == 1
 

@@ -180,7 +180,10 @@ def rows_of(text: str, columns: Sequence[str], file: str) -> list[Row]:
         raise InputError.single("", rule, hint="remove one of them", file=file)
     missing = [name for name in columns if name not in names]
     if missing:
-        rule = f"lacks the columns {', '.join(missing)}"
+        has_none = len(missing) == len(columns)
+        rule = (
+            "is a table of another kind" if has_none else f"lacks the columns {', '.join(missing)}"
+        )
         raise InputError.single("", rule, hint=wanted, file=file)
     if not rows:
         raise InputError.single("", "has no rows", hint=wanted, file=file)

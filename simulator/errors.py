@@ -15,6 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+STANDARD_INPUT = "-"
+"""The name by which commands read what is piped into them."""
+_MOST_SHOWN = 60
+"""Characters of a wrong value that are repeated."""
+
 
 class ClustersimError(Exception):
     """Base of every error that a user can fix."""
@@ -39,7 +44,8 @@ class Fault:
     file: str = ""
 
     def __str__(self) -> str:
-        where = ": ".join(part for part in (self.file, self.path) if part) or "the whole of it"
+        file = "standard input" if self.file == STANDARD_INPUT else self.file
+        where = ": ".join(part for part in (file, self.path) if part) or "the whole of it"
         given = "" if self.value is None else f" = {_shorten(self.value)}"
         hint = f"; {self.hint}" if self.hint else ""
         return f"{where}{given}: {self.rule}{hint}"
@@ -79,6 +85,6 @@ class DoesNotFitError(ClustersimError):
     """The job needs more memory than a device has."""
 
 
-def _shorten(value: object, limit: int = 60) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."

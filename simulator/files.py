@@ -11,12 +11,14 @@ import gzip
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
-from simulator.errors import InputError
+from simulator.errors import STANDARD_INPUT, InputError
 
 MAX_FILE_BYTES = 2**20
 """Larger files are refused; real configurations have some ten thousand bytes."""
@@ -55,7 +57,7 @@ def read_text(
     """The text of a file; a byte-order mark is no part of it.
 
     Args:
-        path: Where it lies.
+        path: Where it lies; a dash is the standard input.
         wanted: What would do, as the way out of an error.
         field: What named the file, where that is a field of another one.
         max_bytes: A larger one is refused, unread.
@@ -66,8 +68,11 @@ def read_text(
             more digits than any has.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
+        if str(path) == STANDARD_INPUT:
+            content = _piped(sys.stdin.buffer, max_bytes + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
             rule = f"has more than {max_bytes:,} bytes, the limit for such a file"
             raise _refusal(path, field, rule, wanted)
@@ -79,6 +84,12 @@ def read_text(
     if LONG_NUMBER.search(text):
         raise _refusal(path, field, f"has a number of more than {MOST_DIGITS} digits", wanted)
     return text
+
+
+@lru_cache(maxsize=1)
+def _piped(stream: IO[bytes], most_bytes: int) -> bytes:
+    """What is piped into this process, which commands that read a job twice get twice."""
+    return stream.read(most_bytes)
 
 
 class Unpacked:

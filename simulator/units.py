@@ -201,13 +201,13 @@ def format_count(count: float) -> str:
     return f"{count:g}"
 
 
-def _significant(value: float, digits: int = 3) -> str:
+def _significant(value: float) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(_rounded(abs(value), digits))))
+    decimals = max(0, 2 - math.floor(math.log10(_rounded(abs(value)))))
     return f"{value:.{decimals}f}"
 
 
-def _rounded(value: float, digits: int = 3) -> float:
+def _rounded(value: float) -> float:
     """What is printed of a value decides its unit and decimals: 999.9 M is 1.00 B."""
-    return float(f"{value:.{digits}g}")
+    return float(f"{value:.3g}")

@@ -63,14 +63,6 @@ def changes_bytes(table: RankTable, shrink: float = 1.0) -> NDArray[np.float64]:
     return np.where(sharded, shrink, 1.0) * table.change_bytes
 
 
-def held_at_peak(table: RankTable) -> dict[BlockOwner, int]:
-    """Bytes of each owner when most is held [B]."""
-    peak = int(np.argmax(table.held_bytes)) + 1
-    owners = table.block_owner[table.block[:peak]]
-    held = np.bincount(owners, weights=table.change_bytes[:peak], minlength=len(BlockOwner))
-    return {owner: int(held[owner]) for owner in BlockOwner if held[owner]}
-
-
 def _rank_memory(
     stage: int,
     capture: Capture,

@@ -25,8 +25,6 @@ from simulator.results.step import StepResult
 from simulator.results.step_error import EAGER, exposure, shipped_errors
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
 
-SCHEMA_VERSION = 1
-
 
 @dataclass(frozen=True)
 class UnknownOperator:
@@ -63,21 +61,11 @@ class CaptureResult(StepResult):
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; fields are named as those of a job's result."""
-        from simulator.results.views.plain_data import fit_to_dict, memory_to_dict
+        from simulator.results.views.plain_data import fit_to_dict, memory_to_dict, step_to_dict
 
         kinds = Counter(source.kind for source in self.profile.provenance.values())
         return {
-            "schema_version": SCHEMA_VERSION,
-            "title": self.title,
-            "step_time_s": self.step_time_s,
-            "step_time_band_s": self.step_time_band_s and list(self.step_time_band_s),
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "model_tflops_per_gpu": self.model_tflops_per_gpu,
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            "bubble_fraction": self.bubble_fraction,
-            "breakdown_s": {category.value: s for category, s in self.breakdown_s.items()},
-            "exposed_comm_s": {category.value: s for category, s in self.exposed_comm_s.items()},
+            **step_to_dict(self),
             "memory": [memory_to_dict(memory) for memory in self.memory],
             "capacity_bytes": self.capacity_bytes,
             **fit_to_dict(self),

@@ -11,9 +11,7 @@ import asyncio
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,8 +21,6 @@ import simulator
 from simulator.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mcp.server import MCPServer
 
 _INSTRUCTIONS = (
@@ -38,8 +34,8 @@ _FITS, _DOES_NOT_FIT = 0, 1
 JobText = Annotated[
     dict[str, Any] | str,
     Field(
-        description="The job: the name of a shipped job, the path of a YAML file, or its content, "
-        "such as "
+        description="The job: the name of a shipped job, the path of a YAML file, or its content "
+        "as text or object, such as "
         '{"model": "llama3-70b", "cluster": {"profile": "h100-sxm-80gb", "gpus": 64}, '
         '"batch": {"global": 256, "micro": 1, "seq_len": 8192}, "plan": {"tp": 8, "pp": 2}}'
     ),
@@ -187,25 +183,24 @@ async def _answer(
     from mcp.server.mcpserver.exceptions import ToolError
 
     sets = [f"--set={path}={_yaml(value)}" for path, value in (changes or {}).items()]
-    with _job_file(job) as file:
-        # -P: of a folder named simulator where the agent works nothing is run.
-        words = [sys.executable, "-P", "-m", "simulator", command]
-        process = await asyncio.create_subprocess_exec(
-            *words, *sets, *options, "--json", "--", file,
-            env={**os.environ, "PYTHONPATH": _search_path()},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            out, err = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()  # whoever asked does not wait any more
+    text = job if isinstance(job, str) else json.dumps(job)  # JSON is YAML
+    is_content = "\n" in text or text.lstrip().startswith("{")
+    # -P: of a folder named simulator where the agent works nothing is run.
+    words = [sys.executable, "-P", "-m", "simulator", command]
+    process = await asyncio.create_subprocess_exec(
+        *words, *sets, *options, "--json", "--", "-" if is_content else text,
+        env={**os.environ, "PYTHONPATH": _search_path()},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, err = await process.communicate(text.encode() if is_content else b"")
+    finally:
+        if process.returncode is None:
+            process.kill()  # whoever asked does not wait any more
     if process.returncode not in {_FITS, _DOES_NOT_FIT} or not out.strip():
-        said = err.decode(errors="replace").strip()
-        if not isinstance(job, str):
-            said = said.replace(file, "the job")  # its author knows of no file
+        said = err.decode(errors="replace").strip().replace("standard input", "the job")
         raise ToolError(said or f"{command} was stopped")
     answer: dict[str, Any] = json.loads(out)
     return answer
@@ -216,18 +211,6 @@ def _search_path() -> str:
     own = str(Path(simulator.__file__).parent.parent)
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([own, given] if given else [own])
-
-
-@contextmanager
-def _job_file(job: Mapping[str, Any] | str) -> Iterator[str]:
-    """A file that holds the job; one that is named is left where it is."""
-    if isinstance(job, str):
-        yield job
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "job.yaml"
-        file.write_text(json.dumps(job), encoding="utf-8")  # JSON is YAML
-        yield str(file)
 
 
 def _yaml(value: object) -> str:

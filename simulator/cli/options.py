@@ -34,7 +34,7 @@ JobFile = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml",
-        help="The job: a YAML file, or the name of a shipped job.",
+        help="The job: a YAML file, the name of a shipped job, or - for standard input.",
         autocompletion=complete_job,
     ),
 ]
@@ -42,7 +42,7 @@ JobOrCapture = Annotated[
     Path,
     typer.Argument(
         metavar="JOB.yaml",
-        help="The job: a YAML file, the name of a shipped job, or a capture.",
+        help="The job: a YAML file, - for standard input, a shipped job's name, or a capture.",
         autocompletion=complete_job,
     ),
 ]

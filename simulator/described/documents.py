@@ -23,7 +23,7 @@ except ImportError:
 
 import simulator
 from simulator.described.faults import faults_of, nearest_hint
-from simulator.errors import Fault, InputError
+from simulator.errors import STANDARD_INPUT, Fault, InputError
 from simulator.files import MOST_DIGITS, is_there, read_text
 
 _SpecT = TypeVar("_SpecT", bound=BaseModel)
@@ -262,7 +262,7 @@ def given_or_shipped_file(kind: str, path: Path, *folders: str) -> Path:
         folders: Of the shipped files, inside ``workloads``.
     """
     shipped = data_folder("workloads").joinpath(*folders)
-    if is_there(path):
+    if is_there(path) or str(path) == STANDARD_INPUT:
         return path
     if path.suffix == ".yaml" and path.stem in names_in(shipped):
         hint = f"the shipped {kind} is called {path.stem}, without folder and suffix"
@@ -272,7 +272,7 @@ def given_or_shipped_file(kind: str, path: Path, *folders: str) -> Path:
     return named_file(kind, str(path), shipped, Path())
 
 
-def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
+def named_file(field: str, name: str, shipped: Path, folder: Path, wanted: str = "") -> Path:
     """A shipped file by its name, or any file by its path.
 
     Args:
@@ -280,6 +280,7 @@ def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
         name: A shipped name, or a path (relative to ``folder``) that ends in .yaml.
         shipped: Folder of the shipped files.
         folder: Folder that relative paths start from.
+        wanted: The way out where no shipped name resembles it; by default their list.
 
     Raises:
         InputError: The name is none of the shipped ones, and no path to a YAML file.
@@ -289,7 +290,7 @@ def named_file(field: str, name: str, shipped: Path, folder: Path) -> Path:
     names = names_in(shipped)
     if name not in names:
         rule = "there is no such name, and no such .yaml file"
-        raise InputError.single(field, rule, name, nearest_hint(name, names))
+        raise InputError.single(field, rule, name, nearest_hint(name, names, wanted))
     return shipped / f"{name}.yaml"
 
 

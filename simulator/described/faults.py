@@ -43,14 +43,17 @@ _TYPES = {
 NO_SUCH_FIELD = "no such field"
 """Rule that a misspelt name breaks."""
 
-_MANY = 12
+_MANY = 24
 """More names than this are not listed in a hint."""
 _MEANT = 3
 """Names that resemble a wrong one; two more are listed where it is how they begin."""
 
 
-def nearest_hint(word: str, known: Collection[str]) -> str:
-    """What a user probably meant, or else which names there are; empty if there are none."""
+def nearest_hint(word: str, known: Collection[str], otherwise: str = "") -> str:
+    """What a user probably meant, or else which names there are; empty if there are none.
+
+    ``otherwise`` is said in place of the list of names.
+    """
     parts = [name for name in known if len(word) > 1 and word.lower() in name.lower()]
     begun = [name for name in parts if name.lower().startswith(word.lower())]
     longer = [name for name in known if word.lower().startswith(f"{name.lower()}-")]
@@ -58,6 +61,8 @@ def nearest_hint(word: str, known: Collection[str]) -> str:
     if close:
         most = _MEANT + 2 if begun else _MEANT
         return f"did you mean {' or '.join(map(repr, close[:most]))}?"
+    if otherwise:
+        return otherwise
     names = list(known)
     more = ", ..." if len(names) > _MANY else ""
     return f"known: {', '.join(names[:_MANY])}{more}" if names else ""

@@ -202,11 +202,6 @@ class ImportReport:
     assumed: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything that costs something is in the specification."""
-        return not self.unsupported
-
     def __str__(self) -> str:
         """Return the report as text for a terminal, without empty sections."""
         sections: dict[str, tuple[str, ...]] = {

@@ -159,6 +159,13 @@ class Job(Spec):
         degrees = {tensor: plan.tp, "pp": plan.pp, "vpp": plan.vpp, "cp": plan.cp, "ep": plan.ep}
         return f"{self.model.name} on {self.cluster.name}, {degrees_text(degrees, self.dp)}"
 
+    def __repr__(self) -> str:
+        """The job as a notebook or a script prints it."""
+        batch = self.batch
+        return f"Job({self.title}, {batch.global_batch} sequences of {batch.seq_len} tokens)"
+
+    __str__ = __repr__
+
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Job:
         """A copy of the job with changed fields; all rules are checked again.
 

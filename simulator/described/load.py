@@ -116,6 +116,9 @@ def _from_here(value: object) -> object:
 
 def job_file(path: Path) -> Path:
     """The file itself where there is one, else the shipped one of that name."""
+    if str(path) in model_names() and not is_there(path):
+        hint = f"clustersim init --model {path} writes a job of it"
+        raise InputError.single("job", "is a model, not a job", str(path), hint)
     return given_or_shipped_file("job", path)
 
 
@@ -175,7 +178,7 @@ def model_file(name_or_path: str | Path) -> Path:
     name = str(name_or_path)
     if name.endswith(".json"):
         return Path(name)
-    return named_file("model", name, data_folder("workloads") / "models", Path())
+    return named_file("model", name, data_folder("workloads") / "models", Path(), _A_MODEL)
 
 
 def load_profile(name_or_path: str | Path) -> HardwareProfile:
@@ -260,13 +263,16 @@ def _named_model(name: str, field: str, folder: Path) -> Model:
 
         model, _ = read_huggingface_config(folder / name)
         return model
-    file = named_file(field, name, data_folder("workloads") / "models", folder)
+    file = named_file(field, name, data_folder("workloads") / "models", folder, _A_MODEL)
     return _written_model(read_text(file, _A_MODEL), str(file))
 
 
 @lru_cache
 def _written_model(text: str, file: str) -> Model:
-    return validated(Model, yaml_mapping(text, file), file=file)
+    document = yaml_mapping(text, file)
+    if "model" in document:
+        raise InputError.single("", "is a job, not a model", hint=_A_MODEL, file=file)
+    return validated(Model, document, file=file)
 
 
 def _pooled(cluster: Mapping[str, Any], folder: Path) -> Document:
@@ -340,7 +346,7 @@ def _on_another_fabric(
 
 
 def _named_profile(name: str, field: str, folder: Path) -> HardwareProfile:
-    file = named_file(field, name, data_folder("hardware_profiles"), folder)
+    file = named_file(field, name, data_folder("hardware_profiles"), folder, _A_PROFILE)
     written = _written_profile(read_text(file, _A_PROFILE), str(file))
     return with_kernel_table(written, file.parent)
 
@@ -382,7 +388,7 @@ def _kernels_of_family(document: Mapping[str, Any]) -> Document:
 
 def profile_file(name_or_path: str) -> Path:
     """The file of a hardware profile, shipped or not."""
-    return named_file("profile", name_or_path, data_folder("hardware_profiles"), Path())
+    return named_file("profile", name_or_path, data_folder("hardware_profiles"), Path(), _A_PROFILE)
 
 
 def _split_sources(

@@ -99,31 +99,6 @@ class ChunkedCollective:
     start_s: float = 0.0
 
 
-def simulate_collective(
-    algorithm: str,
-    num_bytes: float,
-    ranks: int,
-    link_bytes_per_s: float,
-    hop_latency_s: float,
-    chunks: int = 1,
-) -> ChunkTimeline:
-    """Every chunk transfer of a collective, alone on equal links.
-
-    Args:
-        algorithm: A key of :data:`~simulator.engine.chunk_algorithms.CHUNK_ALGORITHMS`.
-        num_bytes: Message size as nccl-tests counts it [B].
-        ranks: Group size, at least 1.
-        link_bytes_per_s: Rate of one link, one direction [B/s].
-        hop_latency_s: From the last byte sent to its arrival [s].
-        chunks: Pieces that each message is cut into, so that hops overlap.
-
-    Raises:
-        InputError: The algorithm is unknown or a number out of range.
-    """
-    collective = ChunkedCollective(algorithm, num_bytes, range(ranks), chunks)
-    return simulate_collectives([collective], link_bytes_per_s, hop_latency_s)[0]
-
-
 def simulate_collectives(
     collectives: Sequence[ChunkedCollective],
     link_bytes_per_s: float,

@@ -36,14 +36,18 @@ def dependencies(program: Program) -> Dependencies:
     return Dependencies(counts, followers)
 
 
+_MOST_SHOWN = 6
+"""Operations that are named of those that cannot start."""
+
+
 class DeadlockError(RuntimeError):
     """Operations wait for each other in a circle: the program is wrong, not the user."""
 
 
-def deadlock_error(program: Program, blocked: Sequence[int], shown: int = 6) -> DeadlockError:
+def deadlock_error(program: Program, blocked: Sequence[int]) -> DeadlockError:
     """The error that names the first operations that can never start."""
     names = []
-    for index in blocked[:shown]:
+    for index in blocked[:_MOST_SHOWN]:
         op = program.operations[index]
         lanes = ", ".join(f"{program.classes[c].name}/{s.value}" for c, s in op.lanes)
         names.append(f"{op.kind.value} of microbatch {op.microbatch}, chunk {op.chunk} on {lanes}")

@@ -22,6 +22,7 @@ from simulator.exporters.plans import (
 )
 from simulator.importers.megatron.megatron_core import CP_METHODS, PIPELINE_BEFORE_DATA, SHARDING
 from simulator.importers.megatron.megatron_model import COUNTS, SWITCHES
+from simulator.schedule import ScheduleInfo
 
 _STACK = "megatron-core"
 _RANK_ORDER = Plan().rank_order
@@ -95,7 +96,7 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.documents(job)
     refusals.stack(plan.stack, _STACK, _FACTS)
     _refuse_model(job.model, refusals)
-    _refuse_pipeline(plan, refusals)
+    _refuse_pipeline(plan, job.choices.schedule, refusals)
     _refuse_formats(plan, refusals)
     _refuse_sharding_and_update(plan, refusals)
     _refuse_the_rest(plan, refusals)
@@ -120,9 +121,9 @@ def _refuse_model(model: Model, refusals: Refusals) -> None:
     )
 
 
-def _refuse_pipeline(plan: Plan, refusals: Refusals) -> None:
+def _refuse_pipeline(plan: Plan, schedule: ScheduleInfo, refusals: Refusals) -> None:
     refusals.unless_plan(
-        plan.pp == 1 or plan.schedule in ("1f1b", "interleaved-1f1b"),
+        plan.pp == 1 or schedule.in_megatron,
         "schedule",
         "Megatron-LM runs 1f1b, and interleaved-1f1b with chunks",
     )

@@ -90,14 +90,15 @@ class Refusals:
     def stack(self, stack: Stack, base: str, expressible: Iterable[str] = ()) -> None:
         """Note a stack that is not ``base`` with some facts changed.
 
-        Of another framework's own, only that is noted, not every fact.
+        Of one that is more like another framework's, only that is noted, not every fact.
         """
-        others = [name for name in STACKS if name != base and not changed_facts(stack, name)]
-        if others and changed_facts(stack, base):
+        changed = changed_facts(stack, base)
+        nearest = min(STACKS, key=lambda name: len(changed_facts(stack, name)))
+        if len(changed_facts(stack, nearest)) < len(changed):
             hint = f"export with --set plan.stack={base}"
-            self.unless(False, "plan.stack", others[0], hint)
+            self.unless(False, "plan.stack", nearest, hint)
             return
-        for name, value in changed_facts(stack, base).items():
+        for name, value in changed.items():
             hint = f"plans for {self._framework} have --set plan.stack={base}"
             self.unless(name in set(expressible), f"plan.stack.{name}", value, hint)
 

@@ -33,10 +33,15 @@ from simulator.described.rules.pool_rules import refuse_pools
 from simulator.errors import Fault, InputError
 from simulator.facts import shipped_facts
 from simulator.planning.search.search import PlanChoice, PlanSearch, Progress, search_parts
-from simulator.planning.search.space import Axes, PlanSpace, is_data_parallel_only
+from simulator.planning.search.space import (
+    Axes,
+    PlanSpace,
+    has_pipeline,
+    is_data_parallel_only,
+)
 from simulator.plots.style import save
 from simulator.plots.variant_comparison import Bar, build_strategies_figure
-from simulator.results.fit_probability import DEFAULT_RISK
+from simulator.results.fit_probability import DEFAULT_RISK, Fit, fit_of, fit_text
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
@@ -374,10 +379,14 @@ def _result(job: Job, family: Family, found: PlanSearch) -> FamilyResult:
 
 
 def _obstacle(job: Job, family: Family, found: PlanSearch) -> str:
-    if found.plans:
-        return "does not fit into memory"
+    if found.smallest is not None:
+        fits = run_step(job.replace(found.smallest), "replay").fits_probability
+        is_sure = fit_of(fits) is Fit.DOES_NOT_FIT
+        return "does not fit into memory" if is_sure else fit_text(fits)
     if job.cluster.gpus == 1:
         return "needs more GPUs"
     if (family.has_tp or family.has_pp) and is_data_parallel_only(job):
         return "the job's stack has no model parallelism"
+    if family.has_pp and not has_pipeline(job):
+        return "the job's stack has no pipeline"
     return "no valid plan for this job"

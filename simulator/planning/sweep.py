@@ -196,7 +196,7 @@ class Journal:
     def _check(self, identity: Mapping[str, str]) -> None:
         changed = [name for name in self._identity if identity.get(name) != self._identity[name]]
         if changed:
-            raise self._refusal(f"belongs to another sweep: {' and '.join(changed)} differ")
+            raise self._refusal(f"belongs to another sweep, of another {' and '.join(changed)}")
 
     def _refusal(self, rule: str) -> InputError:
         hint = "choose another --out, or add --fresh to discard its rows"

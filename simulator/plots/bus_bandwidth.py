@@ -65,15 +65,12 @@ class BusBandwidth(NamedTuple):
     predicted_bytes_per_s: float | None
 
 
-def build_bus_bandwidth_figure(
-    rows: Sequence[BusBandwidth], title: str, subtitle: str = ""
-) -> Figure:
+def build_bus_bandwidth_figure(rows: Sequence[BusBandwidth], title: str) -> Figure:
     """A panel per label, in the order in which labels appear.
 
     Args:
         rows: Points and curve of all panels; rows without a measurement only shape the curve.
         title: The bold line above.
-        subtitle: A line below it; by default how many rows and panels there are.
     """
     labels = list(dict.fromkeys(row.label for row in rows))
     columns = min(_COLUMNS, max(1, len(labels)))
@@ -97,7 +94,7 @@ def build_bus_bandwidth_figure(
             axes.set_ylabel("GB/s", fontsize=style.SMALL_PT, color=style.INK)
     measured = sum(row.measured_bytes_per_s is not None for row in rows)
     counted = f"bus bandwidth over message size; {measured:,} measured, {len(labels)} panels"
-    style.add_title(figure, title, subtitle or counted, left=_LEFT_IN)
+    style.add_title(figure, title, counted, left=_LEFT_IN)
     _add_key(figure)
     return figure
 

@@ -29,7 +29,7 @@ def build_distribution_figure(
     Args:
         title: Of the job.
         steps_s: Steps that were drawn [s].
-        typical_step_s: The step in which no variation [s].
+        typical_step_s: The step without variation [s].
         growth: GPUs that wait for each other, and their mean step over that one.
     """
     figure = style.new_figure(_TOP_IN + _HEIGHT_IN + _AXIS_IN)
@@ -55,14 +55,14 @@ def _draw_spread(
     for percent, value in zip(_PERCENTILES, np.percentile(shown, _PERCENTILES), strict=True):
         axes.axvline(value, color=style.BLUE, lw=1.2, ls="--" if percent != 50 else "-")
         style.annotate(axes, f"P{percent}", (value, top), (3, -11))
-    spread = max(float(np.ptp(shown)), 1e-12)
+    heading, spread = "distribution of step times", max(float(np.ptp(shown)), 1e-12)
     # Far away it would squeeze the spread into one bar.
     if shown.min() - typical < spread and typical - shown.max() < spread:
         axes.axvline(typical, color=style.VERMILLION, lw=1.5)
-        style.annotate(axes, "no variation", (typical, 0.9 * top), (3, -11))
+        heading += "; red: the step without variation"
     axes.set_xlabel(f"step time [{unit}]", fontsize=style.TEXT_PT, color=style.INK)
     axes.set_ylabel("share of steps [%]", fontsize=style.TEXT_PT, color=style.INK)
-    style.add_heading(axes, "distribution of step times")
+    style.add_heading(axes, heading)
 
 
 def _draw_growth(

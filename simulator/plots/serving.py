@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from simulator.plots import style
 from simulator.serving.engine import Step
 
-_LEFT_IN, _RIGHT_IN, _TOP_IN, _PANEL_IN, _GAP_IN = 0.9, 0.5, 0.8, 1.5, 0.45
+_LEFT_IN, _RIGHT_IN, _TOP_IN, _PANEL_IN, _BETWEEN_IN, _BOTTOM_IN = 0.9, 0.5, 1.0, 1.4, 0.7, 0.6
 
 
 def draw_serving(title: str, steps: Sequence[Step], path: str | Path) -> None:
@@ -27,32 +27,30 @@ def draw_serving(title: str, steps: Sequence[Step], path: str | Path) -> None:
 
 def _build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
     """Three panels over the same time: the batch, the queue, the cache."""
-    height_in = _TOP_IN + 3 * (_PANEL_IN + _GAP_IN) + 0.2
-    figure = style.new_figure(height_in)
-    ends = [step.end_s for step in steps]
-    preempted = sum(step.preempted for step in steps)
     panels = (
         ("requests in the step", [float(step.decodes) for step in steps]),
         ("waiting requests", [float(step.waiting) for step in steps]),
         ("cache in use [%]", [100.0 * step.used_share for step in steps]),
     )
+    line_in = _PANEL_IN + _BETWEEN_IN
+    figure = style.new_figure(_TOP_IN + len(panels) * line_in - _BETWEEN_IN + _BOTTOM_IN)
+    ends = [step.end_s for step in steps]
     for index, (label, values) in enumerate(panels):
-        axes = _panel(figure, height_in, index)
-        axes.plot(ends, values, linewidth=0.8, drawstyle="steps-pre")
-        axes.set_title(label, loc="left", fontsize="small")
-        axes.set_ylim(bottom=0)
-    axes.set_xlabel("time [s]")
-    style.add_title(figure, title, f"{len(steps)} steps, {preempted} preemptions", left=_LEFT_IN)
+        axes = style.add_axes_in(
+            figure,
+            left=_LEFT_IN,
+            top=_TOP_IN + index * line_in,
+            width=style.WIDTH_IN - _LEFT_IN - _RIGHT_IN,
+            height=_PANEL_IN,
+        )
+        axes.plot(ends, values, drawstyle="steps-pre", color=style.BLUE, linewidth=0.8)
+        axes.fill_between(ends, values, step="pre", color=style.SKY, alpha=0.5, linewidth=0)
+        axes.set_xlim(0, ends[-1])
+        axes.set_ylim(0, max(1.0, 1.05 * max(values)))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+        style.add_heading(axes, label)
+        style.show_seconds(axes.xaxis, ends[-1])
+    preempted = sum(step.preempted for step in steps)
+    subtitle = f"one replica: {len(steps):,} steps, {preempted} preemptions"
+    style.add_title(figure, title, subtitle, left=_LEFT_IN)
     return figure
-
-
-def _panel(figure: Figure, height_in: float, index: int) -> Axes:
-    width_in = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
-    bottom_in = height_in - _TOP_IN - (index + 1) * (_PANEL_IN + _GAP_IN) + _GAP_IN
-    box = (
-        _LEFT_IN / style.WIDTH_IN,
-        bottom_in / height_in,
-        width_in / style.WIDTH_IN,
-        _PANEL_IN / height_in,
-    )
-    return figure.add_axes(box)

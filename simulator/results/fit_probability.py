@@ -38,14 +38,17 @@ class Fit(StrEnum):
 
     FITS = "fits"
     TIGHT = "tight"
+    UNLIKELY = "probably does not fit"
     DOES_NOT_FIT = "does not fit"
 
 
-def fit_of(probability: float, risk: float = DEFAULT_RISK) -> Fit:
-    """The verdict: tight where neither running nor running out is sure up to the risk."""
-    if probability >= 1 - risk:
+def fit_of(probability: float) -> Fit:
+    """The verdict: tight, or probably not, where neither is sure up to the usual risk."""
+    if probability >= 1 - DEFAULT_RISK:
         return Fit.FITS
-    return Fit.TIGHT if probability > risk else Fit.DOES_NOT_FIT
+    if probability <= DEFAULT_RISK:
+        return Fit.DOES_NOT_FIT
+    return Fit.TIGHT if probability >= EVEN else Fit.UNLIKELY
 
 
 def fit_text(probability: float) -> str:

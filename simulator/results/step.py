@@ -183,7 +183,7 @@ class StepResult:
 
     @property
     def fit(self) -> Fit:
-        """Verdict: fits, does not fit, or tight."""
+        """Verdict: fits, tight, probably does not fit, or does not fit."""
         return fit_of(self.fits_probability)
 
     @property

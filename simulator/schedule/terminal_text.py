@@ -102,11 +102,6 @@ def row_lines(
     return lines
 
 
-def picture_text(run: UnitRun, width: int | None = None) -> str:
-    """The picture as plain text. For the arguments see :func:`picture_lines`."""
-    return lines_text(picture_lines(run, width))
-
-
 def lines_text(lines: Sequence[Sequence[Cell]]) -> str:
     """Lines of cells as plain text."""
     return "\n".join("".join(cell.text for cell in line).rstrip() for line in lines)

@@ -338,6 +338,8 @@ def load_serving(
         file, document = str(path), read_naming_yaml(path, _WANTED, changes)
     document = with_changes(document, changes)
     deployment = document.get("deployment")
+    if deployment is None and "model" in document:
+        raise InputError.single("", "is a job of training", hint=_WANTED, file=file)
     if isinstance(deployment, Mapping):
         document = {**document, "deployment": _resolved(deployment, Path(file).parent)}
     return validated(ServingJob, document, file=file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from simulator.cells import Row
-from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile, profile_names
 from simulator.errors import InputError
@@ -101,22 +100,19 @@ def _accuracy(results: Iterable[CollectiveResult]) -> Accuracy:
     return Accuracy.of((result.error_pct for result in results), _WITHIN_PCT)
 
 
-def validate_collectives(
-    csv_path: str | Path, profile_of: Callable[[str], HardwareProfile] = load_profile
-) -> CollectiveReport:
+def validate_collectives(csv_path: str | Path) -> CollectiveReport:
     """Predictions for every row of a table of collectives beside what was measured.
 
     Args:
         csv_path: Table with the columns id, collective, gpu, gpus, nodes, gpus_per_node,
             bytes (as nccl-tests counts them) and time_us; where there are nics_per_node,
             nic_gbps, inter, source and notes, they are used.
-        profile_of: Profile of a name; the shipped ones by default.
 
     Raises:
         InputError: The table cannot be read.
     """
     names = profile_names()
-    cached_profile_of = cache(profile_of)
+    profile_of = cache(load_profile)
 
     def result(cells_of_row: Row) -> CollectiveResult:
         try:
@@ -132,7 +128,7 @@ def validate_collectives(
         skipped = reason_to_skip(row) or ("" if name else "no hardware profile describes the GPU")
         if skipped or name is None:
             return replace(measured, skipped=skipped)
-        network = network_of(row, cached_profile_of(name).network)
+        network = network_of(row, profile_of(name).network)
         return replace(measured, predicted_us=predicted_s(row, network) * 1e6)
 
     return CollectiveReport([result(row) for row in read_collective_cells(csv_path)])

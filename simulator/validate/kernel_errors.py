@@ -55,17 +55,7 @@ class KernelResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The row for JSON."""
-        return {
-            "id": self.id,
-            "gpu": self.gpu,
-            "op": self.op,
-            "dtype": self.dtype,
-            "family": self.family,
-            "measured_us": self.measured_us,
-            "predicted_us": self.predicted_us,
-            "error_pct": self.error_pct,
-            "skipped": self.skipped or None,
-        }
+        return asdict(self) | {"error_pct": self.error_pct, "skipped": self.skipped or None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import set_rotate_method
 
-from simulator.capture.held_memory import held_at_peak
 from simulator.capture.make import merged
 from simulator.capture.recording.one_rank import (
     RankResult,
@@ -196,6 +195,14 @@ def test_clipping_without_no_grad_belongs_to_the_update(tmp_path):
 def layer_bytes(width: int) -> int:
     """Weight and bias of a square layer in fp32."""
     return 4 * (width * width + width)
+
+
+def held_at_peak(table):
+    """Bytes of each owner when most is held [B]."""
+    peak = int(np.argmax(table.held_bytes)) + 1
+    owners = table.block_owner[table.block[:peak]]
+    held = np.bincount(owners, weights=table.change_bytes[:peak], minlength=len(BlockOwner))
+    return {owner: int(held[owner]) for owner in BlockOwner if held[owner]}
 
 
 def test_who_holds_memory_is_known():

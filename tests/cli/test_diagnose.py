@@ -10,6 +10,7 @@ import pytest
 def test_hypotheses_are_said_with_what_settles_them(clustersim, job_file):
     outcome = clustersim("diagnose", job_file, "--step", "900ms", "--memory", "61GiB", "--top", "2")
     assert outcome.code == 0
+    assert "reserved memory measured 61.0 GiB, predicted " in outcome.out
     assert "possible cause" in outcome.out
     assert "none: an ordinary prediction error" in outcome.out
     assert "1. " in outcome.out

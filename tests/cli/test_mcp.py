@@ -49,6 +49,7 @@ def talk():
         )
         calls = {
             "run": ("run", {"job": JOB}),
+            "text": ("run", {"job": "\n".join(f"{k}: {json.dumps(JOB[k])}" for k in JOB)}),
             "changed": ("memory", {"job": JOB, "changes": {"plan.tp": 2}}),
             "plan": ("plan", {"job": JOB, "top": 2, "vary": {"plan.tp": [1, 2], "plan.pp": [1]}}),
             "diagnose": (
@@ -91,6 +92,11 @@ def test_a_tool_answers_with_what_the_command_prints(talk, clustersim, tmp_path)
     printed = json.loads(clustersim("run", file, "--json").out)
     answer = answers["run"].structured_content
     assert {key: answer[key] for key in printed} == printed
+
+
+def test_a_job_may_be_text(talk):
+    _, answers = talk
+    assert answers["text"].structured_content == answers["run"].structured_content
 
 
 def test_changes_reach_the_job(talk):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
+import sys
 
 import pytest
 
@@ -82,6 +84,45 @@ def test_set_changes_the_job(clustersim, job_file):
     plain = json.loads(clustersim("run", job_file, "--json").out)
     changed = json.loads(clustersim("run", job_file, "--json", "--set", "batch.global=64").out)
     assert changed["step_time_s"] > plain["step_time_s"]
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    """Pipe a text into the next command."""
+
+    def into(text):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    return into
+
+
+@pytest.mark.parametrize("command", [["run"], ["plan", "--vary", "plan.tp=2", "--no-why"]])
+def test_a_dash_is_the_job_that_is_piped_in(clustersim, job_file, pipe, command):
+    name, *options = command
+    pipe(job_file.read_text())
+    piped = clustersim(name, "-", *options, "--json")
+    assert piped.code == 0
+    assert piped.out == clustersim(name, job_file, *options, "--json").out
+
+
+def test_faults_of_a_piped_job_name_the_standard_input(clustersim, pipe):
+    pipe("model: llama3.1-8b")
+    assert "standard input: cluster: is missing" in clustersim("run", "-").err
+
+
+def test_long_sequences_show_use_without_what_a_causal_mask_skips(clustersim, job_file):
+    """Of products and half the attention, against products and all of it."""
+    long = ["batch.seq_len=131072", "batch.global=8", "cluster.gpus=8", "plan.recompute=full"]
+    sets = [word for change in long for word in ("--set", change)]
+    document = json.loads(clustersim("run", job_file, *sets, "--json").out)
+    assert document["mfu_causal"] < 0.75 * document["mfu"]
+    rows = dict(
+        line.split("  ", 1)
+        for line in clustersim("run", job_file, *sets).out.splitlines()
+        if "MFU" in line
+    )
+    assert rows["MFU without masked attention"].strip() == f"{100 * document['mfu_causal']:.1f} %"
+    assert "masked" not in clustersim("run", job_file).out
 
 
 def test_a_wrong_set_names_the_field(clustersim, job_file):

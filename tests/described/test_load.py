@@ -455,3 +455,47 @@ def test_a_file_of_another_kind_is_one_fault_and_one_of_misspelt_fields_is_not(t
 def test_a_stack_that_is_misspelt_comes_with_those_that_begin_so():
     with pytest.raises(InputError, match="did you mean 'megatron-core' or 'megatron-deepspeed'"):
         load_job("llama3-8b-8xh100", {"plan.stack": "megatron"})
+
+
+def test_a_job_prints_as_a_line_that_says_what_it_is():
+    job = load_job("llama3-8b-8xh100")
+    assert str(job) == repr(job)
+    assert str(job).startswith(f"Job({job.title}, ")
+    assert str(job.batch.seq_len) in str(job)
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        ("fsdp2", "the stack for it is 'torch'"),
+        ("huggingface", "the stack for it is 'trl'"),
+        ("nemo", "the stack for it is 'megatron-core'"),
+        ("torchtitan2", "did you mean 'torchtitan'"),
+        ("xyz", "zero-bubble"),
+    ],
+)
+def test_a_framework_without_a_stack_is_told_which_one_stands_for_it(stack, words):
+    with pytest.raises(InputError) as caught:
+        load_job("llama3-8b-8xh100", {"plan.stack": stack})
+    assert words in str(caught.value)
+
+
+def test_the_optimizer_that_is_nearest_is_named():
+    with pytest.raises(InputError, match="did you mean 'adam'"):
+        load_job("llama3-8b-8xh100", {"plan.optimizer": "adamw"})
+
+
+def test_a_model_in_place_of_a_job_and_a_job_in_place_of_a_model_are_told_apart(tmp_path):
+    with pytest.raises(
+        InputError, match="is a model, not a job; clustersim init --model llama3-8b"
+    ):
+        load_job("llama3-8b")
+    with pytest.raises(InputError, match="is a job, not a model"):
+        load_model(data_folder("workloads") / "llama3-8b-8xh100.yaml")
+
+
+def test_a_name_like_no_shipped_one_is_told_where_all_are_listed():
+    with pytest.raises(InputError, match=r"config\.json, or a name that clustersim models list"):
+        load_job("llama3-8b-8xh100", {"model": "somebody/else-9b"})
+    with pytest.raises(InputError, match="a name that clustersim profile list shows"):
+        load_job("llama3-8b-8xh100", {"cluster.profile": "zz9"})

@@ -12,7 +12,6 @@ from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 from simulator.engine.chunked import (
     ChunkedCollective,
     ChunkTimeline,
-    simulate_collective,
     simulate_collectives,
 )
 from simulator.errors import InputError
@@ -21,6 +20,14 @@ sizes = st.integers(2, 17)
 pieces = st.integers(1, 6)
 names = st.sampled_from(sorted(CHUNK_ALGORITHMS))
 times = st.floats(0.0, 1e-3)
+
+
+def simulate_collective(
+    algorithm: str, num_bytes: float, ranks: int, rate: float, latency_s: float, chunks: int = 1
+) -> ChunkTimeline:
+    """One collective, alone on equal links."""
+    collective = ChunkedCollective(algorithm, num_bytes, range(ranks), chunks)
+    return simulate_collectives([collective], rate, latency_s)[0]
 
 
 def link_bytes(timeline: ChunkTimeline) -> dict[tuple[int, int], float]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 import simulator as sim
 from simulator.described.load import job_from_document
-from simulator.exporters.html.run_report import run_page
+from simulator.exporters.html.run_report import Run, write_compare_report, write_run_report
 from simulator.results.views.verdict import Advice, Influence, WhatIf, verdict
 
 HOSTILE = "<script>alert(1)</script> & </script> \"'{{ 7 * 7 }}"
@@ -49,7 +52,16 @@ def advice_of(result: sim.Result) -> Advice:
 
 def page_of(result: sim.Result, **options: Any) -> str:
     """The page of a step."""
-    return run_page(result, result.job, advice_of(result), **options)
+    with TemporaryDirectory() as folder:
+        write_run_report(result, result.job, advice_of(result), Path(folder) / "page", **options)
+        return (Path(folder) / "page").read_text(encoding="utf-8")
+
+
+def compare_page(runs: Sequence[Run]) -> str:
+    """The page of several steps."""
+    with TemporaryDirectory() as folder:
+        write_compare_report(runs, Path(folder) / "page")
+        return (Path(folder) / "page").read_text(encoding="utf-8")
 
 
 def data_in(page: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.exporters.html.run_report import Run, compare_page
-from tests.exporters.pages import HOSTILE, column, data_in, result_of
+from simulator.exporters.html.run_report import Run
+from tests.exporters.pages import HOSTILE, column, compare_page, data_in, result_of
 
 FIRST = result_of(layers=4, gpus=8, pp=4, microbatches=8)
 SECOND = result_of(layers=4, gpus=8, pp=2, microbatches=8)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from simulator.exporters.html.run_report import Run, compare_page
+from simulator.exporters.html.run_report import Run
 from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
-from tests.exporters.pages import HOSTILE, page_of, result_of
+from tests.exporters.pages import HOSTILE, compare_page, page_of, result_of
 
 pytestmark = NEEDS_CHROMIUM
 

@@ -164,7 +164,7 @@ def test_configurations_in_python_are_read_and_never_run():
     assert (job.model.name, job.batch.seq_len, job.plan.recompute) == (
         "llama3.1-8b", 8192, "selective",
     )  # fmt: skip
-    assert report.is_complete
+    assert not report.unsupported
     gathers = "float8.enable_fsdp_float8_all_gather"
     job, report = read_torchtitan_config(
         f"{REGISTRY}:llama3_405b", Given(gpus=128, ignore=(gathers,))

@@ -196,7 +196,7 @@ def field_of(job: Any, path: str) -> Any:
 def test_a_recipe_is_the_job_that_a_person_would_write(recipe):
     job, report = read(recipe)
     assert {path: field_of(job, path) for path in recipe.job} == recipe.job
-    assert report.is_complete
+    assert not report.unsupported
     assert report.understood
     small = job.replace(**{"batch.global": job.dp * job.plan.pp * job.batch.micro_batch})
     assert simulate(small, engine="replay").step_time_s > 0
@@ -269,7 +269,7 @@ def test_other_ways_of_training_are_refused_until_they_are_let_go(tmp_path):
     with pytest.raises(InputError, match=r"stage = 'ppo'.*--ignore stage"):
         FORMATS["llamafactory"].read([path], Given(gpus=8))
     _, report = FORMATS["llamafactory"].read([path], Given(gpus=8, ignore=("stage",)))
-    assert not report.is_complete
+    assert report.unsupported
 
 
 def test_what_deepspeed_leaves_to_the_trainer_is_asked_for():

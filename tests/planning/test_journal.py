@@ -54,7 +54,7 @@ def test_a_journal_whose_first_line_was_cut_off_starts_anew(path):
 
 def test_the_rows_of_another_sweep_are_refused_with_what_differs(path):
     kept(path)
-    with pytest.raises(InputError, match=r"another sweep: grid differ.*--fresh"):
+    with pytest.raises(InputError, match=r"another sweep, of another grid.*--fresh"):
         kept(path, {**WHO, "grid": "c"})
 
 

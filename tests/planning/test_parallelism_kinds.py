@@ -16,7 +16,8 @@ from simulator.described.load import job_from_document
 from simulator.planning.compared_strategies import FAMILIES, compare_families
 from simulator.planning.search.search import search_plans
 from simulator.planning.search.space import plan_space
-from simulator.results.fit_probability import EVEN
+from simulator.results.fit_probability import EVEN, fit_text
+from simulator.results.simulation import run_step
 
 
 def job(gpus: int = 8, memory: str = "80 GiB", **network):
@@ -88,6 +89,25 @@ def test_a_stack_without_model_parallelism_is_offered_none():
     results = {each.family.name: each for each in compare_families(JOBS["data parallelism only"])}
     assert results["TP + DP"].obstacle == "the job's stack has no model parallelism"
     assert results["ZeRO-1"].choice is not None
+
+
+def test_a_stack_without_a_pipeline_is_offered_tensor_parallelism_alone():
+    start = job().replace({"plan.stack": "trl"})
+    results = {each.family.name: each for each in compare_families(start, FEWER)}
+    assert results["PP + DP"].obstacle == "the job's stack has no pipeline"
+    assert results["TP + DP"].choice is not None
+
+
+def test_a_kind_that_may_fit_is_not_said_to_lack_the_memory():
+    """The answer is what running its only plan says."""
+    only = {"plan.zero": [0], "plan.recompute": ["none"], "batch.micro": [1], "plan.tp": [1]}
+    start = job().replace({"plan.zero": 0})
+    held = run_step(start, "replay").peak_device_bytes
+    start = start.replace({"cluster.device.memory": f"{1.05 * held / 2**30} GiB"})
+    results = {each.family.name: each for each in compare_families(start, only, risk=0.001)}
+    fits = run_step(start, "replay").fits_probability
+    assert EVEN < fits < 0.999
+    assert results["DDP"].obstacle == fit_text(fits)
 
 
 def test_what_is_varied_narrows_every_family():

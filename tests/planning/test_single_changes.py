@@ -65,6 +65,15 @@ def test_a_decision_yields_only_what_it_is_registered_for(start):
             assert change.answers in decision.answers
 
 
+def test_pipeline_stages_are_offered_only_where_the_stack_has_them():
+    def stages(stack):
+        found = single_changes(job(stack=stack), Question.SMALLER)
+        return [change for change in found if "plan.pp" in change.fields]
+
+    assert stages("megatron-core")
+    assert not stages("trl")
+
+
 def test_degrees_are_offered_in_both_directions_and_larger_ones_to_save_memory():
     start = JOBS["dense in a pipeline"]
 

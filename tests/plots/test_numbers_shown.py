@@ -39,7 +39,7 @@ def test_the_bars_of_a_spread_are_all_steps_and_its_lines_are_their_percentiles(
     lines = [line.get_xdata()[0] for line in spread.lines]
     assert lines[:3] == pytest.approx(list(np.percentile(STEPS_S, (5, 50, 95))))
     assert lines[3] == pytest.approx(1.15)
-    assert "no variation" in texts(figure)
+    assert "red: the step without variation" in spread.get_title("left")
     (curve,) = growth.lines
     assert list(curve.get_xdata()) == [8, 16, 32]
     assert list(curve.get_ydata()) == pytest.approx([0.0, 2.0, 5.0])
@@ -47,7 +47,7 @@ def test_the_bars_of_a_spread_are_all_steps_and_its_lines_are_their_percentiles(
 
 def test_a_step_without_variation_far_from_all_others_does_not_squeeze_them():
     figure = build_distribution_figure("job", STEPS_S, 9.0, GROWTH)
-    assert "no variation" not in texts(figure)
+    assert "red" not in figure.axes[0].get_title("left")
     low, high = figure.axes[0].get_xlim()
     assert high - low < 3
 
@@ -145,3 +145,6 @@ def test_what_a_replica_does_in_a_step_is_drawn_until_the_step_ends(monkeypatch)
     assert {axes.lines[0].get_drawstyle() for axes in figure.axes} == {"steps-pre"}
     assert all(list(axes.lines[0].get_xdata()) == [1.0, 2.0, 4.0] for axes in figure.axes)
     assert any("3 steps, 3 preemptions" in text.get_text() for text in figure.texts)
+    assert {axes.get_xlim() for axes in figure.axes} == {(0, 4)}
+    requests, waiting, _ = figure.axes
+    assert all(tick.is_integer() for axes in (requests, waiting) for tick in axes.get_yticks())

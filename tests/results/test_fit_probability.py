@@ -74,15 +74,23 @@ def test_a_framework_or_a_device_that_nobody_measured_makes_it_less_sure():
 
 @pytest.mark.parametrize(
     ("probability", "fit"),
-    [(0.95, Fit.FITS), (0.94, Fit.TIGHT), (0.06, Fit.TIGHT), (0.05, Fit.DOES_NOT_FIT)],
+    [
+        (0.95, Fit.FITS),
+        (0.94, Fit.TIGHT),
+        (0.50, Fit.TIGHT),
+        (0.49, Fit.UNLIKELY),
+        (0.06, Fit.UNLIKELY),
+        (0.05, Fit.DOES_NOT_FIT),
+    ],
 )
-def test_between_running_and_running_out_for_sure_it_is_tight(probability, fit):
+def test_between_running_and_running_out_for_sure_the_verdict_is_the_likelier_one(probability, fit):
     assert fit_of(probability) is fit
 
 
-def test_what_a_tight_run_lacks_is_said_under_the_same_verdict():
-    assert fit_text(0.19) == "tight (19 % likely to fit)"
-    assert misfit_text(0.19) == "Tight (19 % likely to fit)"
+def test_what_a_run_lacks_is_said_under_the_same_verdict():
+    assert fit_text(0.61) == "tight (61 % likely to fit)"
+    assert fit_text(0.19) == "probably does not fit (19 % likely to fit)"
+    assert misfit_text(0.19) == "Probably does not fit (19 % likely to fit)"
     assert misfit_text(0.01) == "Does not fit"
 
 

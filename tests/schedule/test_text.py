@@ -12,11 +12,14 @@ from simulator.schedule.terminal_text import (
     legend,
     lines_text,
     picture_lines,
-    picture_text,
     row_lines,
     sizes_text,
 )
 from simulator.schedule.unit_run import phase_costs, run_schedule
+
+
+def picture_text(run, width=None):
+    return lines_text(picture_lines(run, width))
 
 
 def test_two_ranks_of_1f1b_with_two_microbatches():

@@ -67,6 +67,14 @@ def test_a_misspelt_field_is_named(job, capsys):
     assert "deployment.tpp" in said.err
 
 
+def test_a_job_of_training_is_one_fault_and_not_one_per_field(capsys):
+    file = Path(__file__).parents[2] / "workloads" / "llama3-8b-8xh100.yaml"
+    code, said = ended(["serve", "run", str(file)], capsys)
+    assert code == 2
+    assert "is a job of training; give a YAML file with a deployment" in said.err
+    assert said.err.startswith("1 error")
+
+
 def test_a_model_that_leaves_no_room_for_the_cache_does_not_fit(job, capsys):
     code, said = ended(["serve", "run", job, "--set", "deployment.model=llama3.1-405b"], capsys)
     assert code == 1

@@ -170,6 +170,12 @@ def test_rows_are_skipped_for_facts_only(
     assert bool(reason_to_skip(replace(row, **change))) == bool(reason)  # type: ignore[arg-type]
 
 
+def test_a_table_of_another_kind_is_refused_with_what_is_wanted(write: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match=r"is a table of another kind; .*time_us") as caught:
+        validate_collectives(write("a,b\n1,2\n", "t.csv"))
+    assert str(caught.value).count("time_us") == 1
+
+
 def test_a_table_without_a_needed_column_is_refused(write: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match="lacks the columns bytes, time_us"):
         validate_collectives(write("id,collective,gpu,gpus,nodes,gpus_per_node\n", "t.csv"))

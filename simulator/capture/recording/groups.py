@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from simulator.capture.recording.absent_streams import replaced
-from simulator.capture.recording.record import Exchanged
 from simulator.capture.recording.recorder import Recorder
-from simulator.capture.table import FIRST_BESIDE, BlockOwner, Phase
+from simulator.capture.table import FIRST_BESIDE, BlockOwner, Exchange, Phase
 
 _KINDS = {
     "_allgather_base_": "all_gather",
@@ -92,7 +91,7 @@ class Groups:
                     recorder.say_owner(tensor, BlockOwner.COMMUNICATION)
             peer = dist.get_global_rank(group, named["dst" if name == "send" else "src"])
         ranks = tuple(dist.get_process_group_ranks(group))
-        exchanged = Exchanged(
+        exchange = Exchange(
             _KINDS[name],
             recorder.record.groups.setdefault(ranks, len(recorder.record.groups)),
             _message_bytes(args, result),
@@ -105,7 +104,7 @@ class Groups:
         )
         if beside:
             recorder.streams.wait(stream, recorder.streams.reached(recorder.streams.current))
-        recorder.record.exchanges.append(exchanged)
+        recorder.record.exchanges.append(exchange)
         number = len(recorder.record.exchanges) - 1
         self.last = recorder.add_exchange(f"{func.namespace}.{name}", number, stream)
         recorder._notice([t for t in outputs if t.device.type == "cuda"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from simulator.capture.table import BlockOwner, Call, Phase
+from simulator.capture.table import BlockOwner, Call, Exchange, Phase
 
 
 class Kept(IntEnum):
@@ -47,27 +47,6 @@ class Block:
     given_phase: Phase = Phase.OTHER
     shards: int = 1
     sure: Kept = Kept.GUESSED
-
-
-@dataclass(slots=True)
-class Exchanged:
-    """One collective or transfer.
-
-    Attributes:
-        kind: As programs name it.
-        group: Its ranks, by number among the groups.
-        num_bytes: Message size as nccl-tests counts it [B].
-        axis: Degree of parallelism, such as ``dp_shard``.
-        peer: The other rank of a transfer; -1 in a collective.
-        sends: Whether a transfer leaves this rank.
-    """
-
-    kind: str
-    group: int
-    num_bytes: int
-    axis: str
-    peer: int = -1
-    sends: bool = False
 
 
 @dataclass(slots=True)
@@ -112,7 +91,7 @@ class Record:
     operations: list[Operation] = field(default_factory=list)
     waits: list[tuple[int, int]] = field(default_factory=list)
     calls: dict[Call, int] = field(default_factory=dict)
-    exchanges: list[Exchanged] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
     groups: dict[tuple[int, ...], int] = field(default_factory=dict)
     paths: dict[str, int] = field(default_factory=lambda: {"": 0})
     blocks: list[Block] = field(default_factory=list)

@@ -68,6 +68,30 @@ def storage_bytes(storage: torch.UntypedStorage) -> int:
     return -(-storage.nbytes() // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
 
 
+class _Operator:
+    """An operator that reached the device, and the tensors on it."""
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        self.func, self.name, self.args, self.kwargs = func, _name(func), args, kwargs
+        self.inputs = [t for t in _leaves((args, kwargs)) if _on_device(t)]
+        self.outputs = [t for t in _leaves(result) if _on_device(t)]
+
+    def fresh(self) -> list[Tensor]:
+        """Outputs that are no inputs."""
+        known = {id(t) for t in self.inputs}
+        return [t for t in self.outputs if id(t) not in known]
+
+    def read(self) -> list[Tensor]:
+        """Inputs whose elements are read."""
+        unread = {id(t) for t in _at(_unread_places(self.func, self.name), self.args, self.kwargs)}
+        return [t for t in self.inputs if id(t) not in unread]
+
+    def written(self) -> list[Tensor]:
+        """Inputs that are written in place."""
+        written = {id(t) for t in _at(_written_places(self.func), self.args, self.kwargs)}
+        return [t for t in self.inputs if id(t) in written]
+
+
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what reaches the device.
 
@@ -125,7 +149,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace in _NAMESPACES_OF_EXCHANGES:
             self.exchange(func, args, kwargs, result)
         else:
-            self._operator(func, args, kwargs, result)
+            self._operator(_Operator(func, args, kwargs, result))
         return result
 
     def _number(self, func: Any, args: Any) -> Any:
@@ -136,75 +160,52 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = args[0].dtype
         return math.nan if kind.is_floating_point else False if kind is torch.bool else 0
 
-    def _operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        name = _name(func)
-        outputs = [t for t in _leaves(result) if _on_device(t)]
-        inputs = [t for t in _leaves((args, kwargs)) if _on_device(t)]
-        if name in _SILENT or (_is_view(func) and _lie_together(inputs, outputs)):
+    def _operator(self, one: _Operator) -> None:
+        inputs, outputs = one.inputs, one.outputs
+        if one.name in _SILENT or (_is_view(one.func) and _lie_together(inputs, outputs)):
             self._notice(outputs)
             return
         if not inputs and not outputs:
             return
-        if is_fusible(func) and self.modules.is_compiled:
-            self._fuse(func, name, args, kwargs, inputs, outputs)
+        if is_fusible(one.func) and self.modules.is_compiled:
+            self._fuse(one)
             return
         if self.fused.is_open:
             self.fused.give(self._numbers(inputs))
-        call = self._call(func, name, args, kwargs, inputs, outputs)
-        if name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
+        call = self._call(one)
+        if one.name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
             self.lookups.append((self.record.moment, inputs[-1].numel()))
         self._add(call, self.streams.current)
         self._notice(outputs)
         if self.fused.is_open:
             self.fused.pass_by(self._numbers(inputs), self._numbers(outputs))
 
-    def _call(
-        self,
-        func: Any,
-        name: str,
-        args: Any,
-        kwargs: Any,
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-    ) -> int:
-        written = {id(t) for t in _at(_written_places(func), args, kwargs)}
-        known = {id(t) for t in inputs}
-        fresh = [t for t in outputs if id(t) not in known]
-        unread = {id(t) for t in _at(_unread_places(func, name), args, kwargs)}
-        reads = [t for t in inputs if id(t) not in unread]
-        if name in _LOOKUPS:
-            reads = [*fresh, *inputs[1:]]
+    def _call(self, one: _Operator) -> int:
+        inputs, fresh, written = one.inputs, one.fresh(), one.written()
+        reads = [*fresh, *inputs[1:]] if one.name in _LOOKUPS else one.read()
         read_bytes = sum(map(_touched, reads))
-        writes = [*fresh, *(t for t in inputs if id(t) in written)]
-        written_bytes = read_bytes if name in _PASTES else sum(map(_touched, writes))
-        if name in _PLACED:
+        written_bytes = sum(map(_touched, [*fresh, *written]))
+        if one.name in _PASTES:
+            written_bytes = read_bytes
+        if one.name in _PLACED:
             written_bytes = inputs[-1].numel() * inputs[0].element_size()
             read_bytes += written_bytes - _touched(inputs[0])
         sharded = [t for t in (*reads, *fresh) if self._shards(t) > 1]
+        sharded_writes = [t for t in written if self._shards(t) > 1]
         call = Call(
-            str(func),
+            str(one.func),
             tuple(map(_described, inputs)),
             tuple(map(_described, fresh)),
-            _settings(name, args, kwargs),
+            _settings(one.name, one.args, one.kwargs),
             read_bytes,
             written_bytes,
-            sum(map(_touched, sharded)) + sum(
-                _touched(t) for t in inputs if id(t) in written and self._shards(t) > 1
-            ),
-        )  # fmt: skip
+            sum(map(_touched, [*sharded, *sharded_writes])),
+        )
         if sharded and self.modules.phase() is Phase.OPTIMIZER:
             self._notice(fresh, shards=self._shards(sharded[0]))
         return self.record.calls.setdefault(call, len(self.record.calls))
 
-    def _fuse(
-        self,
-        func: Any,
-        name: str,
-        args: Any,
-        kwargs: Any,
-        inputs: list[Tensor],
-        outputs: list[Tensor],
-    ) -> None:
+    def _fuse(self, one: _Operator) -> None:
         """Record an operator of compiled code, as part of the kernel before it or as a new one."""
         modules, stream = self.modules, self.streams.current
         if stream in self.streams.waiting:
@@ -212,22 +213,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase, path = modules.phase(), modules.path()
         side = Phase.BACKWARD if phase is Phase.RECOMPUTE else phase
         self.fused.enter((stream, side, unit_of(path)))
-        known = {id(t) for t in inputs}
-        written = {id(t) for t in _at(_written_places(func), args, kwargs)}
-        unread = {id(t) for t in _at(_unread_places(func, name), args, kwargs)}
-        self._notice(outputs)
+        fresh, written = one.fresh(), one.written()
+        self._notice(one.outputs)
+        leaves = tree_leaves((one.args, one.kwargs))
         if not written and self.fused.was_done(
-            (func, *map(self._given, tree_leaves((args, kwargs)))), self._numbers(outputs)
+            (one.func, *map(self._given, leaves)), self._numbers(one.outputs)
         ):
             return
-        most = max((t.numel() for t in inputs), default=0)
-        fresh = [t for t in outputs if id(t) not in known]
+        most = max((t.numel() for t in one.inputs), default=0)
         self.fused.add(
             Work(
                 (stream, phase, self.record.number_of(path)),
-                self._touched_blocks(t for t in inputs if id(t) not in unread),
+                self._touched_blocks(one.read()),
                 self._touched_blocks(fresh),
-                self._touched_blocks(t for t in inputs if id(t) in written),
+                self._touched_blocks(written),
                 self._numbers([t for t in fresh if t.numel() == most or not most]),
                 self._numbers([t for t in fresh if t.numel() == 1 < most]),
             )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.capture.recording.record import Exchanged, Record
+from simulator.capture.recording.record import Record
 from simulator.capture.table import BlockOwner, Exchange, Integers, RankTable
 from simulator.errors import InputError
 
@@ -65,7 +65,7 @@ def settled_table(record: Record, owners: list[BlockOwner]) -> RankTable:
     operations = record.operations[window.first : window.end]
     distinct: dict[Exchange, int] = {}
     exchange_of = [
-        -1 if op.exchange < 0 else _numbered(distinct, record.exchanges[op.exchange])
+        -1 if op.exchange < 0 else distinct.setdefault(record.exchanges[op.exchange], len(distinct))
         for op in operations
     ]
     calls = {number: i for i, number in enumerate(sorted({op.call for op in operations}))}
@@ -90,11 +90,6 @@ def settled_table(record: Record, owners: list[BlockOwner]) -> RankTable:
         exchanges=tuple(distinct),
         paths=paths,
     )
-
-
-def _numbered(distinct: dict[Exchange, int], one: Exchanged) -> int:
-    key = Exchange(one.kind, one.group, one.num_bytes, one.axis, one.peer, one.sends)
-    return distinct.setdefault(key, len(distinct))
 
 
 def _waits(record: Record, window: Window) -> Integers:

@@ -132,6 +132,12 @@ def _print(found: Diagnosis, top: int) -> None:
         f"measured {format_seconds(observed.step_s)}, predicted "
         f"{format_seconds(result.step_time_s)}: {signed_percent(off)}"
     )
+    if observed.memory_bytes is not None:
+        held = observed.held_bytes(result)
+        typer.echo(
+            f"{observed.memory_kind} memory measured {format_bytes(observed.memory_bytes)}, "
+            f"predicted {format_bytes(held)}: {signed_percent(observed.memory_bytes / held - 1)}"
+        )
     columns = text_columns("possible cause") + number_columns(
         "probability", "step with it", "memory with it"
     )

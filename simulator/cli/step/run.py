@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from simulator.planning.drawn_lengths import DrawnSteps
     from simulator.results.step import StepResult
 
+_MOSTLY_COUNTED = 0.75
+"""Below this share of MFU, what a causal mask leaves of it is shown as well."""
 _MOST_GROUPS = 20
 
 
@@ -214,6 +216,7 @@ def _print_headline(result: Result) -> None:
         ("tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"),
         ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
         ("MFU", percent(result.mfu)),
+        *_causal_use(result),
         ("HFU", percent(result.hfu)),
         ("pipeline bubble", percent(result.bubble_fraction)),
         ("memory", fit_text(result.fits_probability)),
@@ -221,6 +224,12 @@ def _print_headline(result: Result) -> None:
     print_table(result.title, text_columns("") + number_columns(""), rows)
     if result.mfu > 1:
         note("MFU counts six operations per parameter and token, those of frozen weights too")
+
+
+def _causal_use(result: Result) -> Iterator[tuple[str, str]]:
+    """Of long sequences: MFU counts scores that a causal mask skips, and so may near 100 %."""
+    if result.mfu_causal is not None and result.mfu_causal < _MOSTLY_COUNTED * result.mfu:
+        yield "MFU without masked attention", percent(result.mfu_causal)
 
 
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:

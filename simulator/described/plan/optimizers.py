@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from simulator.described.faults import nearest_hint
+
 _FP32 = 4.0
 _BLOCK = 256
 """Elements that share one fp32 constant in an 8-bit state."""
@@ -75,5 +77,5 @@ def known_optimizer(name: str) -> str:
         ValueError: No optimizer has the name.
     """
     if name not in UPDATE_RULES:
-        raise ValueError(f"no such optimizer; known: {', '.join(UPDATE_RULES)}")
+        raise ValueError(f"no such optimizer; {nearest_hint(name, UPDATE_RULES)}")
     return name

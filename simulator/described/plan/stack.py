@@ -11,6 +11,7 @@ A plan names a stack, or starts from one and changes facts in place::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -430,6 +431,14 @@ DEFAULT_STACK = "megatron-core"
 """The stack of a plan that names none."""
 
 
+def _stands_for(framework: str) -> str:
+    """Which stack stands for a framework that is none itself; empty where none is known to."""
+    for words, stack in shipped_facts("framework_names")["stacks"].items():
+        if re.search(words, framework.lower()):
+            return f"the stack for it is {stack!r}: {STACKS[stack].description}"
+    return ""
+
+
 def named_stack(value: object, libraries: Mapping[str, str] = MappingProxyType({})) -> object:
     """The stack of a name, or of a block that changes facts of a ``base``.
 
@@ -443,7 +452,7 @@ def named_stack(value: object, libraries: Mapping[str, str] = MappingProxyType({
     if isinstance(value, str):
         name = value.partition("@")[0]
         if name not in STACKS:
-            raise ValueError(f"no such stack; {nearest_hint(name, STACKS)}")
+            raise ValueError(f"no such stack; {nearest_hint(name, STACKS, _stands_for(name))}")
         _, release = split_release(value)
         own = {} if release is None else {name: release}
         return _shipped_stack(name, tuple(sorted({**libraries, **own}.items())))

@@ -66,7 +66,8 @@ def _stack_offloads(job: Job) -> Iterator[Fault]:
         if offload.share < 1:
             rule, hint = "FSDP offloads all or nothing", "remove it, or plan.stack: deepspeed"
             yield Fault("plan.offload.share", rule, offload.share, hint)
-    if kind == "infinity" and offload.optimizer and offload.share < 1 and job.plan.zero < 3:
+    splits_update = offload.optimizer is not None and offload.share < 1
+    if kind == "infinity" and splits_update and not job.choices.shards_weights:
         rule = "DeepSpeed splits the update between CPU and GPU with ZeRO 3 only (its ratio)"
         yield Fault("plan.offload.share", rule, offload.share, "use plan.zero: 3, or remove it")
     if kind != "optimizer" and not offload.overlap:
@@ -78,21 +79,21 @@ def _stack_offloads(job: Job) -> Iterator[Fault]:
 
 
 def _sharding_allows_it(job: Job) -> Iterator[Fault]:
-    plan, offload = job.plan, job.plan.offload
-    if offload.optimizer and plan.zero == 0:
+    offload, choices = job.plan.offload, job.choices
+    if offload.optimizer and not choices.shards_states:
         rule = "is part of sharded optimizers in every framework"
         yield Fault("plan.offload.optimizer", rule, offload.optimizer, "use plan.zero: 1 or more")
-    if offload.parameters and plan.zero < 3:
-        rule = f"needs plan.zero: 3: with ZeRO {plan.zero} every GPU holds all weights"
+    if offload.parameters and not choices.shards_weights:
+        rule = "needs plan.zero: 3: below that every GPU holds all weights"
         yield Fault("plan.offload.parameters", rule, offload.parameters, "use plan.zero: 3")
-    if offload.optimizer == "nvme" and plan.zero < 3:
+    if offload.optimizer == "nvme" and not choices.shards_weights:
         rule = "DeepSpeed keeps states on NVMe with ZeRO 3 only"
         yield Fault("plan.offload.optimizer", rule, "nvme", "use plan.zero: 3, or cpu")
     if offload.parameters and not offload.optimizer:
         rule = "needs the optimizer on the CPU as well, whose fp32 weights are on the host"
         hint = "add plan.offload.optimizer: cpu"
         yield Fault("plan.offload.parameters", rule, offload.parameters, hint)
-    if offload.optimizer and job.choices.updates_whole_parameters:
+    if offload.optimizer and choices.updates_whole_parameters:
         rule = "optimizers that assign whole parameters to ranks do not update on the CPU"
         yield Fault("plan.offload.optimizer", rule, offload.optimizer, "remove it")
 

@@ -113,12 +113,6 @@ def write_run_report(
     write_page(path, "run.html", context, scripts=_SCRIPTS, data=data)
 
 
-def run_page(result: StepResult, job: Job, advice: Advice, *, most_rows: int = MOST_ROWS) -> str:
-    """The text of the page. For the arguments see :func:`write_run_report`."""
-    context, data = _content(result, job, advice, most_rows)
-    return render("run.html", context, scripts=_SCRIPTS, data=data)
-
-
 def _content(
     result: StepResult, job: Job, advice: Advice, most_rows: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -341,12 +335,6 @@ def write_compare_report(
     if prices:
         context["headlines"].append(("USD per billion tokens", list(prices)))
     write_page(path, "compare.html", context, scripts=_COMPARE_SCRIPTS, data=data)
-
-
-def compare_page(runs: Sequence[Run]) -> str:
-    """The text of the page."""
-    context, data = _compared(runs)
-    return render("compare.html", context, scripts=_COMPARE_SCRIPTS, data=data)
 
 
 def _compared(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -93,22 +93,19 @@ class Returned(Exception):  # noqa: N818  # an end, not an error
         self.value = value
 
 
-def read_python_config(
-    file: Path, function: str, arguments: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], list[str]]:
+def read_python_config(file: Path, function: str) -> tuple[dict[str, Any], list[str]]:
     """The nested mapping that a function returns, and notes on what was simplified.
 
     Args:
         file: A Python file.
         function: Name of one of its functions.
-        arguments: Values of parameters, by name.
 
     Raises:
         InputError: The file is no Python, it has no such function, or what the function does is
             more than to write a configuration down.
     """
     reader = _Reader(file)
-    value = reader.guarded(lambda: reader.called(reader.main, function, dict(arguments or {})))
+    value = reader.guarded(lambda: reader.called(reader.main, function, {}))
     if not isinstance(value, dict):
         rule = f"has a function {function} that returns nothing"
         raise InputError.single("", rule, file=str(file))

@@ -23,6 +23,7 @@ from simulator.planning.changes.balance import better_layout
 from simulator.planning.search.space import (
     MIN_TOKENS_PER_CONTEXT_RANK,
     divisors,
+    has_pipeline,
     is_data_parallel_only,
     powers_of_two,
 )
@@ -150,21 +151,21 @@ def _microbatch(job: Job) -> Iterator[Change]:
 
 def _pipeline_order(job: Job) -> Iterator[Change]:
     plan = job.plan
-    has_pipeline = plan.pp > 1 and not is_data_parallel_only(job)
+    has_stages = plan.pp > 1 and has_pipeline(job)
     is_plain = plan.schedule in (None, "1f1b")
-    if has_pipeline and plan.layout is None and (is_plain or plan.schedule == "interleaved-1f1b"):
+    if has_stages and plan.layout is None and (is_plain or plan.schedule == "interleaved-1f1b"):
         fields = {"plan.vpp": 2 * plan.vpp, "plan.schedule": "interleaved-1f1b"}
         yield Change(_moved("vpp", plan.vpp, 2 * plan.vpp), fields, _FASTER)
     for other in [each for each in _ORDERS if each != plan.schedule]:
         answers = _UNSEARCHED
-        if other == "zb-h1" and has_pipeline and plan.vpp == 1 and is_plain:
+        if other == "zb-h1" and has_stages and plan.vpp == 1 and is_plain:
             answers |= _FASTER
         words = f"changing the schedule from {plan.schedule or '1f1b'} to {other}"
         yield Change(words, {"plan.schedule": other}, answers)
 
 
 def _layout(job: Job) -> Iterator[Change]:
-    found = None if is_data_parallel_only(job) else better_layout(job)
+    found = better_layout(job) if has_pipeline(job) else None
     if found is not None:
         yield Change(*found, _FASTER | _UNSEARCHED)
 
@@ -207,7 +208,7 @@ def _degrees(job: Job) -> Iterator[Change]:
     for name in ("tp", "pp", "cp", "ep"):
         now = getattr(job.plan, name)
         near = _near_expert_degrees(job) if name == "ep" else [now // 2, 2 * now]
-        if name == "cp" and now == 1:
+        if now == 1 and (name == "cp" or (name == "pp" and not has_pipeline(job))):
             near = []
         for value in filter(None, near):
             is_smaller = grown.pop(((f"plan.{name}", value),), None) is not None
@@ -221,7 +222,7 @@ def _grown_degrees(job: Job, factors: list[int]) -> Iterator[Change]:
     plan, model = job.plan, job.model
     most = {
         "tp": job.cluster.profile.network.scale_up.gpus,
-        "pp": model.layers // plan.vpp,
+        "pp": model.layers // plan.vpp if has_pipeline(job) else 0,
         "cp": job.batch.seq_len // MIN_TOKENS_PER_CONTEXT_RANK,
         "ep": model.experts.count if model.experts else 0,
     }

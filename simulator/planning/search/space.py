@@ -34,8 +34,14 @@ from simulator.program.layer.layer_part import LayerPart
 MIN_TOKENS_PER_CONTEXT_RANK = 2048
 """Shorter pieces of a sequence are not worth dividing. Assumption."""
 
-_WITHOUT_MODEL_PARALLELISM = frozenset({"torch", "torch-fsdp", "deepspeed"})
+_WITHOUT_MODEL_PARALLELISM = frozenset(
+    {"torch", "torch-fsdp", "deepspeed", "deepspeed-2021", "litgpt", "llm-c", "unsloth"}
+)
 """Stacks that have nothing but data parallelism."""
+_WITHOUT_PIPELINE = frozenset({"axolotl", "llama-factory", "ms-swift", "torchtune", "trl"})
+"""Others without pipeline stages. Those on the Trainer of transformers run its backends: FSDP,
+DeepSpeed's ZeRO, tensor, context and expert parallelism (huggingface.co/docs/transformers);
+torchtune has sharding and tensor parallelism."""
 _SHARDING_UNDER_A_PIPELINE = frozenset({"torchtitan", "jax"})
 """Stacks that run ZeRO 2 and 3 with a pipeline. Megatron-Core's distributed optimizer is
 ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
@@ -44,6 +50,11 @@ ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
 def is_data_parallel_only(job: Job) -> bool:
     """Whether the stack has no model parallelism."""
     return job.stack_name in _WITHOUT_MODEL_PARALLELISM
+
+
+def has_pipeline(job: Job) -> bool:
+    """Whether the stack splits the layers over pipeline stages."""
+    return job.stack_name not in _WITHOUT_MODEL_PARALLELISM | _WITHOUT_PIPELINE
 
 
 def _can_shard(job: Job) -> bool:
@@ -228,7 +239,7 @@ def default_axes(job: Job) -> dict[str, list[Any]]:
     }
     if is_data_parallel_only(job):
         return options
-    units = plan_units(job)
+    units = plan_units(job) if has_pipeline(job) else 1
     contexts = max(1, job.batch.seq_len // MIN_TOKENS_PER_CONTEXT_RANK)
     return {
         "plan.tp": [tp for tp in divisors(gpus) if tp <= network.scale_up.gpus],

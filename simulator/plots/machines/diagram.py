@@ -54,16 +54,14 @@ class Box:
         return self.top + self.height
 
 
-def draw_box(
-    axes: Axes, box: Box, text: str = "", *, face: str, edge: str = "#8A8A8A", size_pt: float = 8.5
-) -> None:
+def draw_box(axes: Axes, box: Box, text: str = "", *, face: str, size_pt: float = 8.5) -> None:
     """A rounded box with a text in its middle, as large as fits."""
     rounding = min(0.06, 0.3 * min(box.width, box.height))
     axes.add_patch(
         FancyBboxPatch(
             (box.left, box.top), box.width, box.height,
             boxstyle=f"round,pad=0,rounding_size={rounding}",
-            facecolor=face, edgecolor=edge, linewidth=0.8, zorder=3,
+            facecolor=face, edgecolor="#8A8A8A", linewidth=0.8, zorder=3,
         )
     )  # fmt: skip
     if not text:

@@ -106,10 +106,10 @@ def placement(job: Job) -> Placement:
     )
 
 
-def rank_coordinates(job: Job, *, experts: bool = False) -> Mapping[str, Ranks]:
+def rank_coordinates(job: Job) -> Mapping[str, Ranks]:
     """Position of every rank along each word of the rank order, shape (gpus,) each."""
     ranks = np.arange(job.cluster.gpus)
-    axes = rank_axes(job, experts=experts)
+    axes = rank_axes(job)
     return {word: ranks // axis.stride % axis.ranks for word, axis in axes.items()}
 
 

@@ -103,15 +103,6 @@ def parameter_count(model: Model, *, with_multi_token: bool = False) -> int:
     return sum(tensor.numel for tensor in tensors)
 
 
-def active_parameter_count(model: Model) -> int:
-    """Parameters that one token passes through: ``top_k`` of the routed experts.
-
-    Embedding and output matrix count in full, as in most published figures; some authors
-    leave them out. Multi-token-prediction modules do not count.
-    """
-    return sum(_active_numel(model, tensor) for tensor in _all_tensors(model))
-
-
 def parameter_count_by_part(model: Model) -> ParameterCount:
     """Parameters that an optimizer trains, by part; multi-token-prediction modules do not count.
 

@@ -61,11 +61,6 @@ class Difference:
         """Relative gain of the second in tokens per second and GPU."""
         return self.first_s / self.second_s - 1
 
-    @property
-    def rounding_s(self) -> float:
-        """Difference minus the sum of the causes: rounding only [s]."""
-        return self.difference_s - math.fsum(cause.difference_s for cause in self.causes)
-
 
 def difference(first: StepResult, second: StepResult) -> Difference:
     """The difference of two steps, cause by cause."""

@@ -46,18 +46,8 @@ def result_to_dict(
     ``cost`` is that of its perturbations; without, the key is left out.
     """
     return {
-        "schema_version": SCHEMA_VERSION,
-        "title": result.title,
-        "step_time_s": result.step_time_s,
-        "step_time_band_s": result.step_time_band_s and list(result.step_time_band_s),
-        "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
-        "model_tflops_per_gpu": result.model_tflops_per_gpu,
-        "mfu": result.mfu,
+        **step_to_dict(result),
         "mfu_causal": result.mfu_causal,
-        "hfu": result.hfu,
-        "bubble_fraction": result.bubble_fraction,
-        "breakdown_s": {category.value: s for category, s in result.breakdown_s.items()},
-        "exposed_comm_s": {category.value: s for category, s in result.exposed_comm_s.items()},
         "synchronous": result.asynchrony is None,
         "asynchrony": _asynchrony_to_dict(result.asynchrony),
         "memory": [memory_to_dict(memory) for memory in result.memory],
@@ -77,6 +67,23 @@ def _measured_kernels(job: Job) -> dict[str, float]:
     """Share of kernel time that follows from measured products, where a profile names some."""
     has_table = job.cluster.profile.kernels.table is not None and not job.cluster.pools
     return {"measured_kernel_share": measured_share(job)} if has_table else {}
+
+
+def step_to_dict(result: StepResult) -> dict[str, Any]:
+    """Rates and times of a step, of a job or captured."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "title": result.title,
+        "step_time_s": result.step_time_s,
+        "step_time_band_s": result.step_time_band_s and list(result.step_time_band_s),
+        "tokens_per_s_per_gpu": result.tokens_per_s_per_gpu,
+        "model_tflops_per_gpu": result.model_tflops_per_gpu,
+        "mfu": result.mfu,
+        "hfu": result.hfu,
+        "bubble_fraction": result.bubble_fraction,
+        "breakdown_s": {category.value: s for category, s in result.breakdown_s.items()},
+        "exposed_comm_s": {category.value: s for category, s in result.exposed_comm_s.items()},
+    }
 
 
 def fit_to_dict(result: StepResult) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +95,7 @@ class Gap:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return {
-            "phase": self.phase,
-            "kind": self.kind,
-            "measured_s": self.measured_s,
-            "predicted_s": self.predicted_s,
-            "gap_s": self.gap_s,
-        }
+        return asdict(self) | {"gap_s": self.gap_s}
 
 
 @dataclass(frozen=True)

@@ -233,10 +233,4 @@ def _rest(memory: Mapping[str, float]) -> float:
 
 
 def _pair_to_dict(pair: Pair) -> dict[str, Any]:
-    return {
-        "stage": pair.stage,
-        "name": pair.name,
-        "measured": pair.measured,
-        "predicted": pair.predicted,
-        "error_pct": pair.error_pct,
-    }
+    return asdict(pair) | {"error_pct": pair.error_pct}

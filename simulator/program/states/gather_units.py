@@ -120,13 +120,19 @@ class Units:
     job: Job
     tied_copy: bool = False
     _held: dict[Hashable, _Tensors] = field(default_factory=dict)
+    _totals: dict[tuple[Hashable, ...], tuple[ParameterCount, tuple[float, ...]]] = field(
+        default_factory=dict
+    )
     _filled: dict[tuple[Hashable, ...], list[_Bucket]] = field(default_factory=dict)
 
     def whole(self, run: Slice) -> Unit:
         """All parameters of a run as one unit."""
-        held = [pair for part in _parts(run) for pair in self._tensors(part)]
-        total = added_up(count for _, count in held)
-        return Unit(run, total, self._partial(held))
+        parts = _parts(run)
+        contents = tuple(map(self._content, parts))
+        if contents not in self._totals:
+            held = [pair for part in parts for pair in self._tensors(part)]
+            self._totals[contents] = added_up(count for _, count in held), self._partial(held)
+        return Unit(run, *self._totals[contents])
 
     def counts(self, run: Slice) -> list[ParameterCount]:
         """What one rank holds of every parameter of a run, in order of the model."""
@@ -305,16 +311,17 @@ class Units:
         """What the tensors of a part follow from."""
         if _is_end(part):
             return part[2:]
-        index = part.first
-        return self._kinds[index], frozen_in_layer(self.job.model, self.job.plan, index)
+        return self._layers[part.first]
 
     @cached_property
     def _shards(self) -> int:
         return shard_group(self.job).ranks
 
     @cached_property
-    def _kinds(self) -> tuple[LayerKind, ...]:
-        return layer_kinds(self.job.model)
+    def _layers(self) -> list[tuple[LayerKind, frozenset[str]]]:
+        model, plan = self.job.model, self.job.plan
+        kinds = enumerate(layer_kinds(model))
+        return [(kind, frozen_in_layer(model, plan, index)) for index, kind in kinds]
 
 
 def _padded(count: ParameterCount, tensor: ParameterTensor, numel: float) -> ParameterCount:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
@@ -24,7 +25,7 @@ from simulator.program.grid.rank_groups import (
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.adapters import adaptable, frozen, frozen_in_layer, held_tensors
-from simulator.program.layer.layer_kinds import layer_kind
+from simulator.program.layer.layer_kinds import layer_kind, layer_kinds
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
 from simulator.program.layer.tensors import (
     ParameterGroup,
@@ -454,27 +455,41 @@ class PipelineRanks:
     """
 
     def __init__(self, job: Job, schedule: ScheduleInfo) -> None:
-        self._job, self._placement, self._chunks = job, schedule.placement, job.plan.vpp
-        self.stages = job.plan.pp
-        self.runs = stage_slices(job, self.stages * self._chunks)
+        self._job, self._placement = job, schedule.placement
+        self.stages, chunks = job.plan.pp, job.plan.vpp
+        self.runs = stage_slices(job, self.stages * chunks)
+        self._runs_of: list[list[Slice]] = [[] for _ in range(self.stages)]
+        for stage in range(self._placement.num_virtual_stages(self.stages, chunks)):
+            run = self.runs[self._placement.model_stage(stage, self.stages, chunks)]
+            self._runs_of[self._placement.rank(stage, self.stages)].append(run)
         self._parameters: dict[int, ParameterCount] = {}
 
     def runs_of(self, rank: int) -> list[Slice]:
         """Layers of every virtual stage of a rank, of all copies of the model."""
-        placement, stages, chunks = self._placement, self.stages, self._chunks
-        return [
-            self.runs[placement.model_stage(stage, stages, chunks)]
-            for stage in range(placement.num_virtual_stages(stages, chunks))
-            if placement.rank(stage, stages) == rank
+        return self._runs_of[rank]
+
+    @cached_property
+    def like(self) -> list[int]:
+        """Of each rank, the first that holds the same: equal layers in order, and equal ends."""
+        model, plan = self._job.model, self._job.plan
+        layers = [
+            (kind, frozen_in_layer(model, plan, index))
+            for index, kind in enumerate(layer_kinds(model))
         ]
+        held = [
+            tuple((*run[2:], *layers[run.first : run.end]) for run in runs)
+            for runs in self._runs_of
+        ]
+        return [held.index(each) for each in held]
 
     def parameters(self, rank: int) -> ParameterCount:
         """What a rank holds of the model, before data-parallel sharding."""
-        if rank not in self._parameters:
-            runs, copied = self.runs_of(rank), self.copies_embedding
+        like = self.like[rank]
+        if like not in self._parameters:
+            runs, copied = self.runs_of(like), self.copies_embedding
             counts = (slice_parameters(self._job, run, tied_copy=copied) for run in runs)
-            self._parameters[rank] = added_up(counts)
-        return self._parameters[rank]
+            self._parameters[like] = added_up(counts)
+        return self._parameters[like]
 
     @property
     def model_copies(self) -> int:

@@ -41,10 +41,10 @@ from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import offloaded_states, outside_memory
 from simulator.program.states.parameter_server import ServerTransfers
+from simulator.program.states.pipeline_ranks import PipelineRanks
 from simulator.program.states.placeholder_gradients import placeholder_gradient_bytes
 from simulator.program.states.resident import (
     ParameterCount,
-    PipelineRanks,
     loading_memory,
     resident_memory,
     state_bytes,

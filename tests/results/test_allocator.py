@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.results.allocator.caching_allocator import CachingAllocator, request
-from simulator.results.allocator.exchanges import Exchange, reserved_bytes
+from simulator.results.allocator.exchanges import Exchange
+from tests.results.plain_allocator import reserved_bytes
 
 KIB, MIB = 2**10, 2**20
 few = settings(max_examples=60, deadline=None)

@@ -26,7 +26,8 @@ from simulator.program.ir import (
 from simulator.program.price.update_time import gathers, optimizer_work
 from simulator.program.run.data_parallel import DataParallel
 from simulator.program.states.parameter_server import server_update_work
-from simulator.program.states.resident import PipelineRanks, padded_vocab, shard_numel, state_bytes
+from simulator.program.states.pipeline_ranks import PipelineRanks
+from simulator.program.states.resident import padded_vocab, shard_numel, state_bytes
 from simulator.program.states.update_memory import UpdateMemory, update_memory
 
 

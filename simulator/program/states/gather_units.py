@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
@@ -46,6 +46,8 @@ from simulator.program.states.separate_parameters import (
 
 _FUSED = {"query": "qkv", "key": "qkv", "value": "qkv", "gate": "up"}
 """Projections of one input, and the name of what they are part of."""
+
+_Value = TypeVar("_Value")
 
 _Tensors = list[tuple[ParameterTensor, ParameterCount]]
 
@@ -123,6 +125,7 @@ class Units:
     _totals: dict[tuple[Hashable, ...], tuple[ParameterCount, tuple[float, ...]]] = field(
         default_factory=dict
     )
+    _equal: dict[Any, Any] = field(default_factory=dict)
     _filled: dict[tuple[Hashable, ...], list[_Bucket]] = field(default_factory=dict)
 
     def whole(self, run: Slice) -> Unit:
@@ -236,7 +239,7 @@ class Units:
             for tensor, count in self._tensors(part):
                 padded = float(padded_shard_numel(tensor, tensor_ranks, self._shards))
                 total += _padded(count, tensor, padded * frozen_share(self.job, tensor))
-        return Unit(run, total, whole.partial, keeps)
+        return Unit(run, self._one(total), whole.partial, keeps)
 
     def _bucket_pieces(self, run: Slice) -> tuple[Piece, ...]:
         parts = _parts(run)[::-1]
@@ -281,8 +284,13 @@ class Units:
         for end in bucket_ends(sizes, choices.first_bucket_bytes, choices.bucket_bytes):
             pairs = [pair for _, pair in held[start : end + 1]]
             total = added_up(count for _, count in pairs)
-            yield _Bucket(held[end][0], total, self._partial(pairs))
+            yield _Bucket(held[end][0], self._one(total), self._one(self._partial(pairs)))
             start = end + 1
+
+    def _one(self, value: _Value) -> _Value:
+        """One object for all that are equal, so that what follows from it is found once."""
+        found: _Value = self._equal.setdefault(value, value)
+        return found
 
     def _partial(self, held: _Tensors) -> tuple[float, ...]:
         """In order of backward; norms, and whatever else every rank holds whole."""

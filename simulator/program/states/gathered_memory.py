@@ -61,7 +61,9 @@ class OfUnits(Generic[_Found]):
 
     def __call__(self, units: Sequence[Unit]) -> _Found:
         """What follows from units."""
-        key = tuple([id(held) for u in units for held in (u.parameters, u.separate, u.parts)])
+        key = tuple(
+            [id(held) for u in units for held in (u.parameters, u.partial, u.separate, u.parts)]
+        )
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = tuple(units), self._find(units)

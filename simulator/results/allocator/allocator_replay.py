@@ -122,8 +122,10 @@ class Replay:
 
     def _exchange(self, number: int) -> None:
         takes, gives = self._exchanges[number]
-        self.allocator.take(takes)
-        self.allocator.give(gives)
+        if takes:
+            self.allocator.take(takes)
+        if gives:
+            self.allocator.give(gives)
 
     def floors(self, first: int, end: int) -> list[int]:
         """Blocks of each size that exchanges leave alone if as many are taken before as after."""

@@ -23,7 +23,7 @@ from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner
 from simulator.program.states.outside_memory import communicator_bytes
-from simulator.results.allocator.exchanges import Exchange
+from simulator.results.allocator.exchanges import Exchange, KeptReserves, told_apart
 from simulator.results.memory import reserved_memory
 from simulator.results.step import ClassMemory
 
@@ -93,9 +93,9 @@ def _rank_memory(
     at_start = int(np.argmax(comes_later)) if comes_later.any() else len(change)
     started, exchanges = _repeatable(change[:at_start], change[at_start:])
     reserved = reserved_memory(
-        exchanges,
-        started,
+        told_apart(exchanges, before=[started]),
         AllocatorSettings(),
+        KeptReserves(),
         resident_bytes=0.0,
         least_bytes=float(held[peak]),
         allocated_bytes=float(held[peak]),

@@ -18,6 +18,7 @@ from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.observed_run import Observation, PredictionErrors
+from simulator.results.allocator.exchanges import KeptReserves
 from simulator.results.fit_probability import job_spread
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
@@ -172,8 +173,9 @@ def suspects(
         before: Its prediction.
         on_trial: Called after every simulated change.
     """
+    kept = KeptReserves()
     found = (
-        Suspect(hidden, tuple(_sizes(hidden, job, before, on_trial)))
+        Suspect(hidden, tuple(_sizes(hidden, job, before, kept, on_trial)))
         for hidden in hidden_changes(job, before.step_time_s)
     )
     return tuple(each for each in found if each.sizes)
@@ -209,13 +211,17 @@ def diagnose(
 
 
 def _sizes(
-    hidden: HiddenChange, job: Job, before: StepResult, on_trial: OnTrial | None
+    hidden: HiddenChange,
+    job: Job,
+    before: StepResult,
+    kept: KeptReserves,
+    on_trial: OnTrial | None,
 ) -> Iterator[tuple[Change, Job, StepResult]]:
     """The sizes of a change that the job can have, and that make a difference."""
     for change in hidden.variants:
         try:
             changed = job.replace(change.fields)
-            result = before if changed == job else run_step(changed)
+            result = before if changed == job else run_step(changed, kept=kept)
         except InputError:
             continue  # nothing that this job could do
         if on_trial:

@@ -15,11 +15,12 @@ from functools import partial
 from itertools import compress
 from typing import NamedTuple
 
+from simulator.cost.collectives import Group
 from simulator.cost.host import host_ports_bytes_per_s
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.grid.expert_tokens import ExpertShare
-from simulator.program.grid.rank_groups import first_rank
+from simulator.program.grid.rank_groups import first_rank, pipeline_pair
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work, total_bytes
 from simulator.program.layer.adapters import training_faults
 from simulator.program.layer.layer_kinds import model_parts
@@ -40,10 +41,10 @@ from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import offloaded_states, outside_memory
 from simulator.program.states.parameter_server import ServerTransfers
+from simulator.program.states.pipeline_ranks import PipelineRanks
 from simulator.program.states.placeholder_gradients import placeholder_gradient_bytes
 from simulator.program.states.resident import (
     ParameterCount,
-    PipelineRanks,
     bucket_memory,
     loading_memory,
     resident_memory,
@@ -160,6 +161,15 @@ def folded_program(job: Job, share: ExpertShare | None = None) -> Program:
     return _Builder(job, StepOrder(job), share).build(1)
 
 
+class _Held(NamedTuple):
+    """What a rank holds because of its layers alone, as of a :class:`RankClass`."""
+
+    resident: Memory
+    loading: Memory
+    starting: Memory
+    first_states: Memory
+
+
 class _Builder:
     """Puts the pieces of one job together."""
 
@@ -172,6 +182,8 @@ class _Builder:
         self.ranks = PipelineRanks(job, order.schedule)
         self.buffers = boundary_buffers(job, order.schedule, self.costs.boundary_bytes)
         self._transfers: dict[tuple[int, int], Work] = {}
+        self._of_pairs: dict[Group, Work] = {}
+        self._held: dict[int, _Held] = {}
 
     def build(self, steps: int) -> Program:
         """The program of some steps."""
@@ -238,12 +250,11 @@ class _Builder:
         )
 
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
-        job, parameters = self.job, self.ranks.parameters(rank)
-        resident = resident_memory(job, parameters) + bucket_memory(job) + untrained_memory(job)
-        placeholder_bytes = placeholder_gradient_bytes(job, self.ranks.runs_of(rank))
-        if placeholder_bytes:
-            resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)
-        resident += self.buffers.resident(slots, job.microbatches)
+        job, parameters, like = self.job, self.ranks.parameters(rank), self.ranks.like[rank]
+        if like not in self._held:
+            self._held[like] = self._held_by(like)
+        held = self._held[like]
+        resident = held.resident + self.buffers.resident(slots, job.microbatches)
         stashed = self.schedule.weight_versions(rank, self.ranks.stages) - 1
         if stashed:
             stashed_bytes = stashed * parameters.trained * state_bytes(job).gathered
@@ -255,18 +266,25 @@ class _Builder:
             count=job.cluster.gpus // self.ranks.stages,
             first_rank=first_rank(job, rank),
             resident=resident,
-            loading=loading_memory(job, parameters),
-            starting=self._starting_memory(rank),
-            first_states=first_states(
-                self.job, self.ranks.runs_of(rank), tied_copy=self.ranks.copies_embedding
-            ),
+            loading=held.loading,
+            starting=held.starting,
+            first_states=held.first_states,
             host=host,
             nvme=nvme,
         )
 
-    def _starting_memory(self, rank: int) -> Memory:
-        return starting_memory(
-            self.job, self.ranks.runs_of(rank), tied_copy=self.ranks.copies_embedding
+    def _held_by(self, rank: int) -> _Held:
+        job, parameters, runs = self.job, self.ranks.parameters(rank), self.ranks.runs_of(rank)
+        resident = resident_memory(job, parameters) + bucket_memory(job) + untrained_memory(job)
+        placeholder_bytes = placeholder_gradient_bytes(job, runs)
+        if placeholder_bytes:
+            resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)
+        copied = self.ranks.copies_embedding
+        return _Held(
+            resident,
+            loading_memory(job, parameters),
+            starting_memory(job, runs, tied_copy=copied),
+            first_states(job, runs, tied_copy=copied),
         )
 
     def _host_memory(
@@ -286,9 +304,10 @@ class _Builder:
 
     def _transfer_work(self, source: int, target: int) -> Work:
         if (source, target) not in self._transfers:
-            self._transfers[source, target] = transfer_work(
-                self.job, self.costs.boundary_bytes, source, target
-            )
+            pair = pipeline_pair(self.job, source, target)
+            if pair not in self._of_pairs:
+                self._of_pairs[pair] = transfer_work(self.job, self.costs.boundary_bytes, pair)
+            self._transfers[source, target] = self._of_pairs[pair]
         return self._transfers[source, target]
 
 

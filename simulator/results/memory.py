@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -27,8 +27,17 @@ from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.grid.rank_groups import rank_grid
-from simulator.program.ir import Kind, Memory, Operation, Owner, Program, Stream, total_bytes
-from simulator.results.allocator.exchanges import Exchange, reserved_bytes
+from simulator.program.ir import (
+    Kind,
+    Memory,
+    Operation,
+    Owner,
+    Program,
+    RankClass,
+    Stream,
+    total_bytes,
+)
+from simulator.results.allocator.exchanges import Exchange, Exchanges, KeptReserves
 from simulator.results.step import ClassMemory, HostMemory
 
 _LEAST_UNUSED_SHARE = 0.04
@@ -50,15 +59,23 @@ _NUMBERS = {**_OWNERS, Owner.GRADIENT_SHARDS: _OWNERS[Owner.GRADIENTS]}
 """Of every owner, the number of the one that its memory is shown as."""
 
 
-def class_memory(timeline: Timeline, device: Device) -> tuple[ClassMemory, ...]:
-    """Memory of every rank class over the step, on its own device or else on the given one."""
-    kinds = _Kinds(timeline.program)
+def class_memory(
+    timeline: Timeline, device: Device, kept: KeptReserves | None = None
+) -> tuple[ClassMemory, ...]:
+    """Memory of every rank class over the step, on its own device or else on the given one.
+
+    ``kept`` knows what programs like this one reserved.
+    """
+    kinds, kept = _Kinds(timeline.program), kept or KeptReserves()
     return tuple(
-        _one_class(timeline, index, device, kinds) for index in range(len(timeline.program.classes))
+        _one_class(timeline, index, device, kinds, kept)
+        for index in range(len(timeline.program.classes))
     )
 
 
-def _one_class(timeline: Timeline, index: int, device: Device, kinds: _Kinds) -> ClassMemory:
+def _one_class(
+    timeline: Timeline, index: int, device: Device, kinds: _Kinds, kept: KeptReserves
+) -> ClassMemory:
     rank_class = timeline.program.classes[index]
     device = rank_class.device or device
     booked = _booked(timeline.program, index)
@@ -84,13 +101,10 @@ def _one_class(timeline: Timeline, index: int, device: Device, kinds: _Kinds) ->
     outside = {"context": device.context_bytes, **timeline.program.outside}
     outside_bytes = math.fsum(outside.values())
     settings = timeline.program.allocator
-    started = _exchange(rank_class.starting, rank_class.starting, timeline.program)
-    first, later = _steps(operations, numbers, kinds, rank_class.first_states, timeline.program)
-    reserved = repeated_reserved_memory(
-        later,
-        started,
+    reserved = reserved_memory(
+        _exchanges_of_steps(operations, numbers, kinds, rank_class),
         settings,
-        first=first,
+        kept,
         resident_bytes=resident_bytes - total_bytes(rank_class.first_states),
         allocated_bytes=allocated,
         least_bytes=allocated * (1 + least_unused_share(settings)),
@@ -130,11 +144,10 @@ class Reserved(NamedTuple):
 
 
 def reserved_memory(
-    exchanges: Sequence[Exchange],
-    started: Exchange,
+    exchanges: Exchanges,
     settings: AllocatorSettings,
+    kept: KeptReserves,
     *,
-    first: Sequence[Exchange] = (),
     resident_bytes: float,
     allocated_bytes: float,
     least_bytes: float,
@@ -143,17 +156,16 @@ def reserved_memory(
     """What is reserved on a device of any size, and on one with so much room.
 
     Args:
-        exchanges: Blocks that come and go in a step, in the order of the host.
-        started: Blocks that come and go before the first step.
+        exchanges: Blocks that come and go, in the order of the host.
         settings: How the allocator is set.
-        first: Of the first step, where it is unlike the others.
+        kept: What others reserved.
         resident_bytes: What is there all the time. It counts as it is: it was taken first [B].
         allocated_bytes: In tensors at the peak [B].
         least_bytes: Reserved at least where there is room [B].
         room_bytes: What the device has for the allocator [B].
     """
     replayed = partial(
-        reserved_bytes, exchanges, settings, steps=_STEPS, started=started, first=first,
+        kept.reserved_bytes, exchanges, settings, steps=_STEPS,
         collects_above_bytes=settings.collects_above_share * room_bytes - resident_bytes,
     )  # fmt: skip
     free = max(resident_bytes + replayed(), least_bytes)
@@ -161,10 +173,6 @@ def reserved_memory(
         return Reserved(free, free)
     pressed = replayed(room_bytes=room_bytes - resident_bytes)
     return Reserved(free, max(resident_bytes + pressed, allocated_bytes))
-
-
-repeated_reserved_memory = lru_cache(maxsize=32)(reserved_memory)
-"""The same, kept for the stages of the latest jobs: many changes of a job move its times alone."""
 
 
 def _booked(program: Program, index: int) -> list[int]:
@@ -182,43 +190,55 @@ class _Kinds:
     """Operations that do the same with memory, told apart; few of those of a program differ.
 
     Attributes:
+        program: Whose operations.
         operations: One of each kind.
     """
 
     def __init__(self, program: Program) -> None:
-        self._program = program
-        self._numbers: dict[int, int] = {}
-        """Of tuples that are equal, by identity: most are one object."""
-        self._values: dict[object, int] = {}
-        self._kinds: dict[tuple[object, ...], int] = {}
-        self._exchanges: dict[int, tuple[Exchange, ...]] = {}
+        self.program = program
+        self._same: dict[tuple[object, ...], int] = {}
+        """By the identity of their blocks: most are one object."""
+        self._equal: dict[tuple[object, ...], int] = {}
+        self._exchanges: dict[int, tuple[int, ...]] = {}
+        self._numbers: dict[Exchange, int] = {}
         self._events: dict[int, list[tuple[bool, int, float]]] = {}
         self.operations: list[Operation] = []
 
     def of(self, operation: Operation) -> int:
         """The kind of an operation."""
-        numbers = self._numbers
         blocks = (
             operation.turns, operation.frees, operation.holds, operation.takes, operation.gives,
             operation.lingers, operation.leaves, operation.by_unit,
         )  # fmt: skip
-        ids = [*map(id, blocks)]
-        if not numbers.keys() >= set(ids):
-            for each in blocks:
-                numbers[id(each)] = self._values.setdefault(each, len(self._values))
-        key = (*map(numbers.__getitem__, ids), operation.lanes[0][1])
-        kind = self._kinds.get(key)
+        stream = operation.lanes[0][1]
+        same = (*map(id, blocks), stream)
+        kind = self._same.get(same)
         if kind is None:
-            kind = self._kinds[key] = len(self.operations)
-            self.operations.append(operation)
+            kind = self._equal.setdefault((*blocks, stream), len(self.operations))
+            if kind == len(self.operations):
+                self.operations.append(operation)
+            self._same[same] = kind
         return kind
 
-    def exchanges(self, kind: int) -> tuple[Exchange, ...]:
-        """Blocks that an operation takes, and that are free after it."""
+    def exchanges(self, kind: int) -> tuple[int, ...]:
+        """Numbers of the blocks that an operation takes, and that are free after it."""
         if kind not in self._exchanges:
-            exchanges = _exchanges_of(self.operations[kind], self._program)
-            self._exchanges[kind] = tuple(exchanges)
+            exchanges = _exchanges_of(self.operations[kind], self.program)
+            self._exchanges[kind] = tuple(map(self.number, exchanges))
         return self._exchanges[kind]
+
+    def number(self, exchange: Exchange) -> int:
+        """Of equal exchanges."""
+        return self._numbers.setdefault(exchange, len(self._numbers))
+
+    def numbered(self, *orders: Sequence[int]) -> Exchanges:
+        """Exchanges before the first step, of that and of each later one, by these numbers."""
+        places: dict[int, int] = {}
+        before, first, later = (
+            tuple([places.setdefault(number, len(places)) for number in order]) for order in orders
+        )
+        known = [*self._numbers]
+        return Exchanges(tuple([known[number] for number in places]), before, first, later)
 
     def events(self, kind: int) -> list[tuple[bool, int, float]]:
         """What an operation takes and gives back, in order, as rows of events."""
@@ -227,22 +247,23 @@ class _Kinds:
         return self._events[kind]
 
 
-def _steps(
+def _exchanges_of_steps(
     operations: Sequence[Operation],
     numbers: Sequence[int],
     kinds: _Kinds,
-    first_states: Memory,
-    program: Program,
-) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
-    """Blocks of the first step, whose update makes optimizer states, and of each later one."""
+    rank_class: RankClass,
+) -> Exchanges:
+    """Blocks of steps, of which the first one's update makes optimizer states."""
+    started = _exchange(rank_class.starting, rank_class.starting, kinds.program)
     updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
     update = next(updates, len(operations))
     before, after = (
         [*chain.from_iterable(map(kinds.exchanges, some))]
         for some in (numbers[:update], numbers[update:])
     )
-    made = (_exchange(first_states, (), program),) if first_states else ()
-    return (*before, *made, *after), (*before, *after)
+    states = rank_class.first_states
+    made = [kinds.number(_exchange(states, (), kinds.program))] if states else []
+    return kinds.numbered([kinds.number(started)], before + made + after, before + after)
 
 
 def _exchanges_of(operation: Operation, program: Program) -> Iterator[Exchange]:

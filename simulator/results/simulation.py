@@ -12,6 +12,7 @@ from simulator.errors import InputError
 from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Program
+from simulator.results.allocator.exchanges import KeptReserves
 from simulator.results.step import StepResult
 from simulator.results.summary import steady_window, summarise
 
@@ -46,7 +47,13 @@ def check_step(job: object, engine: object) -> None:
         raise InputError.single("engine", "must be 'des' or 'replay'", engine)
 
 
-def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> StepResult:
+def run_step(
+    job: Job,
+    engine: Engine = "des",
+    *,
+    unfolded: bool = False,
+    kept: KeptReserves | None = None,
+) -> StepResult:
     """The numbers of one simulated step.
 
     Args:
@@ -54,6 +61,7 @@ def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> Ste
         engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
             faster lower bound without contention.
         unfolded: Whether to simulate every rank by itself instead of one of each kind.
+        kept: Memory of jobs like this one, for callers that run many.
 
     Raises:
         InputError: The plan asks for something that cannot run, or there is no such engine.
@@ -63,7 +71,7 @@ def run_step(job: Job, engine: Engine = "des", *, unfolded: bool = False) -> Ste
     with without_collection():
         program = build_program(job, steps=steps.total, unfolded=unfolded)
         timeline = simulate_program(program) if engine == "des" else replay(program)
-        return summarise(job, timeline, steps)
+        return summarise(job, timeline, steps, kept)
 
 
 class StepTimes:
@@ -122,5 +130,5 @@ def perturbation_cost(
     """
     if not job.perturbations:
         return None
-    without_s = run_step(job.model_copy(update={"perturbations": ()}), engine).step_time_s
+    without_s = StepTimes(job.model_copy(update={"perturbations": ()}), engine).step_time_s
     return PerturbationCost(without_s, step_time_s - without_s, step_time_s / without_s - 1)

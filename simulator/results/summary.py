@@ -20,6 +20,7 @@ from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.program.run.order import asynchrony
+from simulator.results.allocator.exchanges import KeptReserves
 from simulator.results.fit_probability import job_spread
 from simulator.results.memory import class_memory, host_memory
 from simulator.results.step import ClassMemory, StepResult
@@ -29,14 +30,16 @@ from simulator.results.waits import class_breakdowns, compute_waits, mean_over_r
 _ALONE = Steps(0, 0)
 
 
-def summarise(job: Job, timeline: Timeline, steps: Steps = _ALONE) -> StepResult:
+def summarise(
+    job: Job, timeline: Timeline, steps: Steps = _ALONE, kept: KeptReserves | None = None
+) -> StepResult:
     """Everything about one simulated step of a job.
 
     Where there are several kinds of GPUs, no error is known and no band is given.
 
-    ``steps`` ran around the one of interest.
+    ``steps`` ran around the one of interest; ``kept`` knows memory of jobs like this one.
     """
-    memory = class_memory(timeline, job.cluster.profile.device)
+    memory = class_memory(timeline, job.cluster.profile.device, kept)
     if steps.total > 1:
         window = steady_window(timeline, steps)
         timeline = _cut_timeline(timeline, *window)

@@ -243,7 +243,7 @@ CASES = {
 def forget() -> None:
     """Let the next simulation find nothing of an earlier one of the same job.
 
-    Other commits, which :mod:`tests.bench.against` measures, may keep nothing.
+    Of earlier commits, which :mod:`tests.bench.against` measures, some kept replays of memory.
     """
     kept = getattr(memory, "repeated_reserved_memory", None)
     if kept is not None:

@@ -1,9 +1,14 @@
-"""PyTorch's caching allocator as simply as can be: one list of blocks, one request a time."""
+"""PyTorch's caching allocator as simply as can be: one list of blocks, one request a time.
+
+And the simulator's own, asked for what it is compared in.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+
+from simulator.results.allocator import exchanges as product
 
 MIB = 2**20
 
@@ -116,3 +121,10 @@ class PlainAllocator:
         if self.reserved + segment > self.room:
             unused = self.unused()
             self.segments = [each for each in self.segments if each not in unused]
+
+
+def reserved_bytes(exchanges, settings, *, first=(), started=None, **limits):
+    """What the simulator's allocator reserves for a step, of which the first may be another."""
+    before = [started] if started else []
+    asked = product.told_apart(exchanges, before=before, first=first or None)
+    return product.reserved_bytes(asked, settings, **limits)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.results.allocator.caching_allocator import CachingAllocator, request
-from simulator.results.allocator.exchanges import Exchange, reserved_bytes
+from simulator.results.allocator.exchanges import Exchange
+from tests.results.plain_allocator import reserved_bytes
 
 KIB, MIB = 2**10, 2**20
 few = settings(max_examples=60, deadline=None)
@@ -60,7 +61,6 @@ def test_requests_are_rounded_and_segments_have_the_sizes_of_their_class(
     size = allocator.size(allocator.take(request_bytes))
     assert allocator.reserved_bytes == segment_bytes
     assert size in (block_bytes, segment_bytes)
-    assert allocator.allocated_bytes == size
 
 
 def test_a_segment_of_two_mib_serves_four_thousand_small_tensors():
@@ -123,14 +123,12 @@ def test_books_balance_whatever_comes_and_goes(sizes, random, expandable):
     alive, most = [], 0
     for size in sizes:
         alive.append(allocator.take(size))
-        most = max(most, allocator.allocated_bytes)
-        assert allocator.allocated_bytes == sum(allocator.size(block) for block in alive)
-        assert allocator.reserved_bytes >= allocator.allocated_bytes
+        most = max(most, sum(allocator.size(block) for block in alive))
+        assert allocator.reserved_bytes >= most
         if random.random() < 0.5:
             allocator.give(alive.pop(random.randrange(len(alive))))
     for block in alive:
         allocator.give(block)
-    assert allocator.allocated_bytes == 0
     before = allocator.reserved_bytes
     if expandable:
         return
@@ -182,18 +180,13 @@ def test_passing_over_repeats_reserves_what_running_them_would(
 def served(monkeypatch):
     """Every request that is served, not counting those that are passed over."""
     requests = []
-    take, take_segments = CachingAllocator.take, CachingAllocator.take_segments
+    take = CachingAllocator.take
 
-    def taken(self, stacks, limits=None):
+    def taken(self, stacks):
         requests.extend(stack.size for stack in stacks)
-        return take(self, stacks, limits)
-
-    def taken_segments(self, stack, count):
-        requests.extend([stack.size] * count)
-        take_segments(self, stack, count)
+        take(self, stacks)
 
     monkeypatch.setattr(CachingAllocator, "take", taken)
-    monkeypatch.setattr(CachingAllocator, "take_segments", taken_segments)
     return requests
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
-from simulator.results.allocator.exchanges import Exchange, reserved_bytes
-from tests.results.plain_allocator import MIB, PlainAllocator
+from simulator.results.allocator.exchanges import Exchange
+from tests.results.plain_allocator import MIB, PlainAllocator, reserved_bytes
 
 KIB = 2**10
 several = settings(max_examples=150, deadline=None)

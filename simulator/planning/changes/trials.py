@@ -13,6 +13,7 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.search.space import still_shards
+from simulator.results.allocator.exchanges import KeptReserves
 from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
@@ -77,7 +78,8 @@ class Trials:
         on_trial: OnTrial | None = None,
         risk: float = DEFAULT_RISK,
     ) -> None:
-        self.job, self.before, self.count = job, run_step(job, engine), 0
+        self._kept = KeptReserves()
+        self.job, self.before, self.count = job, run_step(job, engine, kept=self._kept), 0
         self.allowed_bytes = allowed_device_bytes(job, risk)
         self._risk = risk
         self._engine, self._on_trial = engine, on_trial
@@ -89,7 +91,7 @@ class Trials:
                 changed = self.job.replace(change.fields)
                 if not self._can_shard(changed, change):
                     continue
-                step = run_step(changed, self._engine)
+                step = run_step(changed, self._engine, kept=self._kept)
             except InputError:
                 continue  # not a choice that this job has
             self.count += 1

@@ -338,7 +338,8 @@ class CostTables:
             return [0.0]
         sent_bytes = StageCosts(job).boundary_bytes
         hops = (
-            transfer_work(job, sent_bytes, *pair) for pair in self._hops(plan, job, stages, chunks)
+            transfer_work(job, sent_bytes, pipeline_pair(job, *ranks))
+            for ranks in self._hops(plan, job, stages, chunks)
         )
         return [min(hop.seconds for hop in hops)]
 

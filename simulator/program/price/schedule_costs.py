@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 
-from simulator.cost.collectives import CollectiveKind, collective_cost, send_recv_cost
+from simulator.cost.collectives import CollectiveKind, Group, collective_cost, send_recv_cost
 from simulator.described.job import Job
 from simulator.program.communication import communication_work
 from simulator.program.grid.expert_tokens import busiest_share
@@ -46,12 +46,10 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
 
     @cache
     def transfer_s(sender: int, receiver: int) -> float:
-        return max(
-            transfer_work(
-                with_slow_links(job, each), costs.boundary_bytes, sender, receiver
-            ).seconds
-            for each in _links((*conditions[sender], *conditions[receiver]))
-        )
+        links = _links((*conditions[sender], *conditions[receiver]))
+        pairs = ((slow, pipeline_pair(slow, sender, receiver)) for slow in
+                 (with_slow_links(job, each) for each in links))  # fmt: skip
+        return max(transfer_work(slow, costs.boundary_bytes, pair).seconds for slow, pair in pairs)
 
     def pass_s(run: Slice, phase: Phase, rank: int) -> float:
         return max(
@@ -87,16 +85,15 @@ def _links(conditions: Iterable[Condition]) -> list[Condition]:
     return [replace(each, slowdown=0.0) for each in worst(conditions)]
 
 
-def transfer_work(job: Job, boundary_bytes: float, source: int, target: int) -> Work:
+def transfer_work(job: Job, boundary_bytes: float, pair: Group) -> Work:
     """One boundary activation, or its gradient, from one stage to another.
 
     Args:
         job: Its links, and whether tensor-parallel ranks send a part each and gather it.
         boundary_bytes: What one rank holds of it [B].
-        source: Pipeline rank that sends.
-        target: Pipeline rank that receives.
+        pair: Pipeline ranks that send and receive.
     """
-    pair, network = pipeline_pair(job, source, target), job.cluster.profile.network
+    network = job.cluster.profile.network
     tp, scattered = job.choices.tensor_ranks, job.choices.sends_parts
     sent = boundary_bytes / tp if scattered else boundary_bytes
     hop = send_recv_cost(sent, pair, network)

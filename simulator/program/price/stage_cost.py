@@ -355,13 +355,13 @@ class StageCosts:
 
     def _total(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
         """The units of a run one after another, and what the device waits for its host."""
-        parts: dict[tuple[str, Category], Part] = {}
+        sums: dict[tuple[str, Category], tuple[float, int]] = {}
         flop, launches, queue = 0.0, 0, list[Launched]()
         for unit, count in contents.units:
             for pass_time in _directions(unit.times.time, phase):
                 flop += pass_time.flop * count
                 for part in pass_time.parts:
-                    _add_part(parts, part, count, _exposed_share(part, exposed))
+                    _add_part(sums, part, count, _exposed_share(part, exposed))
             pieces, unit_launches = self._launched(unit, count, phase, exposed)
             queue.append(pieces)
             launches += unit_launches * count
@@ -369,13 +369,13 @@ class StageCosts:
             queue.reverse()
         copies = self._sharding_copies(run, phase)
         if copies is not None:
-            _add_part(parts, copies, 1)
+            _add_part(sums, copies, 1)
             queue.insert(0, Launched(1, copies.seconds, 0.0))
         waits_s = waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead)
         waits_s += self._unpredicted_wait_s(run, phase)
         if waits_s:
-            parts["launch", Category.HOST] = Part("launch", Category.HOST, waits_s, launches)
-        ordered = tuple(parts.values())
+            sums["launch", Category.HOST] = waits_s, launches
+        ordered = tuple(Part(*named, *total) for named, total in sums.items())
         seconds = math.fsum(part.seconds for part in ordered)
         return Work(seconds, ordered, flop=flop, collectives=self._collectives(run, phase))
 
@@ -488,11 +488,9 @@ def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:
 
 
 def _add_part(
-    parts: dict[tuple[str, Category], Part], part: Part, count: int, share: float = 1.0
+    sums: dict[tuple[str, Category], tuple[float, int]], part: Part, count: int, share: float = 1.0
 ) -> None:
+    """Add so many parts to the seconds and repeats of those of their name."""
     key = (part.name, part.category)
-    known = parts.get(key)
-    seconds, repeats = part.seconds * count * share, part.repeats * count
-    if known is not None:
-        seconds, repeats = seconds + known.seconds, repeats + known.repeats
-    parts[key] = Part(part.name, part.category, seconds, repeats)
+    seconds, repeats = sums.get(key, (0.0, 0))
+    sums[key] = seconds + part.seconds * count * share, repeats + part.repeats * count

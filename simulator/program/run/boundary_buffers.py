@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
+from operator import add
 
 from simulator.program.ir import Memory, Owner
 from simulator.schedule.slots import Phase, Placement, Slot, joint_groups
@@ -104,14 +104,16 @@ class BoundaryBuffers:
         sends = {key: self._sends(slot) for key, slot in ends.items()}
         receives = {key: self._receives(slot) for key, slot in ends.items()}
         buffers = cache(lambda count: PassBuffers(holds=self._block * count))
-        groups = [[], *joint_groups(list(slots)), []]
+        groups = [*joint_groups(slots)]
+        sent, received = (
+            [sum([by_stage[slot[:2]] for slot in group]) for group in groups]
+            for by_stage in (sends, receives)
+        )
+        counts = map(add, [0, *sent], [*received[1:], 0])
         return [
             (group[-1], buffers(count))
-            for (before, group), (_, after) in pairwise(pairwise(groups))
-            if (
-                count := sum(sends[slot.phase, slot.stage] for slot in before)
-                + sum(receives[slot.phase, slot.stage] for slot in after)
-            )
+            for group, count in zip(groups, counts, strict=False)
+            if count
         ]
 
     def _forward(self, slot: Slot) -> Slot:

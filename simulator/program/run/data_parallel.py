@@ -119,6 +119,7 @@ class DataParallel:
             for is_forward in (True, False)
         }
         self._reduction = OfUnits(exchanges.reduction)
+        self._partial_gradients = OfUnits(partial(partial_gradients_work, job))
         self._bucket_copies = BucketCopies(job)
         self._made = MadeGradients(job, units)
         self._whole = WholeGradients(self._memory)
@@ -387,7 +388,7 @@ class DataParallel:
         """Adds up gradients of norms over the ranks that cut the sequence, where still due."""
         if self._is_active and not self._choices.sums_partial_gradients_once:
             return
-        work = partial_gradients_work(self._job, units)
+        work = self._partial_gradients(units)
         if work is None:
             return
         after = tuple(self._reductions.get(rank, ()))

@@ -26,8 +26,9 @@ from simulator.program.ir import (
 from simulator.program.price.update_time import gathers, optimizer_work
 from simulator.program.run.data_parallel import DataParallel
 from simulator.program.states.parameter_server import server_update_work
-from simulator.program.states.resident import PipelineRanks, padded_vocab, shard_numel, state_bytes
-from simulator.program.states.update_memory import update_memory
+from simulator.program.states.pipeline_ranks import PipelineRanks
+from simulator.program.states.resident import padded_vocab, shard_numel, state_bytes
+from simulator.program.states.update_memory import UpdateMemory, update_memory
 
 
 class StepEnd:
@@ -52,6 +53,8 @@ class StepEnd:
         self.job, self.program, self.ranks = job, program, ranks
         self.data_parallel = data_parallel
         self.host_s_per_kernel = host_s_per_kernel
+        self._update_memory: dict[int, UpdateMemory] = {}
+        """Of the first of all ranks that hold the same."""
 
     def update_alone(self, rank: int) -> None:
         """The update of a rank that waits for no other, in the middle of its order."""
@@ -149,7 +152,11 @@ class StepEnd:
             work = server_update_work(job, parameters)
         else:
             work = optimizer_work(job, parameters, runs, self.host_s_per_kernel)
-        held = update_memory(job, runs, tied_copy=self.ranks.copies_embedding)
+        like = self.ranks.like[rank]
+        if like not in self._update_memory:
+            copied = self.ranks.copies_embedding
+            self._update_memory[like] = update_memory(job, runs, tied_copy=copied)
+        held = self._update_memory[like]
         update = Operation(
             Kind.OPTIMIZER, ((rank, Stream.COMPUTE),), work, Category.OPTIMIZER, tuple(after),
             holds=held.holds, turns=held.turns,

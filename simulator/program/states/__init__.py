@@ -1,6 +1,7 @@
 """Who keeps what: parameters, gradients, optimizer states.
 
 resident                       bytes that one rank holds from step to step
+pipeline_ranks                 which layers each rank of a pipeline holds, and who holds the same
 gather_units                   which parameters are gathered together; buckets of gradients
 data_parallel_collectives      the collectives of every ZeRO stage, and their cost
 separate_parameters            weights that are gathered one by one

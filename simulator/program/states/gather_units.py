@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
@@ -46,6 +46,8 @@ from simulator.program.states.separate_parameters import (
 
 _FUSED = {"query": "qkv", "key": "qkv", "value": "qkv", "gate": "up"}
 """Projections of one input, and the name of what they are part of."""
+
+_Value = TypeVar("_Value")
 
 _Tensors = list[tuple[ParameterTensor, ParameterCount]]
 
@@ -120,13 +122,20 @@ class Units:
     job: Job
     tied_copy: bool = False
     _held: dict[Hashable, _Tensors] = field(default_factory=dict)
+    _totals: dict[tuple[Hashable, ...], tuple[ParameterCount, tuple[float, ...]]] = field(
+        default_factory=dict
+    )
+    _equal: dict[Any, Any] = field(default_factory=dict)
     _filled: dict[tuple[Hashable, ...], list[_Bucket]] = field(default_factory=dict)
 
     def whole(self, run: Slice) -> Unit:
         """All parameters of a run as one unit."""
-        held = [pair for part in _parts(run) for pair in self._tensors(part)]
-        total = added_up(count for _, count in held)
-        return Unit(run, total, self._partial(held))
+        parts = _parts(run)
+        contents = tuple(map(self._content, parts))
+        if contents not in self._totals:
+            held = [pair for part in parts for pair in self._tensors(part)]
+            self._totals[contents] = added_up(count for _, count in held), self._partial(held)
+        return Unit(run, *self._totals[contents])
 
     def counts(self, run: Slice) -> list[ParameterCount]:
         """What one rank holds of every parameter of a run, in order of the model."""
@@ -230,7 +239,7 @@ class Units:
             for tensor, count in self._tensors(part):
                 padded = float(padded_shard_numel(tensor, tensor_ranks, self._shards))
                 total += _padded(count, tensor, padded * frozen_share(self.job, tensor))
-        return Unit(run, total, whole.partial, keeps)
+        return Unit(run, self._one(total), whole.partial, keeps)
 
     def _bucket_pieces(self, run: Slice) -> tuple[Piece, ...]:
         parts = _parts(run)[::-1]
@@ -275,8 +284,13 @@ class Units:
         for end in bucket_ends(sizes, choices.first_bucket_bytes, choices.bucket_bytes):
             pairs = [pair for _, pair in held[start : end + 1]]
             total = added_up(count for _, count in pairs)
-            yield _Bucket(held[end][0], total, self._partial(pairs))
+            yield _Bucket(held[end][0], self._one(total), self._one(self._partial(pairs)))
             start = end + 1
+
+    def _one(self, value: _Value) -> _Value:
+        """One object for all that are equal, so that what follows from it is found once."""
+        found: _Value = self._equal.setdefault(value, value)
+        return found
 
     def _partial(self, held: _Tensors) -> tuple[float, ...]:
         """In order of backward; norms, and whatever else every rank holds whole."""
@@ -305,16 +319,17 @@ class Units:
         """What the tensors of a part follow from."""
         if _is_end(part):
             return part[2:]
-        index = part.first
-        return self._kinds[index], frozen_in_layer(self.job.model, self.job.plan, index)
+        return self._layers[part.first]
 
     @cached_property
     def _shards(self) -> int:
         return shard_group(self.job).ranks
 
     @cached_property
-    def _kinds(self) -> tuple[LayerKind, ...]:
-        return layer_kinds(self.job.model)
+    def _layers(self) -> list[tuple[LayerKind, frozenset[str]]]:
+        model, plan = self.job.model, self.job.plan
+        kinds = enumerate(layer_kinds(model))
+        return [(kind, frozen_in_layer(model, plan, index)) for index, kind in kinds]
 
 
 def _padded(count: ParameterCount, tensor: ParameterTensor, numel: float) -> ParameterCount:

@@ -52,16 +52,18 @@ _Found = TypeVar("_Found")
 
 
 class OfUnits(Generic[_Found]):
-    """What follows from units, found once for the same ones: every microbatch runs them."""
+    """What follows from units, wherever they are, found once for those of the same parameters."""
 
     def __init__(self, find: Callable[[Sequence[Unit]], _Found]) -> None:
         self._find = find
         self._known: dict[tuple[int, ...], tuple[Sequence[Unit], _Found]] = {}
-        """By the identity of units, which are thereby kept."""
+        """By the identity of what units consist of, which is thereby kept."""
 
     def __call__(self, units: Sequence[Unit]) -> _Found:
         """What follows from units."""
-        key = tuple([id(unit) for unit in units])
+        key = tuple(
+            [id(held) for u in units for held in (u.parameters, u.partial, u.separate, u.parts)]
+        )
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = tuple(units), self._find(units)

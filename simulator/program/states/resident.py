@@ -21,7 +21,7 @@ from simulator.program.grid.rank_groups import (
     expert_shard_group,
     shard_group,
 )
-from simulator.program.grid.stage_layers import Slice, stage_slices
+from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.adapters import adaptable, frozen, frozen_in_layer, held_tensors
 from simulator.program.layer.layer_kinds import layer_kind
@@ -34,7 +34,6 @@ from simulator.program.layer.tensors import (
     tensor_shard_numel,
 )
 from simulator.program.states.optimizer_states import further_state_bytes
-from simulator.schedule import ScheduleInfo
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0
@@ -451,50 +450,3 @@ def frozen_share(job: Job, tensor: ParameterTensor) -> float:
     if lora is None or not lora.is_quantised or not adaptable(tensor):
         return _MASTER_BYTES / element_bytes if job.plan.is_widened else 1.0
     return quantised_bytes(lora) / element_bytes
-
-
-class PipelineRanks:
-    """What the ranks of one job's pipeline hold under a schedule.
-
-    Attributes:
-        stages: How many ranks there are.
-        runs: Layers of each virtual stage, in order of the model.
-    """
-
-    def __init__(self, job: Job, schedule: ScheduleInfo) -> None:
-        self._job, self._placement, self._chunks = job, schedule.placement, job.plan.vpp
-        self.stages = job.plan.pp
-        self.runs = stage_slices(job, self.stages * self._chunks)
-        self._parameters: dict[int, ParameterCount] = {}
-
-    def runs_of(self, rank: int) -> list[Slice]:
-        """Layers of every virtual stage of a rank, of all copies of the model."""
-        placement, stages, chunks = self._placement, self.stages, self._chunks
-        return [
-            self.runs[placement.model_stage(stage, stages, chunks)]
-            for stage in range(placement.num_virtual_stages(stages, chunks))
-            if placement.rank(stage, stages) == rank
-        ]
-
-    def parameters(self, rank: int) -> ParameterCount:
-        """What a rank holds of the model, before data-parallel sharding."""
-        if rank not in self._parameters:
-            runs, copied = self.runs_of(rank), self.copies_embedding
-            counts = (slice_parameters(self._job, run, tied_copy=copied) for run in runs)
-            self._parameters[rank] = added_up(counts)
-        return self._parameters[rank]
-
-    @property
-    def model_copies(self) -> int:
-        """Copies of the model that one pipeline holds: two where it runs in both directions."""
-        return self._placement.copies
-
-    @property
-    def head_rank(self) -> int:
-        """Rank that holds the head; beside the embedding where the pipeline comes back."""
-        return self._placement.rank(len(self.runs) - 1, self.stages)
-
-    @property
-    def copies_embedding(self) -> bool:
-        """Whether the rank with the head holds a copy of the first one's embedding."""
-        return self.model_copies == 1 and self._job.choices.copies_embedding and self.head_rank != 0

@@ -7,9 +7,9 @@ would find all segments that the last one made, and make none.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from simulator.results.allocator.allocator_moments import (
     Moment,
@@ -22,37 +22,6 @@ from simulator.results.allocator.caching_allocator import CachingAllocator, Stac
 
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 """Blocks that are taken, and those that are free after it: numbers of their sizes."""
-
-_LARGEST_BYTES = 2.0**62
-"""More than any block [B]."""
-
-
-class _Blocks:
-    """Blocks that are taken, or given back, one after another.
-
-    Attributes:
-        order: The stack of each.
-        counts: How many there are of each stack that may hold whole segments, and of which no
-            other has blocks as large.
-    """
-
-    def __init__(self, order: list[Stack]) -> None:
-        self.order = order
-        sizes = Counter((stack.size, stack.free) for stack in set(order))
-        self.counts = [
-            (stack, count)
-            for stack, count in Counter(order).items()
-            if not stack.free.pool.is_small and sizes[stack.size, stack.free] == 1
-        ]
-        self._others: dict[tuple[Stack, ...], tuple[list[int], list[Stack]]] = {}
-
-    def others(self, some: list[tuple[Stack, int]]) -> tuple[list[int], list[Stack]]:
-        """Places and stacks of those that are not of some stacks."""
-        key = tuple([stack for stack, _ in some])
-        if key not in self._others:
-            places = [n for n, stack in enumerate(self.order) if stack not in key]
-            self._others[key] = places, [self.order[n] for n in places]
-        return self._others[key]
 
 
 class Replay:
@@ -71,11 +40,18 @@ class Replay:
         self.allocator = allocator
         self._repeats_until: dict[int, int] = {}
         """First exchange, by period, that was found to differ from the one a period before."""
+        self.taken_bytes: list[int] = []
+        """More than before the step, after each exchange of it [B]."""
         self._stacks = [*stacks.values()]
         place = {asked: n for n, asked in enumerate(stacks)}
         self._more = [_more(part, place) for part in known]
-        self._takes = [_Blocks([stacks[one] for one in takes]) for takes, _ in known]
-        self._gives = [_Blocks([stacks[one] for one in gives]) for _, gives in known]
+        self._more_bytes = [
+            sum(count * self._stacks[n].size for n, count in more) for more in self._more
+        ]
+        self._exchanges = [
+            tuple([stacks[one] for one in side] for side in (takes, gives))
+            for takes, gives in known
+        ]
         for each in started:
             self._exchange(number[each])
 
@@ -121,6 +97,7 @@ class Replay:
         one, which is looked out for wherever short ones have been passed over.
         """
         self._repeats_until.clear()
+        self.taken_bytes = [*accumulate(map(self._more_bytes.__getitem__, self.numbers))]
         short, long = _Watch(self), _Watch(self)
         index, end = 0, len(self.numbers)
         while index < end:
@@ -144,82 +121,11 @@ class Replay:
         return (end - index) // period
 
     def _exchange(self, number: int) -> None:
-        self._take(self._takes[number])
-        self._give(self._gives[number])
-
-    def _take(self, blocks: _Blocks) -> None:
-        """Take blocks; those that get whole segments whatever the others get, all at once."""
-        allocator, order = self.allocator, blocks.order
-        if blocks.counts and allocator.segments_are_alike:
-            whole = [each for each in blocks.counts if self._gets_segments(*each)]
-            if whole:
-                places, others = blocks.others(whole)
-                count = allocator.take(others, self._limits(others, whole)) if others else 0
-                end = places[count] if count < len(others) else len(order)
-                before = whole if end == len(order) else _counted(whole, order[:end])
-                for stack, many in before:
-                    allocator.take_segments(stack, many)
-                order = order[end:]
-        if order:
-            allocator.take(order)
-
-    def _limits(self, others: list[Stack], whole: list[tuple[Stack, int]]) -> list[float]:
-        """From which size on a block is meant for those that get whole segments, for each [B]."""
-        # A full device returns free segments where it has to make one.
-        most = _LARGEST_BYTES if self.allocator.has_limits else math.inf
-        found = {
-            stack: min(
-                (
-                    each.size
-                    for each, _ in whole
-                    if each.free is stack.free
-                    and each.size > stack.size
-                    and each.free.segments_first(each.size)
-                ),
-                default=most,
-            )
-            for stack in set(others)
-        }
-        return [found[stack] for stack in others]
-
-    def _gets_segments(self, stack: Stack, count: int) -> bool:
-        """Whether so many requests of a size get whole segments, free ones or new ones."""
-        queue = stack.free.queues.get(stack.size)
-        if queue and -queue[0] >= count:
-            return True
-        return self.allocator.makes_segments(stack)
-
-    def _give(self, blocks: _Blocks) -> None:
-        """Give blocks back; whole segments all at once, for nothing can be joined with them."""
-        allocator, order = self.allocator, blocks.order
-        if blocks.counts and allocator.segments_are_alike:
-            whole = [each for each in blocks.counts if self._are_segments(*each)]
-            if whole:
-                places, others = blocks.others(whole)
-                sizes = {allocator.blocks.size_bytes[stack.taken[-1]] for stack, _ in whole}
-                stopped = allocator.give(others, sizes) if others else None
-                if stopped is None:
-                    end, before = len(order), whole
-                else:
-                    # Segments that go before this block come before it in the queue.
-                    count, block = stopped
-                    end = places[count] + 1
-                    before = _counted(whole, order[:end])
-                    others[count].free.withdraw_last(block)
-                for stack, many in before:
-                    allocator.give_segments(stack, many)
-                if stopped is not None:
-                    others[count].free.add(block)
-                order = order[end:]
-        if order:
-            allocator.give(order)
-
-    def _are_segments(self, stack: Stack, count: int) -> bool:
-        """Whether the last blocks of a stack are whole segments of one size."""
-        last = stack.taken[-1]
-        if not self.allocator.blocks.is_segment(last):
-            return False
-        return count == 1 or stack.taken[-count:].count(last) == count
+        takes, gives = self._exchanges[number]
+        if takes:
+            self.allocator.take(takes)
+        if gives:
+            self.allocator.give(gives)
 
     def floors(self, first: int, end: int) -> list[int]:
         """Blocks of each size that exchanges leave alone if as many are taken before as after."""
@@ -263,7 +169,8 @@ class _Watch:
         """How many exchanges from here on make no difference and are passed over."""
         replay, allocator = self._replay, self._replay.allocator
         # Only where as much is taken as after an equal exchange can all be as it was then.
-        books = replay.numbers[index - 1], allocator.allocated_bytes, allocator.reserved_bytes
+        last = index - 1
+        books = replay.numbers[last], replay.taken_bytes[last], allocator.reserved_bytes
         before, self._seen[books] = self._seen.get(books, index), index
         if replay.repeats(index, index - before) < 2:
             return 0
@@ -285,8 +192,3 @@ def _more(part: Part, place: Mapping[int, int]) -> list[tuple[int, int]]:
     more = Counter(takes)
     more.subtract(gives)
     return [(place[asked], count) for asked, count in more.items() if count]
-
-
-def _counted(some: list[tuple[Stack, int]], order: list[Stack]) -> list[tuple[Stack, int]]:
-    """Some stacks, and how often each is in an order; without those that are not."""
-    return [(stack, count) for stack, _ in some if (count := order.count(stack))]

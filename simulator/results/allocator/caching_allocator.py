@@ -29,10 +29,7 @@ Ignored: that unused pages of an expandable segment go back to a full device.
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
@@ -65,14 +62,19 @@ class Stack:
     Attributes:
         size: Of the requests [B].
         free: The blocks that may serve them.
-        taken: Those that do.
+        below_bytes: Free blocks of this size and more may not [B].
+        segment_bytes: Of the segment that is made for one [B].
+        taken: Those that serve them.
     """
 
-    __slots__ = ("free", "size", "taken")
+    __slots__ = ("below_bytes", "free", "segment_bytes", "size", "taken")
 
-    def __init__(self, size: int, free: FreeBlocks) -> None:
+    def __init__(self, size: int, free: FreeBlocks, max_split_bytes: float) -> None:
         self.size = size
         self.free = free
+        is_split = size < max_split_bytes
+        self.below_bytes = max_split_bytes if is_split else size + _LARGE_SEGMENT_BYTES
+        self.segment_bytes = _segment_bytes(size, free)
         self.taken: list[int] = []
 
 
@@ -81,11 +83,9 @@ class CachingAllocator:
 
     Attributes:
         blocks: All blocks.
-        allocated_bytes: In blocks that are taken [B].
         reserved_bytes: In segments [B].
         most_reserved_bytes: In segments, at most [B].
         segments_are_alike: Whether nothing tells free segments of one size apart.
-        has_limits: Whether segments may be returned.
         segments_serve_again: Whether a new segment that is free again serves an equal request.
         turn: When it is, for those who compare choices with segments made: ascending.
         choices: When something was first taken out of free blocks or segments of a size: of
@@ -101,20 +101,19 @@ class CachingAllocator:
         collects_above_bytes: float = math.inf,
     ) -> None:
         self.blocks = Blocks()
-        self.allocated_bytes = 0
         self.reserved_bytes = 0
         self.most_reserved_bytes = 0
         self.turn = 0
         self.choices: dict[tuple[int, int], int] = {}
         self.made: dict[int, tuple[int, int]] = {}
-        self.has_limits = math.isfinite(min(room_bytes, collects_above_bytes))
+        self._has_limits = math.isfinite(min(room_bytes, collects_above_bytes))
         self._room_bytes = room_bytes
         self._collects_above_bytes = collects_above_bytes
         self._expandable = settings.expandable_segments
         self._max_split_bytes = math.inf if self._expandable else settings.max_split_bytes
         self.segments_are_alike = not self._expandable and math.isinf(collects_above_bytes)
         self.segments_serve_again = (
-            self.segments_are_alike and not self.has_limits and math.isinf(self._max_split_bytes)
+            self.segments_are_alike and not self._has_limits and math.isinf(self._max_split_bytes)
         )
         self._served = 0
         self._free: dict[Pool, FreeBlocks] = {}
@@ -132,216 +131,139 @@ class CachingAllocator:
                 kept_whole_bytes=0 if splits_all else _SMALL_BYTES,
                 least_segment_bytes=_SMALL_SEGMENT_BYTES if pool.is_small else _MEDIUM_BYTES,
             )
-        return Stack(asked.num_bytes, self._free[pool])
+        return Stack(asked.num_bytes, self._free[pool], self._max_split_bytes)
 
     def pools(self) -> list[FreeBlocks]:
         """The free blocks of each pool that anything was asked of."""
         return [*self._free.values()]
 
-    def take(  # noqa: PLR0912 - a call would cost as much as what a branch does
-        self, stacks: Sequence[Stack], limits: Iterable[float] | None = None
-    ) -> int:
+    def take(self, stacks: Sequence[Stack]) -> None:  # noqa: PLR0912 - a call costs more
         """Put a block for its request on each stack, one after another.
 
         Blocks are mostly cut out of what the last one left, which is offered at the end only.
-
-        Args:
-            stacks: Where to.
-            limits: For each, from which size on nothing may serve it [B].
-
-        Returns:
-            How many were put before one could not be served below its limit.
         """
         blocks = self.blocks
         size_bytes, is_free, new = blocks.size_bytes, blocks.is_free, blocks.new
         befores, afters = blocks.before, blocks.after
-        allocated = done = rest_bytes = 0
-        rest, rest_of = NOTHING, None
-        for stack, below in zip(stacks, limits or repeat(math.inf), strict=False):
+        choices, turn = self.choices, self.turn
+        rest, rest_bytes, rest_of = NOTHING, 0, None
+        for stack in stacks:
             size, free = stack.size, stack.free
-            self._served += 1
             queue = free.queues.get(size)
-            if queue and (block := free.pop_equal(queue, size)) != NOTHING:
-                if size >= free.least_segment_bytes and befores[block] != afters[block]:
-                    self.choices.setdefault((size, size + 1), self.turn)
-            elif free is rest_of and size <= rest_bytes < below and free.is_next(size, rest_bytes):
-                left_bytes = rest_bytes - size
+            while queue:
+                block = queue[0]
+                if block < 0:
+                    if block < -1:
+                        queue[0] = block + 1
+                    else:
+                        queue.popleft()
+                    block = free.segments[size]
+                    break
+                queue.popleft()
+                if is_free[block]:
+                    is_free[block] = False
+                    if size >= free.least_segment_bytes:
+                        choices.setdefault((size, size + 1), turn)
+                    break
+            else:
+                if free is not rest_of or size > rest_bytes or not free.is_next(size, rest_bytes):
+                    if rest_of is not None:
+                        self._offer(rest, rest_bytes, rest_of)
+                    rest, rest_of = free.pop_larger(size, stack.below_bytes), free
+                    if rest == NOTHING:
+                        rest = self._new_space(stack)
+                    rest_bytes = size_bytes[rest]
+                before = befores[rest]
+                is_segment = before == afters[rest]
                 if rest_bytes >= free.least_segment_bytes:
-                    self.choices.setdefault((size, rest_bytes + 1), self.turn)
-                if left_bytes > free.kept_whole_bytes:
-                    before = befores[rest]
+                    choices.setdefault((size, rest_bytes + (not is_segment)), turn)
+                if (
+                    rest_bytes - size <= free.kept_whole_bytes
+                    or rest_bytes >= self._max_split_bytes
+                ):
+                    block, rest_of = rest, None
+                    size_bytes[block] = rest_bytes
+                else:
+                    if is_segment and self.segments_are_alike:
+                        rest = new(rest_bytes)
                     block = new(size, before, rest)
                     if before != NOTHING:
                         afters[before] = block
                     befores[rest] = block
-                    rest_bytes = left_bytes
-                else:
-                    block, rest_of = rest, None
-                    is_free[block], size_bytes[block] = False, rest_bytes
-            else:
-                if rest_of is not None:
-                    self._offer(rest, rest_bytes, rest_of)
-                    rest_of = None
-                block = self._larger(size, free, below)
-                if block == NOTHING:
-                    break
-                found = size_bytes[block]
-                if found - size > free.kept_whole_bytes and found < self._max_split_bytes:
-                    if befores[block] == afters[block] and self.segments_are_alike:
-                        block = new(size)
-                    rest, rest_bytes, rest_of = self._rest(block, free), found - size, free
-                    size_bytes[block] = size
+                    rest_bytes -= size
             stack.taken.append(block)
-            allocated += size_bytes[block]
-            done += 1
         if rest_of is not None:
             self._offer(rest, rest_bytes, rest_of)
-        self.allocated_bytes += allocated
-        return done
-
-    def _larger(self, size: int, free: FreeBlocks, below: float) -> int:
-        """A block for a request that none of its size serves; none where one below has to."""
-        limit = self._max_split_bytes
-        if size >= limit:
-            limit = size + _LARGE_SEGMENT_BYTES
-        blocks = self.blocks
-        found = free.next_larger(size)
-        if min(below, limit) <= (found or limit) and below < math.inf:
-            return NOTHING
-        block = free.pop(found) if found and found < limit else self._new_space(size, free)
-        found = blocks.size_bytes[block]
-        choice = size, found if blocks.is_segment(block) else found + 1
-        self.choices.setdefault(choice, self.turn)
-        blocks.is_free[block] = False
-        return block
-
-    def _rest(self, block: int, free: FreeBlocks) -> int:
-        """What is left behind a block, between it and its neighbour."""
-        blocks = self.blocks
-        after = blocks.after[block]
-        rest = blocks.new(0, block, after)
-        blocks.after[block] = rest
-        if after != NOTHING:
-            blocks.before[after] = rest
-        elif self._expandable:
-            self._tail[free] = rest
-        return rest
+        self._served += len(stacks)
 
     def _offer(self, rest: int, num_bytes: int, free: FreeBlocks) -> None:
-        blocks = self.blocks
-        blocks.size_bytes[rest], blocks.is_free[rest] = num_bytes, True
-        if not self.segments_are_alike:
-            blocks.free_since[rest] = self._served
+        self.blocks.size_bytes[rest], self.blocks.is_free[rest] = num_bytes, True
         free.queue(num_bytes).append(rest)
 
-    def give(self, stacks: Sequence[Stack], sizes: Collection[int] = ()) -> tuple[int, int] | None:
-        """Make the last block of each stack free again, joined with free neighbours.
-
-        Args:
-            stacks: Where they are.
-            sizes: Of which the last one may be free, but of segments like each other [B].
-
-        Returns:
-            Place and number of the first block after which one of these sizes was free.
-        """
+    def give(self, stacks: Sequence[Stack]) -> None:
+        """Make the last block of each stack free again, joined with free neighbours."""
         blocks = self.blocks
         size_bytes, is_free = blocks.size_bytes, blocks.is_free
         befores, afters = blocks.before, blocks.after
         are_alike = self.segments_are_alike
-        allocated = 0
-        for place, stack in enumerate(stacks):
+        for stack in stacks:
             block, free = stack.taken.pop(), stack.free
             size = size_bytes[block]
-            allocated += size
             before, after = befores[block], afters[block]
-            # Those that were free are no more; this also takes them out of their queues.
-            if after != NOTHING and is_free[after]:
-                is_free[after] = False
-                size += size_bytes[after]
-                after = afters[block] = afters[after]
-                if after != NOTHING:
-                    befores[after] = block
-                elif self._expandable:
-                    self._tail[free] = block
-            if before != NOTHING and is_free[before]:
-                is_free[before] = False
-                size += size_bytes[before]
-                before = befores[block] = befores[before]
-                if before != NOTHING:
-                    afters[before] = block
-            if before == after and are_alike:
-                free.add_segments(size, 1)
-                continue
-            size_bytes[block] = size
-            is_free[block] = True
-            if not are_alike:
-                blocks.free_since[block] = self._served
-                if before == after:
-                    free.segments.setdefault(size, block)
+            if before != after:
+                # Those that were free are no more; this also takes them out of their queues.
+                if after != NOTHING and is_free[after]:
+                    is_free[after] = False
+                    size += size_bytes[after]
+                    after = afters[block] = afters[after]
+                    if after != NOTHING:
+                        befores[after] = block
+                    elif self._expandable:
+                        self._tail[free] = block
+                if before != NOTHING and is_free[before]:
+                    is_free[before] = False
+                    size += size_bytes[before]
+                    before = befores[block] = befores[before]
+                    if before != NOTHING:
+                        afters[before] = block
+                size_bytes[block] = size
             queue = free.queues.get(size)
             if queue is None:
-                insort(free.sizes, size)
-                free.queues[size] = deque((block,))
-            else:
-                queue.append(block)
-            if size in sizes:
-                self.allocated_bytes -= allocated
-                return place, block
-        self.allocated_bytes -= allocated
-        return None
+                queue = free.queue(size)
+            if before == after:
+                free.segments.setdefault(size, block)
+                if are_alike:
+                    if queue and queue[-1] < 0:
+                        queue[-1] -= 1
+                    else:
+                        queue.append(-1)
+                    continue
+                blocks.free_since[block] = self._served
+            is_free[block] = True
+            queue.append(block)
 
-    def makes_segments(self, stack: Stack) -> bool:
-        """Whether each request of a size gets a new segment for itself, whatever others leave.
-
-        What smaller requests leave of their new segments is less than 20 MiB.
-        """
-        size, free = stack.size, stack.free
-        if size < _LARGE_SEGMENT_BYTES or self.has_limits or not self.segments_are_alike:
-            return False
-        segment = _segment_bytes(size, free)
-        if segment - size > free.kept_whole_bytes and segment < self._max_split_bytes:
-            return False
-        return not free.has_any(size) and free.next_larger(size) is None
-
-    def take_segments(self, stack: Stack, count: int) -> None:
-        """Serve so many requests by whole segments.
-
-        They are the first free ones of this size, or else all of them are made.
-        """
-        size, free = stack.size, stack.free
-        if free.segments_first(size) >= count:
-            self.allocated_bytes += size * count
-            block = free.pop_segments(size, count)
-        else:
-            segment = _segment_bytes(size, free)
-            self.choices.setdefault((size, segment), self.turn)
-            self._reserve(segment, count)
-            self.allocated_bytes += segment * count
-            block = free.segment(segment)
-        stack.taken += [block] * count
-
-    def give_segments(self, stack: Stack, count: int) -> None:
-        """Make the last blocks of a stack free again, which are equal segments."""
-        size = self.blocks.size_bytes[stack.taken[-1]]
-        self.allocated_bytes -= size * count
-        stack.free.add_segments(size, count)
-        del stack.taken[-count:]
-
-    def _new_space(self, size: int, free: FreeBlocks) -> int:
+    def _new_space(self, stack: Stack) -> int:
+        """A block that was not there: a segment, or the end of one that grows."""
         if self._expandable:
-            return self._expanded(size, free)
-        segment = _segment_bytes(size, free)
+            return self._expanded(stack.size, stack.free)
+        segment = stack.segment_bytes
+        if self._has_limits:
+            self._make_room(segment, stack.free)
+        self._reserve(segment)
+        return stack.free.segment(segment) if self.segments_are_alike else self.blocks.new(segment)
+
+    def _reserve(self, num_bytes: int) -> None:
+        _, count = self.made.get(num_bytes, (0, 0))
+        self.made[num_bytes] = self.turn, count + 1
+        self.reserved_bytes += num_bytes
+        self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
+
+    def _make_room(self, segment: int, free: FreeBlocks) -> None:
+        """Return segments where a further one would be too much."""
         if self.reserved_bytes + segment > self._collects_above_bytes:
             self._collect(self.reserved_bytes + segment - self._collects_above_bytes)
         if self.reserved_bytes + segment > self._room_bytes:
             self._release(segment, free)
-        self._reserve(segment, 1)
-        return free.segment(segment) if self.segments_are_alike else self.blocks.new(segment)
-
-    def _reserve(self, num_bytes: int, count: int) -> None:
-        self.made[num_bytes] = self.turn, self.made.get(num_bytes, (0, 0))[1] + count
-        self.reserved_bytes += num_bytes * count
-        self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
 
     def _collect(self, wanted_bytes: float) -> None:
         """Return large segments that have been unused for longer than the mean, again if needed."""
@@ -375,7 +297,7 @@ class CachingAllocator:
         new = self._tail[free] = blocks.new(there + grown, before)
         if before != NOTHING:
             blocks.after[before] = new
-        self._reserve(grown, 1)
+        self._reserve(grown)
         return new
 
 

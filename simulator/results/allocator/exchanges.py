@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
@@ -34,38 +35,61 @@ class Exchange(NamedTuple):
     lingers: tuple[float, ...] = ()
 
 
+class Exchanges(NamedTuple):
+    """What is asked of an allocator over several steps, in the order of the host.
+
+    Of equal blocks the last one goes first.
+
+    Attributes:
+        distinct: Exchanges that differ; the others name them by number.
+        before: What is taken and given back before the first step.
+        first: Of the first step.
+        later: Of each later one.
+    """
+
+    distinct: tuple[Exchange, ...]
+    before: tuple[int, ...]
+    first: tuple[int, ...]
+    later: tuple[int, ...]
+
+
+def told_apart(
+    later: Sequence[Exchange],
+    *,
+    before: Sequence[Exchange] = (),
+    first: Sequence[Exchange] | None = None,
+) -> Exchanges:
+    """Exchanges of steps; the first step is like the others unless it is given."""
+    numbers: dict[Exchange, int] = {}
+    orders = (before, later if first is None else first, later)
+    numbered = (
+        tuple([numbers.setdefault(each, len(numbers)) for each in order]) for order in orders
+    )
+    started, *steps = numbered
+    return Exchanges(tuple(numbers), started, *steps)
+
+
 def reserved_bytes(
-    exchanges: Sequence[Exchange],
+    exchanges: Exchanges,
     settings: AllocatorSettings,
     *,
     steps: int = 1,
-    started: Exchange | None = None,
-    first: Sequence[Exchange] = (),
     room_bytes: float = math.inf,
     collects_above_bytes: float = math.inf,
 ) -> float:
     """The most that is reserved while blocks come and go [B].
 
     Args:
-        exchanges: Of a step, in the order of the host. Of equal blocks the last one goes first.
+        exchanges: What is asked for.
         settings: How the allocator is set.
-        steps: How often the step runs.
-        started: What is taken and given back before the first.
-        first: Of the first step, where it is unlike the others.
+        steps: How many there are.
         room_bytes: What the device has; more is reserved only where nothing can be returned.
         collects_above_bytes: Reserved at most before what is unused for long is returned.
     """
     # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
     is_free = math.isinf(min(room_bytes, collects_above_bytes))
     limits = {"room_bytes": room_bytes, "collects_above_bytes": collects_above_bytes}
-    before = [] if started is None else [started]
-    # Equal exchanges are often one object, which is told by its identity far sooner.
-    objects = {id(each): each for each in [*before, *first, *exchanges]}
-    distinct: dict[Exchange, int] = {}
-    number = {key: distinct.setdefault(each, len(distinct)) for key, each in objects.items()}
-    begun, *orders = (
-        [number[id(each)] for each in order] for order in (before, first or exchanges, exchanges)
-    )
+    distinct, before, first, later = exchanges
     has_room = math.isinf(room_bytes)
     asked = _Asked()
     parts = [asked.part(each, has_room=has_room) for each in distinct]
@@ -77,9 +101,23 @@ def reserved_bytes(
             n: allocator.stack(each) for n, each in enumerate(asked.requests) if each.pool in pools
         }
         of_pools = parts if len(pools) == len(present) else [_among(stacks, part) for part in parts]
-        Replay(orders, begun, of_pools, stacks, allocator).run_steps(steps)
+        replay = Replay((first, later), before, of_pools, stacks, allocator)
+        replay.run_steps(steps)
         most_bytes += allocator.most_reserved_bytes
     return float(most_bytes)
+
+
+class KeptReserves:
+    """What the latest allocators reserved, for those who ask about many changes of one job.
+
+    Most changes move its times alone.
+
+    Attributes:
+        reserved_bytes: As the function of that name.
+    """
+
+    def __init__(self) -> None:
+        self.reserved_bytes = lru_cache(maxsize=64)(reserved_bytes)
 
 
 class _Asked:

@@ -122,24 +122,20 @@ class FreeBlocks:
             queue = self.queues[size] = deque()
         return queue
 
-    def add(self, block: int) -> None:
-        """Offer a block, after all of its size."""
-        size = self.blocks.size_bytes[block]
-        self.queue(size).append(block)
-        if self.blocks.is_segment(block):
-            self.segments.setdefault(size, block)
+    def pop_larger(self, size: int, below: float) -> int:
+        """The first block of the least size above one; nothing if that is not below a limit."""
+        sizes = self.sizes
+        index = bisect_right(sizes, size)
+        while index < len(sizes) and sizes[index] < below:
+            found = sizes[index]
+            block = self.first(self.queues[found], found)
+            if block != NOTHING:
+                return block
+            del self.queues[found], sizes[index]
+        return NOTHING
 
-    def add_segments(self, size: int, count: int) -> None:
-        """Offer so many segments of a size, after all of it."""
-        queue = self.queue(size)
-        if queue and queue[-1] < 0:
-            queue[-1] -= count
-        else:
-            queue.append(-count)
-        self.segment(size)
-
-    def pop_equal(self, queue: deque[int], size: int) -> int:
-        """The first block of the queue of a size; none if all of them are free no more."""
+    def first(self, queue: deque[int], size: int) -> int:
+        """Withdraw the first block of the queue of a size; nothing if all are free no more."""
         is_free = self.blocks.is_free
         while queue:
             head = queue[0]
@@ -158,56 +154,6 @@ class FreeBlocks:
         """Whether what is that large would be cut first, were it offered last."""
         index = bisect_right(self.sizes, size)
         return index == len(self.sizes) or self.sizes[index] > num_bytes
-
-    def has_any(self, size: int) -> bool:
-        """Whether there is a block of exactly this size."""
-        queue = self.queues.get(size)
-        while queue:
-            if queue[0] < 0 or self.blocks.is_free[queue[0]]:
-                return True
-            queue.popleft()
-        return False
-
-    def next_larger(self, size: int) -> int | None:
-        """The least size above one of which there is a block."""
-        sizes, is_free = self.sizes, self.blocks.is_free
-        index = bisect_right(sizes, size)
-        while index < len(sizes):
-            found = sizes[index]
-            queue = self.queues[found]
-            while queue:
-                if queue[0] < 0 or is_free[queue[0]]:
-                    return found
-                queue.popleft()
-            del self.queues[found], sizes[index]
-        return None
-
-    def pop(self, size: int) -> int:
-        """The first block of a size of which there is one."""
-        queue = self.queues[size]
-        head = queue[0]
-        if head < -1:
-            queue[0] = head + 1
-        else:
-            queue.popleft()
-        return head if head >= 0 else self.segments[size]
-
-    def segments_first(self, size: int) -> int:
-        """How many segments come before any other block of a size."""
-        return max(0, -self.queues[size][0]) if self.has_any(size) else 0
-
-    def pop_segments(self, size: int, count: int) -> int:
-        """The block that stands for each of the first so many, which are segments."""
-        queue = self.queues[size]
-        if queue[0] == -count:
-            queue.popleft()
-        else:
-            queue[0] += count
-        return self.segments[size]
-
-    def withdraw_last(self, block: int) -> None:
-        """Offer a block no longer that is the last of its size."""
-        self.queues[self.blocks.size_bytes[block]].pop()
 
     def segments_free_since(self) -> list[int]:
         """When each segment that nothing lies in became free."""

@@ -1,0 +1,54 @@
+"""What an allocator reserved is not asked again of an equal one."""
+
+from __future__ import annotations
+
+import pytest
+
+import simulator as sim
+from simulator.results.allocator.exchanges import KeptReserves
+from simulator.results.simulation import perturbation_cost, run_step
+
+NAME = "llama3-70b-64xh100"
+
+
+def replays(kept):
+    return kept.reserved_bytes.cache_info().misses
+
+
+def memory_of(result):
+    return [
+        (each.peak_allocated_bytes, each.peak_reserved_bytes, each.least_device_bytes)
+        for each in result.memory
+    ]
+
+
+def test_a_change_that_moves_times_alone_replays_no_allocator_and_one_of_memory_does():
+    job = sim.load_job(NAME)
+    faster = job.replace(**{"cluster.network.fabric.efficiency": 0.5})
+    leaner = job.replace(**{"plan.recompute": "full"})
+    kept = KeptReserves()
+    first = run_step(job, "replay", kept=kept)
+    asked = replays(kept)
+    again = run_step(faster, "replay", kept=kept)
+    assert replays(kept) == asked
+    assert memory_of(again) == memory_of(first)
+    assert again.step_time_s != first.step_time_s
+    other = run_step(leaner, "replay", kept=kept)
+    assert replays(kept) > asked
+    assert memory_of(other) == memory_of(run_step(leaner, "replay"))
+
+
+def test_stages_that_ask_for_the_same_blocks_share_one_replay():
+    """Under GPipe each stage between the ends runs all forwards, then all backwards."""
+    plan = {"plan.vpp": 1, "plan.schedule": "gpipe", "plan.pp": 8, "plan.tp": 8, "plan.cp": 1}
+    kept = KeptReserves()
+    result = run_step(sim.load_job(NAME, plan), "replay", kept=kept)
+    assert len(result.memory) == 8
+    assert kept.reserved_bytes.cache_info().hits >= 4
+
+
+@pytest.mark.parametrize("engine", ["des", "replay"])
+def test_a_step_without_slow_gpus_takes_as_long_as_when_all_of_it_is_summarised(engine):
+    job = sim.load_job(NAME, {"perturbations": [{"gpu": 7, "slowdown": 0.2}]})
+    cost = perturbation_cost(job, run_step(job, engine).step_time_s, engine)
+    assert cost.step_time_without_s == run_step(sim.load_job(NAME), engine).step_time_s

@@ -158,5 +158,5 @@ def test_a_sweep_that_was_stopped_goes_on_and_repeats_nothing(job, tmp_path):
 )
 def test_another_sweep_under_the_same_name_is_noticed(job, tmp_path, changes, grid, differs):
     sim.sweep(job, GRID, table=tmp_path / "table.csv")
-    with pytest.raises(InputError, match=f"another sweep: {differs} differ"):
+    with pytest.raises(InputError, match=f"another sweep, of another {differs}"):
         sim.sweep(job.replace(changes), grid, table=tmp_path / "table.csv")

@@ -70,7 +70,7 @@ def test_a_job_that_does_not_fit_is_told_so_first():
     small = replace(PIPELINE, memory=memory)
     said = verdict(small, [what_if("a", 0.1)])
     assert said.startswith(
-        "Tight (19 % likely to fit): stage 0 needs 2.00 GiB more than its capacity"
+        "Probably does not fit (19 % likely to fit): stage 0 needs 2.00 GiB more than its capacity"
     )
     assert "a gains" not in said
 
@@ -83,7 +83,7 @@ def test_one_stage_is_not_numbered():
     memory = tuple(replace(each, capacity_bytes=peak - 2 * GIB) for each in alone.memory)
     said = verdict(replace(alone, memory=memory))
     assert said.startswith(
-        "Tight (19 % likely to fit): a GPU needs 2.00 GiB more than its capacity"
+        "Probably does not fit (19 % likely to fit): a GPU needs 2.00 GiB more than its capacity"
     )
 
 

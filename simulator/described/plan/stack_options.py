@@ -114,9 +114,9 @@ _CHOICES: Mapping[str, _Choice] = MappingProxyType(
     }
 )
 
-_OTHER_MAKERS = ("cdna", "gaudi", "tpu")
-"""How names of families begin whose memory-efficient attention is the kernel that they also have
-for heads of one size (AOTriton)."""
+_HEADS_OF_ONE_SIZE = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
+"""How names of families begin whose FlashAttention takes heads of one size alone. On others,
+memory-efficient attention is the kernel that they also have for these (AOTriton)."""
 
 
 def flash_kernel_on(family: str | None, brought: FusedAttention, *, narrow: bool) -> FlashKernel:
@@ -130,7 +130,6 @@ def flash_kernel_on(family: str | None, brought: FusedAttention, *, narrow: bool
     choice = _CHOICES.get(brought)
     if choice is None:
         return cast("FlashKernel", brought)
-    takes_any = family is None or family.startswith(_OTHER_MAKERS)
-    if narrow and not takes_any:
+    if narrow and family is not None and family.startswith(_HEADS_OF_ONE_SIZE):
         return "best" if family in choice.best_narrow else choice.narrow
     return "best" if family in choice.best else choice.kernel

@@ -33,9 +33,8 @@ _FULL_BYTES = 4.0
 """An fp32 number."""
 
 _SCALED_TWICE = ("nvfp4",)
-"""Formats with a scale of the whole operand beside those of its blocks (Transformer Engine's
-``quantizer.cpp``: ``nvte_hadamard_transform_amax`` reads an operand before another kernel casts
-it, and ``norms.cpp`` and ``activation.cpp`` leave both to the quantizer)."""
+"""Formats with a scale of the whole operand beside those of its blocks (Transformer Engine,
+``quantizer.cpp``: ``nvte_hadamard_transform_amax`` reads it first; norms leave both to it)."""
 
 _EAGER_NORM_KERNELS = 7
 _EAGER_NORM_BYTES: Mapping[float, tuple[float, float]] = MappingProxyType(
@@ -71,8 +70,7 @@ class Shape:
         kept_bytes: Bytes of one operand of a weight product as it is kept for backward [B].
         documents: Parts of a sequence that do not see each other.
         stream_bytes: Bytes of one element of what layers pass on [B].
-        scaled_twice: Whether operands have a scale of their own beside those of their blocks, so
-            that a kernel reads all of one for its maximum before another casts it.
+        scaled_twice: Whether a kernel reads all of an operand before another casts it.
     """
 
     sequences: int

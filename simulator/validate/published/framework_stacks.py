@@ -253,10 +253,11 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     """PyTorch's FSDP around other models than llm-foundry's, whose kernels the stack tells."""
     if base != "torch-fsdp" or re.search(r"llm-?foundry|composer|mosaic", said):
         return {}
-    release = _named_release("torch", said) or shipped_facts(_FILE)["unsaid_releases"]["torch"]
-    of_torch = named_stack("torch", {"torch": release})
+    named, unsaid = _named_release("torch", said), shipped_facts(_FILE)["unsaid_releases"]["torch"]
+    of_torch = named_stack("torch", {"torch": named or unsaid})
     assert isinstance(of_torch, Stack)
-    kernel = "flash-1" if _first_flash_kernel(said) else of_torch.flash_kernel
+    is_old = named is None and _first_flash_kernel(said)
+    kernel = "flash-1" if is_old else of_torch.flash_kernel
     return {**shipped_facts(_FILE)["eager_model"], "flash_kernel": kernel}
 
 

@@ -11,6 +11,7 @@ from simulator.described.documents import data_folder, read_yaml
 from simulator.described.job import Batch, Job
 from simulator.described.load import load_job
 from simulator.described.plan.plan import Plan
+from simulator.results.fit_probability import Fit
 
 JOB_FILES = sorted(data_folder("workloads").glob("*.yaml"))
 
@@ -28,9 +29,10 @@ def test_a_job_file_gives_a_plausible_step(path: Path):
     )
 
 
-def test_a_job_file_fits_unless_its_name_says_otherwise(path: Path):
+def test_a_job_file_may_fit_unless_its_name_says_otherwise(path: Path):
+    """Published runs that used all of their memory are near even odds."""
     result = simulate(load_job(path), engine="replay")
-    assert result.fits == ("does-not-fit" not in path.stem)
+    assert (result.fit is Fit.DOES_NOT_FIT) == ("does-not-fit" in path.stem)
 
 
 def test_a_job_file_is_named_after_its_gpus(path: Path):

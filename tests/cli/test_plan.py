@@ -112,7 +112,7 @@ def test_no_plan_is_riskier_than_asked_and_max_tp_is_kept(clustersim, job_file):
 def test_the_price_of_more_and_of_less_risk_is_told(clustersim, job_file):
     words = ("plan", job_file, *FEW, "--top", "1")
     best = json.loads(clustersim(*words, "--json", "--no-why").out)["choices"][0]
-    memory = ("--set", f"cluster.device.memory={1.15 * best['peak_device_bytes'] / 2**30} GiB")
+    memory = ("--set", f"cluster.device.memory={1.2 * best['peak_device_bytes'] / 2**30} GiB")
     found = json.loads(clustersim(*words, *memory, "--json").out)
     priced = {each["risk"]: each["choices"] for each in found["other_risks"]}
     assert list(priced) == [0.01, 0.2]

@@ -152,7 +152,7 @@ def test_three_changes_are_found_where_two_are_not_enough():
 
 @pytest.mark.usefixtures("no_small_machine")
 def test_more_gpus_are_proposed_only_where_two_changes_do_not_help():
-    job = a_job("5 GiB", gpus=2, zero=0, recompute="full")
+    job = a_job("5.65 GiB", gpus=2, zero=0, recompute="full")
     nearest = nearest_fit(job).nearest
     assert nearest.changes["cluster.gpus"] == 4
     changes = [{f"plan.{degree}": 2} for degree in ("tp", "pp")] + [
@@ -273,7 +273,7 @@ def test_a_full_node_is_told_from_a_full_gpu():
 
 @pytest.mark.usefixtures("no_small_machine")
 def test_leaving_the_gpu_is_a_way_out_where_the_stack_knows_it():
-    job = load_job(ON_ONE_V100, {"plan.offload.optimizer": None})
+    job = load_job(ON_ONE_V100, {"plan.offload.optimizer": None, "cluster.device.memory": "48 GiB"})
     nearest = nearest_fit(job).nearest
     assert nearest is not None
     assert nearest.changes == {"plan.offload.optimizer": "cpu"}

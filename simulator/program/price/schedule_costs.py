@@ -46,10 +46,12 @@ def pass_costs(job: Job, schedule: ScheduleInfo) -> PassCosts:
 
     @cache
     def transfer_s(sender: int, receiver: int) -> float:
-        links = _links((*conditions[sender], *conditions[receiver]))
-        pairs = ((slow, pipeline_pair(slow, sender, receiver)) for slow in
-                 (with_slow_links(job, each) for each in links))  # fmt: skip
-        return max(transfer_work(slow, costs.boundary_bytes, pair).seconds for slow, pair in pairs)
+        def at_s(links: Condition) -> float:
+            slow = with_slow_links(job, links)
+            pair = pipeline_pair(slow, sender, receiver)
+            return transfer_work(slow, costs.boundary_bytes, pair).seconds
+
+        return max(map(at_s, _links((*conditions[sender], *conditions[receiver]))))
 
     def pass_s(run: Slice, phase: Phase, rank: int) -> float:
         return max(

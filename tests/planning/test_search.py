@@ -16,7 +16,7 @@ from simulator.planning.search import candidates, plan_trial
 from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.plan_costs import CostTables
 from simulator.planning.search.search import PlanSearch, pareto_front, search_plans
-from simulator.planning.search.space import plan_space
+from simulator.planning.search.space import plan_axes, plan_space
 from simulator.results.fit_probability import EVEN, allowed_device_bytes, job_spread
 from simulator.results.simulation import run_step
 from tests.jobs import jobs as any_jobs
@@ -284,6 +284,20 @@ def test_no_first_answer_is_given_that_does_not_fit(monkeypatch):
     seen = []
     found = search_plans(with_memory(small_job(gpus=8), 1.0), SMALL, on_progress=seen.append)
     assert (found.choices, seen) == ((), [])
+
+
+def test_the_next_plan_may_be_the_first_answer_where_the_quickest_holds_too_much(monkeypatch):
+    monkeypatch.setattr(candidates, "_MANY_COMBINATIONS", 0)
+    trials = []
+
+    def tried(job, limit_s):
+        trial = plan_trial.try_plan(job, limit_s)
+        trials.append(trial)
+        return trial._replace(peak_device_bytes=1e15) if len(trials) == 1 else trial
+
+    monkeypatch.setattr(candidates, "try_plan", tried)
+    _, first = candidates.first_answer(ROOMY, plan_axes(ROOMY, SMALL), 1e12)
+    assert first == trials[1]
 
 
 @pytest.mark.parametrize(

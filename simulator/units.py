@@ -188,7 +188,8 @@ def format_rate(bytes_per_s: float) -> str:
 
 def percent(share: float, digits: int = 1) -> str:
     """A share as people read it ("42.3 %")."""
-    return f"{100 * share:.{digits}f} %"
+    rounded = round(100 * share, digits) + 0.0  # no negative zero
+    return f"{rounded:.{digits}f} %"
 
 
 def format_count(count: float) -> str:

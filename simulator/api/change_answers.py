@@ -23,6 +23,7 @@ from simulator.exporters.html.answer_tables import (
 )
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import Engine
+from simulator.results.views.plain_data import fit_to_dict
 from simulator.units import format_bytes, format_seconds, percent, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ class CompareAnswer(Answer):
                     "mfu": run.result.mfu,
                     "usd_per_billion_tokens": self.usd_per_billion_tokens(run),
                     "peak_device_bytes": run.result.peak_device_bytes,
-                    "fits": run.result.fits,
+                    **fit_to_dict(run.result),
                     "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
                 }
                 for run in self.runs

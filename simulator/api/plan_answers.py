@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from simulator.planning.search.search import PlanChoice, PlanSearch, Progress
     from simulator.planning.search.space import Axes
     from simulator.program.ir import Category
+    from simulator.results.step import StepResult
 
 _OTHER_RISKS = (0.01, 0.2)
 """Risks whose price is told beside the plans of the one that is asked."""
@@ -52,6 +53,7 @@ class PlanAnswer(Answer):
         other_risks: The fastest plan at other risks, by the risk.
         nearest: The nearest change that would fit, if no plan fits.
         reasons: What would make the fastest plan faster; None if not asked for.
+        own: The step of the job with its own plan; None if that is not asked for.
     """
 
     job: Job
@@ -60,6 +62,7 @@ class PlanAnswer(Answer):
     other_risks: Mapping[float, PlanSearch]
     nearest: FitSearch | None
     reasons: Reasons | None
+    own: StepResult | None = None
 
     @property
     def choices(self) -> tuple[PlanChoice, ...]:
@@ -93,6 +96,12 @@ class PlanAnswer(Answer):
         return {
             "risk": self.risk,
             "job": self.job.title,
+            "own": self.own
+            and {
+                "step_time_s": self.own.step_time_s,
+                "peak_device_bytes": self.own.peak_device_bytes,
+                "fits_probability": self.own.fits_probability,
+            },
             "plans": self.search.plans,
             "replayed": self.search.replayed,
             "simulated": self.search.simulated,
@@ -146,7 +155,7 @@ class PlanAnswer(Answer):
         """Why the first plan is first, what would make it faster, and what other risks cost."""
         if not self.choices:
             return [self.nothing_fits()]
-        lines = [*self._second(), *self._further(), *self._prices()]
+        lines = [*self._second(), *self._own(), *self._further(), *self._prices()]
         return [*lines, f"To use plan 1: {options_text(self.choices[0].changes)}"]
 
     def _second(self) -> Iterator[str]:
@@ -163,6 +172,24 @@ class PlanAnswer(Answer):
             yield "Plan 2 is as fast as plan 1, within 0.1 %."
         else:
             yield f"Plan 2 takes {_longer(behind_s)} than plan 1: {parts}"
+
+    def _own(self) -> Iterator[str]:
+        """How the job's own plan compares with plan 1, on as many GPUs and the same batch."""
+        own, best = self.own, self.choices[0]
+        if own is None or not {"batch.global", "cluster.gpus"}.isdisjoint(best.changes):
+            return
+        planned = self.job.replace(best.changes)
+        if (planned.plan, planned.batch) == (self.job.plan, self.job.batch):
+            yield "Plan 1 is the job's own plan."
+            return
+        more_s = own.step_time_s - best.step_time_s
+        text = f"The job's own plan takes {format_seconds(own.step_time_s)}, {_longer(more_s)}"
+        odds = own.fits_probability
+        if odds >= 1 - self.risk:
+            yield f"{text} than plan 1."
+        else:
+            asked = percent(1 - self.risk, 0)
+            yield f"{text} than plan 1, and is {percent(odds, 0)} likely to fit; {asked} are asked."
 
     def _further(self) -> Iterator[str]:
         causes = self.reasons
@@ -365,6 +392,7 @@ def plan(
     within: float = 0.0,
     global_batches: Sequence[int] = (),
     why: bool = True,
+    own: bool = True,
     workers: int | None = None,
     executor: Executor | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -385,6 +413,7 @@ def plan(
             the answer comes earlier, with what is proven.
         global_batches: Global batch sizes to search; plans are ranked by time per token.
         why: Whether to also simulate what would make the fastest plan faster, and other risks.
+        own: Whether to also simulate the job's own plan.
         workers: Number of processes; by default one per core.
         executor: Simulates in their place, so many plans at a time as there are ``workers``.
         on_progress: Called after each simulated plan.
@@ -401,6 +430,7 @@ def plan(
     from simulator.planning.search.best_plans import GPUS
     from simulator.planning.search.space import checked_values
     from simulator.processor import core_count
+    from simulator.results.simulation import run_step
 
     if top < 1:
         raise InputError.single("top", "must be 1 or more", top)
@@ -428,7 +458,7 @@ def plan(
     if why and found.choices:
         best = job.replace(found.choices[0].changes)
         causes = reasons(best, risk=risk, on_trial=on_trial)
-    return PlanAnswer(job, risk, found, prices, nearest, causes)
+    return PlanAnswer(job, risk, found, prices, nearest, causes, run_step(job) if own else None)
 
 
 class _Variant(NamedTuple):

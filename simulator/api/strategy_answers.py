@@ -381,7 +381,7 @@ def _figures(found: Outcome) -> list[Cell]:
                 format_bytes(found.fullest.peak_device_bytes),
             ]
         ),
-        Cell("yes") if found.fits else Cell("no", "loss"),
+        Cell(percent(step.fits_probability), "" if found.fits else "loss"),
     ]
 
 

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _PLAIN_WIDTH = 1000
 """Wider than any table; lines are no longer than their content."""
+_BETWEEN_LINES_S = 20.0
+"""Between two lines about work that goes on, where they do not replace each other."""
 _GAP = 2
 """Blanks between columns."""
 _BLANK = "\ue000"
@@ -78,17 +81,10 @@ def need_one_that_fits(fit: Iterable[bool], what: str) -> None:
 
 @contextlib.contextmanager
 def counting(things: str) -> Iterator[Callable[[], None]]:
-    """Show how many things are done, on a terminal only; yields what counts one more."""
+    """Show how many things are done; yields what counts one more."""
     numbers = itertools.count(1)
-    on_terminal = sys.stderr.isatty()
-
-    def count() -> None:
-        if on_terminal:
-            typer.echo(f"\r{next(numbers)} {things} done", err=True, nl=False)
-
-    yield count
-    if on_terminal:
-        note("")
+    with status_line() as show:
+        yield lambda: show(f"{next(numbers)} {things} done")
 
 
 @contextlib.contextmanager
@@ -102,7 +98,14 @@ def working(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar with the remaining time, on a terminal only; yields what counts one more."""
+    """Show a bar with the remaining time; yields what counts one more.
+
+    Off a terminal there is no bar, but a line from time to time.
+    """
+    if not sys.stderr.isatty():
+        with steps(things) as counted:
+            yield lambda: counted(total)
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -118,7 +121,6 @@ def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
         # A thread of its own would be copied, half-way through, into forked workers.
         auto_refresh=False,
     )
@@ -133,7 +135,7 @@ def progress(things: str, total: int) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def steps(things: str) -> Iterator[Callable[[int], None]]:
-    """Show how many of all things are done, on a terminal only; yields what counts one more.
+    """Show how many of all things are done; yields what counts one more.
 
     It is called with how many there are, once that is known.
     """
@@ -145,16 +147,29 @@ def steps(things: str) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """Show one line that changes, on a terminal only; yields what sets its text."""
-    on_terminal = sys.stderr.isatty()
+    """Show one line that changes; yields what sets its text.
+
+    Off a terminal nothing changes that was written, so the text of the moment is a line of its own
+    every twenty seconds.
+    """
+    if not sys.stderr.isatty():
+        yield _now_and_then()
+        return
+    yield lambda text: typer.echo(f"\r\x1b[2K{text}", err=True, nl=False)
+    typer.echo("\r\x1b[2K", err=True, nl=False)
+
+
+def _now_and_then() -> Callable[[str], None]:
+    """What notes a text unless the last one was a short while ago."""
+    next_s = time.monotonic() + _BETWEEN_LINES_S
 
     def show(text: str) -> None:
-        if on_terminal:
-            typer.echo(f"\r\x1b[2K{text}", err=True, nl=False)
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            next_s = time.monotonic() + _BETWEEN_LINES_S
+            note(text)
 
-    yield show
-    if on_terminal:
-        typer.echo("\r\x1b[2K", err=True, nl=False)
+    return show
 
 
 def print_json(document: Mapping[str, Any]) -> None:

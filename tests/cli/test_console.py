@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from simulator.cli.console import number_columns, print_table, text_columns
+from simulator.cli import console
+from simulator.cli.console import counting, number_columns, print_table, text_columns
 
 COLUMNS = text_columns("stage") + number_columns("tokens/s per GPU") + text_columns("lost to")
 ROW = ("first", "10,035.8", "bubble 6 % and a network card that is shared")
@@ -51,3 +52,16 @@ def test_words_are_folded_to_the_width_of_the_terminal(terminal):
     lines = terminal(60)
     assert len(lines) > 4
     assert len(terminal(200)) == 4
+
+
+@pytest.mark.parametrize(
+    ("between_s", "lines"), [(0.0, ["1 rows done", "2 rows done"]), (60.0, [])]
+)
+def test_off_a_terminal_long_work_is_heard_of_from_time_to_time(
+    monkeypatch, capsys, between_s, lines
+):
+    monkeypatch.setattr(console, "_BETWEEN_LINES_S", between_s)
+    with counting("rows") as count:
+        count()
+        count()
+    assert capsys.readouterr().err.splitlines() == lines

@@ -31,6 +31,27 @@ def test_the_printed_options_give_the_printed_step(clustersim, job_file):
     assert step["tokens_per_s_per_gpu"] == pytest.approx(best["tokens_per_s_per_gpu"], rel=1e-12)
 
 
+def test_the_jobs_own_plan_is_compared_with_the_first(clustersim, job_file):
+    own = json.loads(clustersim("run", job_file, "--json").out)
+    wide = ("--vary", "plan.tp=2", "--vary", "plan.pp=1", "--vary", "batch.micro=2")
+    outcome = clustersim("plan", job_file, *wide, "--workers", "1")
+    assert "The job's own plan takes" in outcome.out
+    assert "than plan 1" in outcome.out
+    document = json.loads(clustersim("plan", job_file, *wide, "--json").out)
+    assert document["own"]["step_time_s"] == own["step_time_s"]
+    assert document["own"]["fits_probability"] == own["fits_probability"]
+    assert document["schema_version"] == own["schema_version"]
+
+
+def test_a_job_whose_own_plan_is_the_fastest_is_told_so(clustersim, job_file):
+    best = json.loads(clustersim("plan", job_file, *FEW, "--top", "1", "--json").out)["choices"][0]
+    options = [
+        word for path, value in best["changes"].items() for word in ("--set", f"{path}={value}")
+    ]
+    outcome = clustersim("plan", job_file, *FEW, *options, "--top", "1", "--workers", "1")
+    assert "Plan 1 is the job's own plan." in outcome.out
+
+
 def test_a_plan_that_breaks_a_rule_does_not_keep_others_from_being_found(clustersim, job_file):
     broken = clustersim("plan", job_file, *FEW, "--set", "plan.tp=3", "--no-why", "--json")
     sound = clustersim("plan", job_file, *FEW, "--no-why", "--json")

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from simulator.api import Result
-from simulator.units import parse_quantity
+from simulator.units import format_count, parse_quantity
 
 TOO_BIG = ("--set", "cluster.device.memory=4 GiB")
 KEYS = {
@@ -45,6 +45,14 @@ def test_json_is_one_object_with_the_promised_fields(clustersim, job_file):
     assert len(document["memory"]) == 2
     total = sum(document["breakdown_s"].values())
     assert total == pytest.approx(document["step_time_s"], rel=1e-9)
+
+
+def test_what_the_job_leaves_to_defaults_is_said(clustersim, job_file):
+    found = json.loads(clustersim("run", job_file, "--json").out)
+    setup = clustersim("run", job_file).out.splitlines()[1]
+    assert setup.startswith(f"{format_count(found['parameters'])} parameters; ")
+    assert f"ZeRO {found['resolved']['plan.zero']}, " in setup
+    assert f"microbatch {found['resolved']['batch.micro']}, " in setup
 
 
 def test_the_printed_breakdown_sums_to_the_step(clustersim, job_file):

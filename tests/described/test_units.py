@@ -18,6 +18,7 @@ from simulator.units import (
     format_rate,
     format_seconds,
     parse_quantity,
+    percent,
     signed_seconds,
 )
 
@@ -161,3 +162,7 @@ def test_people_read_three_significant_digits(text, expected):
 
 def test_the_examples_in_the_docstrings_are_true():
     assert doctest.testmod(units).failed == 0
+
+
+def test_a_share_of_nothing_has_no_sign():
+    assert percent(-0.0001) == percent(0.0) == "0.0 %"

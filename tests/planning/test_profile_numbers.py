@@ -55,6 +55,10 @@ def test_numbers_of_blocks_that_no_step_reads_change_nothing():
         assert steps.of(changed) == steps.step_time_s
 
 
+def test_factors_that_only_own_runs_set_are_no_numbers_to_calibrate(found):
+    assert not [each.field for each in found if each.field.endswith("slowness")]
+
+
 def test_every_number_says_where_it_is_from_and_shares_stay_shares(found):
     by_field = {each.field: each for each in found}
     assert by_field["kernels.gemm.bf16.efficiency"].source == "fitted"

@@ -191,7 +191,7 @@ def _variant_row(outcome: Outcome) -> Sequence[str]:
         percent(outcome.exposed_s / step.step_time_s),
         format_bytes(outcome.moved_bytes),
         format_bytes(fullest.peak_device_bytes),
-        "yes" if outcome.fits else "no",
+        percent(step.fits_probability),
         where + most,
     )
 

@@ -98,6 +98,16 @@ def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
     return job
 
 
+def _has_valid_plan(path: Path, assignments: Sequence[str] | None) -> bool:
+    """Whether the file's own plan keeps all rules, so that it can be compared with others."""
+    from simulator.api import load_job
+
+    with contextlib.suppress(InputError):
+        load_job(path, parse_assignments(assignments or ()))
+        return True
+    return False
+
+
 def plan(
     context: typer.Context,
     job_file: JobFile,
@@ -180,6 +190,7 @@ def plan(
             executor=executor,
             global_batches=whole_numbers(global_batch, "--global-batch") if global_batch else (),
             why=why,
+            own=why and _has_valid_plan(job_file, changes),
             workers=workers,
             on_progress=show,
             on_trial=lambda: show("simulating what would make it faster"),

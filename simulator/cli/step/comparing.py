@@ -141,7 +141,7 @@ def _print_headlines(answer: CompareAnswer) -> None:
         ("MFU", *(percent(r.mfu) for r in results)),
         ("pipeline bubble", *(percent(r.bubble_fraction) for r in results)),
         ("fullest GPU", *(format_bytes(r.peak_device_bytes) for r in results)),
-        ("fits", *("yes" if r.fits else "no" for r in results)),
+        ("likely to fit", *(percent(r.fits_probability) for r in results)),
     ]
     if prices := answer.price_row():
         rows.append((PRICE_NAME, *prices))

@@ -209,6 +209,8 @@ def _print_result(result: Result) -> None:
 
 
 def _print_headline(result: Result) -> None:
+    from simulator.results.views.plain_data import setup_text
+
     rows = [
         ("step time", format_seconds(result.step_time_s)),
         *_error_band(result),
@@ -221,7 +223,8 @@ def _print_headline(result: Result) -> None:
         ("pipeline bubble", percent(result.bubble_fraction)),
         ("memory", fit_text(result.fits_probability)),
     ]
-    print_table(result.title, text_columns("") + number_columns(""), rows)
+    title = f"{result.title}\n{setup_text(result.job)}"
+    print_table(title, text_columns("") + number_columns(""), rows)
     if result.mfu > 1:
         note("MFU counts six operations per parameter and token, those of frozen weights too")
 

@@ -74,12 +74,12 @@ class FitSearch:
 
 
 def savings(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
-    """Every single change that saves memory, the largest saving first.
+    """Every single change that saves memory, the largest saving first, simulated with contention.
 
     Raises:
         InputError: The job itself cannot run.
     """
-    found = [each for each in _singles(Trials(job, "replay", on_trial)) if each.saved_bytes > 0]
+    found = [each for each in _singles(Trials(job, "des", on_trial)) if each.saved_bytes > 0]
     return tuple(sorted(found, key=lambda each: -each.saved_bytes))
 
 
@@ -234,7 +234,7 @@ class Reasons(NamedTuple):
 
 
 def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
-    """Changes on the GPUs there are, the largest gain first, replayed without contention.
+    """Changes on the GPUs there are, the largest gain first, simulated with contention.
 
     Doubling the microbatches also doubles the global batch, which decides what is learned; its
     gain says what the bubble and the reductions of a step cost.
@@ -242,7 +242,7 @@ def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     Raises:
         InputError: The job itself cannot run.
     """
-    found = Trials(job, "replay", on_trial).of(single_changes(job, Question.FASTER))
+    found = Trials(job, "des", on_trial).of(single_changes(job, Question.FASTER))
     return tuple(sorted(found, key=lambda each: -each.gain))
 
 

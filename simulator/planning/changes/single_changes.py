@@ -327,10 +327,12 @@ _QUANTITY = re.compile(r"([0-9.eE+-]+) (\S+)")
 def profile_numbers(profile: HardwareProfile) -> dict[str, str | float]:
     """Every number of a profile with a unit or a fraction, but 0, by its path in the file.
 
-    Whole numbers (GPUs per node, multiprocessors) are facts and are left out.
+    Whole numbers (GPUs per node, multiprocessors) are facts and are left out, and so is what only
+    own runs say: by which factor everything of a kind is slower.
     """
     document = profile.model_dump(by_alias=True, exclude_none=True, exclude={"own_runs"})
-    return dict(_numbers(document))
+    numbers = _numbers(document)
+    return {path: value for path, value in numbers if not path.endswith(".slowness")}
 
 
 def number_change(field: str, value: str | float, factor: float) -> Change:

@@ -12,12 +12,13 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import busiest_share
 from simulator.program.ir import RankClass, Stream
+from simulator.program.layer.model_totals import parameter_count_by_part
 from simulator.program.price.roofline import measured_share
 from simulator.program.run.order import Asynchrony
 from simulator.program.unlike.causes import WAIT
 from simulator.results.simulation import PerturbationCost
 from simulator.results.step import ClassMemory, HostMemory, StepResult
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_count, format_seconds
 
 SCHEMA_VERSION = 1
 """Raised whenever a field changes its name or meaning."""
@@ -25,7 +26,8 @@ SCHEMA_VERSION = 1
 
 def json_text(document: Mapping[str, Any], indent: int | None = 2) -> str:
     """One JSON object, as commands print it; infinite and undefined numbers become null."""
-    return json.dumps(_finite(document), indent=indent, allow_nan=False)
+    versioned = {"schema_version": SCHEMA_VERSION, **document}
+    return json.dumps(_finite(versioned), indent=indent, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
@@ -59,8 +61,42 @@ def result_to_dict(
         "expert_load": expert_load_sentence(result, job),
         "sources": source_counts(job),
         **_measured_kernels(job),
+        **_resolved(job),
         "job": dict(job.document),
     }
+
+
+def _resolved(job: Job) -> dict[str, Any]:
+    """Size of the model, and what decides most of the plan, whether the job says it or not."""
+    count, plan, batch = parameter_count_by_part(job.model), job.plan, job.batch
+    degrees = {f"plan.{name}": getattr(plan, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    return {
+        "parameters": count.parameters,
+        "active_parameters": count.active_parameters,
+        "resolved": {
+            "plan.stack": job.stack_name,
+            **degrees,
+            "plan.dp": job.dp,
+            "plan.zero": plan.zero,
+            "plan.recompute": plan.recompute,
+            "plan.precision": plan.precision,
+            "batch.micro": batch.micro_batch,
+            "microbatches": job.microbatches,
+        },
+    }
+
+
+def setup_text(job: Job) -> str:
+    """The same in words, without the degrees that the title has."""
+    found = _resolved(job)
+    plan = found["resolved"]
+    size = f"{format_count(found['parameters'])} parameters"
+    if job.model.experts:
+        size += f", {format_count(found['active_parameters'])} active"
+    return (
+        f"{size}; {plan['plan.stack']}, {plan['plan.precision']}, ZeRO {plan['plan.zero']}, "
+        f"microbatch {plan['batch.micro']}, recompute {plan['plan.recompute']}"
+    )
 
 
 def _measured_kernels(job: Job) -> dict[str, float]:

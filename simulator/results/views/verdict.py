@@ -28,7 +28,7 @@ class WhatIf:
         words: The change in words, such as ``raising microbatches from 8 to 16``.
         changes: New values by dotted path, ready for :meth:`Job.replace`.
         gain: Relative gain in tokens per second; negative if slower.
-        step_time_s: Step time of the changed job, without contention [s].
+        step_time_s: Step time of the changed job [s].
         peak_device_bytes: Device memory of its fullest GPU [B].
         fits_probability: Probability that it fits, 0 to 1.
         fits: Whether that probability is high enough to recommend the change.

@@ -89,6 +89,7 @@ def parse_quantity(text: str, dimension: str) -> float:
         raise ValueError(f"{text[:40]!r} is not {wanted}")
     number, unit = match.groups()
     if unit is None:
+        wanted = f'a unit behind it, such as "{number} {_typical_unit(dimension)}"'
         raise ValueError(f"{text!r} has no unit; write {wanted}")
     if unit not in units:
         meant = _meant_unit(unit, units)

@@ -31,6 +31,8 @@ DEFAULT_RISK = 0.05
 """Probability of running out of memory that a recommended plan has at most."""
 EVEN = 0.5
 """Probability from which a run is said to fit."""
+_ALMOST_SURE = 0.995
+"""Probability from which whole percents would say that nothing is open."""
 
 
 class Fit(StrEnum):
@@ -53,7 +55,8 @@ def fit_of(probability: float) -> Fit:
 
 def fit_text(probability: float) -> str:
     """The verdict and how sure it is: ``tight (62 % likely to fit)``."""
-    return f"{fit_of(probability)} ({percent(probability, 0)} likely to fit)"
+    likely = "over 99 %" if probability > _ALMOST_SURE else percent(probability, 0)
+    return f"{fit_of(probability)} ({likely} likely to fit)"
 
 
 def misfit_text(probability: float) -> str:

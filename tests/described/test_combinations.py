@@ -60,3 +60,12 @@ def test_gloo_has_no_two_level_dispatch():
 )
 def test_what_some_framework_runs_is_not(plan):
     assert small_job(**{"gpus": 4, "pp": 2, **plan}).plan.zero
+
+
+def test_a_tensor_degree_that_no_model_has_is_one_cause_with_the_degrees_that_are_left():
+    with pytest.raises(InputError) as raised:
+        small_job(small_model(heads=8, kv_heads=8), gpus=8, tp=3)
+    paths = [fault.path for fault in raised.value.faults]
+    assert paths[0] == "plan.tp"
+    assert "batch.global" not in paths
+    assert "use 1, 2, 4, 8" in str(raised.value)

@@ -53,7 +53,7 @@ def test_a_quantity_is_its_number_times_its_unit(text, dimension, value):
 @pytest.mark.parametrize(
     ("text", "dimension", "says"),
     [
-        ("80", "bytes", "has no unit"),
+        ("80", "bytes", 'has no unit; write a unit behind it, such as "80 GiB"'),
         ("", "bytes", "is not a number"),
         ("GiB", "bytes", "is not a number"),
         ("80 gib", "bytes", "unknown unit 'gib'"),

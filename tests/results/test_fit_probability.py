@@ -89,6 +89,7 @@ def test_between_running_and_running_out_for_sure_the_verdict_is_the_likelier_on
 
 def test_what_a_run_lacks_is_said_under_the_same_verdict():
     assert fit_text(0.61) == "tight (61 % likely to fit)"
+    assert fit_text(0.9964) == "fits (over 99 % likely to fit)"
     assert fit_text(0.19) == "probably does not fit (19 % likely to fit)"
     assert misfit_text(0.19) == "Probably does not fit (19 % likely to fit)"
     assert misfit_text(0.01) == "Does not fit"

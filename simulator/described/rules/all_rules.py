@@ -89,8 +89,8 @@ def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
 
 
 def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
-    if job.dp == 0:
-        return
+    if job.dp == 0 or job.cluster.gpus % (job.plan.tp * job.plan.pp * job.plan.cp):
+        return  # without whole ranks there is no count of them to divide by
     batch, slice_ = job.batch, job.batch.micro_batch * job.dp
     if batch.global_batch % slice_:
         nearest = max(1, round(batch.global_batch / slice_)) * slice_
@@ -143,7 +143,9 @@ def _heads_divide_over_tensor_ranks(job: Job) -> Iterator[Fault]:
     if job.plan.tp_method != "1d":
         return
     if model.has_any_attention and model.heads % tp:
-        yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp)
+        most = min(job.cluster.gpus, model.heads)
+        ways = ", ".join(str(n) for n in range(1, most + 1) if model.heads % n == 0)
+        yield Fault("plan.tp", f"must divide the model's {model.heads} heads", tp, f"use {ways}")
     if model.has_any_attention and model.kv_heads % tp and tp % model.kv_heads:
         yield Fault("plan.tp", f"must divide, or be a multiple of, {model.kv_heads} kv heads", tp)
     if model.ffn_hidden % tp:
@@ -302,10 +304,10 @@ _OF_THE_PLAN = (
     _device_has_the_format,
     _flash_attention_needs_sixteen_bits,
     recompute_faults,
+    _heads_divide_over_tensor_ranks,
     _gpus_divide_into_ranks,
     _batch_divides_into_microbatches,
     _sequence_divides_over_ranks,
-    _heads_divide_over_tensor_ranks,
     tensor_grid_faults,
     determinism_faults,
     context_faults,

@@ -50,6 +50,7 @@ def mlp_matrices(model: Model, *, is_shared: bool) -> tuple[tuple[str, ...], tup
     into = (f"{name}.gate", f"{name}.up") if model.gated_mlp else (f"{name}.up",)
     return into, (f"{name}.down",)
 
+
 def branches(model: Model) -> int:
     """Products into the MLP's width: up, and gate if there is one."""
     return 2 if model.gated_mlp else 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.load import load_profile
 from simulator.described.plan.plan_blocks import Lora, quantised_bytes
+from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Category, Owner, total_bytes
@@ -96,6 +98,34 @@ def test_only_matrices_of_layers_are_quantised():
         count(small(lora={"rank": 4, "base_precision": base})) for base in (None, "int8")
     )
     assert plain.total - quantised.total == LAYERS * (QKV + OUT + MLP) / 2
+
+
+@pytest.mark.parametrize(("profile", "copies"), [("b200-sxm-180gb", 1), ("h200-sxm-141gb", 2)])
+def test_frozen_matrices_of_8_bits_are_there_twice_where_products_read_rows_alone(profile, copies):
+    """Transformer Engine's ``is_non_tn_fp8_gemm_supported``: Blackwell's do, Hopper's do not."""
+    plan = {"stack": "megatron-core", "zero": 0, "precision": "fp8"}
+    system = load_profile(profile)
+    plain, narrow = (
+        count(
+            small_job(
+                small_model(layers=LAYERS),
+                profile=system,
+                lora={"rank": 4, "base_precision": base},
+                **plan,
+            )
+        )
+        for base in (None, "fp8")
+    )
+    assert plain.total - narrow.total == LAYERS * (QKV + OUT + MLP) * (1 - copies / 2)
+
+
+def test_8_bit_products_read_8_bit_matrices_as_they_are():
+    lora = {"rank": 4, "targets": ["query"], "base_precision": "fp8"}
+    job = small_job(small_model(layers=LAYERS), stack="megatron-core", lora=lora, precision="fp8")
+    names = [part.name for part in StageCosts(job).work(LAYER, Phase.FORWARD).parts]
+    assert not [name for name in names if name.endswith("_dequantise")]
+    with pytest.raises(InputError, match="8-bit products"):
+        build_program(small(lora=lora))
 
 
 def backward_flop(job) -> float:

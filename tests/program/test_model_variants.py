@@ -16,8 +16,8 @@ def names(layer):
     return [piece.name for piece in layer.pieces]
 
 
-def layers_of(**fields):
-    model, plan = small_model(**fields), Plan()
+def layers_of(plan=None, **fields):
+    model, plan = small_model(**fields), plan or Plan()
     shape = microbatch_shape(plan, 1, 16)
     layer = model_layer(model, layer_kinds(model)[0], plan, shape)
     ends = (
@@ -66,3 +66,14 @@ def test_an_embedding_of_another_width_is_projected_in_and_out():
 def test_a_norm_behind_the_embedding_runs():
     _, embedding, _ = layers_of(embedding_norm=True)
     assert "embedding_norm" in names(embedding)
+
+
+def test_an_activation_may_keep_its_input_in_8_bits_which_two_casts_move():
+    """Megatron-Core's ``activation_func_fp8_input_store``: reads 16 bits, writes 8, and back."""
+    plans = (Plan(stack={"narrows_activation_inputs": narrows}) for narrows in (False, True))
+    plain, narrow = (layers_of(plan)[0] for plan in plans)
+    (kept,) = (saved.num_bytes for saved in plain.saved if saved.name == "activation_input")
+    (narrowed,) = (saved.num_bytes for saved in narrow.saved if saved.name == "activation_input")
+    assert narrowed == kept / 2
+    (cast,) = (piece for piece in narrow.pieces if piece.name == "activation_input_cast")
+    assert cast.forward_bytes == cast.backward_bytes == kept + narrowed

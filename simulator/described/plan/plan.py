@@ -297,8 +297,8 @@ class Plan(Spec):
     @property
     def is_widened(self) -> bool:
         """Whether all that is not quantised is fp32, and so is what layers pass on."""
-        is_quantised = self.lora is not None and self.lora.is_quantised
-        return is_quantised and self.zero < _WEIGHTS_SHARDED and self.stack.widens_unquantised
+        is_dequantised = self.lora is not None and self.lora.is_dequantised
+        return is_dequantised and self.zero < _WEIGHTS_SHARDED and self.stack.widens_unquantised
 
     @property
     def autocasts(self) -> bool:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.described.base import Count, Flag, Layers, Ratio, Spec
 
-BasePrecision = Literal["fp32", "int8", "nf4", "fp4"]
+BasePrecision = Literal["fp32", "fp8", "int8", "nf4", "fp4"]
 
 ALL_MATRICES = "all"
 """As a target: every matrix of every layer."""
@@ -43,15 +43,22 @@ class Lora(Spec):
     of its own."""
     base_precision: BasePrecision | None = None
     """Format in which frozen matrices of layers are kept, and cast from before every use; by
-    default that of ``plan.precision``. nf4 and fp4 are 4-bit (QLoRA). fp32 is what FSDP shards
-    where a model is loaded so; then all frozen weights are."""
+    default 16-bit where products are narrower, else that of ``plan.precision``. nf4 and fp4 are
+    4-bit (QLoRA). fp8 is what 8-bit products read as it is, so that nothing is cast (Transformer
+    Engine's ``fp8_model_init``, Megatron-Core's ``fp8_param``). fp32 is what FSDP shards where a
+    model is loaded so; then all frozen weights are."""
     double_quantisation: Flag = True
     """With nf4 and fp4, whether the constants of blocks are 8-bit themselves."""
 
     @property
     def is_quantised(self) -> bool:
-        """Whether frozen matrices have a format that is dequantised for every use."""
+        """Whether frozen matrices have a format of their own, narrower than 16 bits."""
         return self.base_precision not in (None, "fp32")
+
+    @property
+    def is_dequantised(self) -> bool:
+        """Whether they are made wider before every use; 8-bit products read fp8 as it is."""
+        return self.is_quantised and self.base_precision != "fp8"
 
 
 _BLOCK, _BLOCKS = 64, 256
@@ -64,9 +71,9 @@ _CONSTANT_BYTES = 4.0
 def quantised_bytes(lora: Lora) -> float:
     """Bytes per element of a frozen matrix that is quantised, constants included.
 
-    int8 has one constant per row, which is left out.
+    int8 has one constant per row and fp8 one per matrix, which are left out.
     """
-    if lora.base_precision == "int8":
+    if lora.base_precision in ("int8", "fp8"):
         return 1.0
     if lora.double_quantisation:
         return 0.5 + (1.0 + _CONSTANT_BYTES / _BLOCKS) / _BLOCK

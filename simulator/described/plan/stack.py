@@ -274,6 +274,9 @@ class Stack(Spec):
     """With sequence parallelism, inputs and output gradients of 8-bit products are cast before
     tensor-parallel ranks gather them, so half as much travels (Transformer Engine's quantised
     ``gather_along_first_dim``; torchtitan's ``docs/float8.md``)."""
+    narrows_activation_inputs: Flag = False
+    """Activations of MLPs keep their inputs in 8 bits for backward, which casts them back
+    (Megatron-Core's ``activation_func_fp8_input_store``)."""
     fused_rmsnorm: Flag = True
     """One kernel, not an expression of eager ones."""
     persistent_norms: Flag = False

@@ -49,6 +49,7 @@ _PRODUCTS = (
 """Matrices that a stack with fused projections multiplies with at once."""
 _LATENT_PRODUCT = ("attention.key", "attention.value")
 """Matrices that every stack multiplies with at once where attention has latents."""
+_READ_FP8 = ("fp8", "mxfp8")
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def training_faults(model: Model, plan: Plan) -> Iterator[Fault]:
     }
     ends = (*embedding_tensors(model), *head_tensors(model), *multi_token_tensors(model))
     held |= {tensor.name: tensor for tensor in frozen(ends, plan)}
-    misnamed = list(_lora_faults(plan.lora, held)) if plan.lora is not None else []
+    misnamed = list(_lora_faults(plan.lora, plan.precision, held)) if plan.lora is not None else []
     for pattern in plan.frozen_patterns:
         if not any(fnmatchcase(name, pattern) for name in held):
             hint = "the model has " + ", ".join(sorted({_any_layer(name) for name in held}))
@@ -153,11 +154,16 @@ def training_faults(model: Model, plan: Plan) -> Iterator[Fault]:
         yield Fault("plan.frozen", rule, list(plan.frozen_patterns), "freeze fewer")
 
 
-def _lora_faults(lora: Lora, held: Mapping[str, ParameterTensor]) -> Iterator[Fault]:
+def _lora_faults(
+    lora: Lora, precision: str, held: Mapping[str, ParameterTensor]
+) -> Iterator[Fault]:
     matrices = {name: each for name, each in held.items() if name.startswith("layers.")}
     known = {name.rpartition(".")[2] for name, each in matrices.items() if adaptable(each)}
     known = {name for name in known if not name.startswith("adapter_")}
     yield from _kind_faults(lora)
+    if lora.base_precision == "fp8" and precision not in _READ_FP8:
+        rule, hint = "is read by 8-bit products only", "set plan.precision=fp8"
+        yield Fault("plan.lora.base_precision", rule, lora.base_precision, hint)
     for target in lora.targets:
         if target not in {ALL_MATRICES, *known}:
             hint = f"the model's layers have {', '.join(sorted(known))}, or all for all of them"

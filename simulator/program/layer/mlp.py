@@ -25,6 +25,11 @@ nonlinearity, and 3 for each factor of the product (``torch.nn.functional.silu(g
 _EAGER_JOIN_PASSES = 4
 """The same of joining the gradients of gate and up, which are halves of one product."""
 
+_NARROW_BYTES = 1.0
+"""Per element of an activation's input that is kept in 8 bits, which has no scale.
+
+Source: Megatron-Core, ``fusions/fused_bias_swiglu.py``: ``input.to(torch.float8_e4m3fn)``."""
+
 
 def mlp_tensors(model: Model, name: str, width: int, *, biased: bool) -> Iterator[ParameterTensor]:
     """Gate and up, and down, each with its bias if it is ``biased``."""
@@ -100,7 +105,12 @@ def add_activation(
     # Of a plain ReLU the gradient needs the output only, which the next product keeps.
     output_suffices = model.activation == "relu" and not model.gated_mlp
     if not (output_suffices and block.shape.keeps_inputs):
-        block.save(f"{name}_input", products * inner, region, role=input_role)
+        kept_bytes = products * inner
+        if stack.narrows_activation_inputs:
+            kept_bytes = products * elements * _NARROW_BYTES
+            moved = products * inner + kept_bytes
+            block.memory_bound(f"{name}_input_cast", moved, moved, region)
+        block.save(f"{name}_input", kept_bytes, region, role=input_role)
     if model.gated_mlp and not stack.fused_elementwise:
         block.save(f"{name}_output", inner, region)
     if model.gated_mlp and not stack.fused_elementwise:

@@ -449,4 +449,13 @@ def frozen_share(job: Job, tensor: ParameterTensor) -> float:
     element_bytes = output_bytes(job.plan.precision)
     if lora is None or not lora.is_quantised or not adaptable(tensor):
         return _MASTER_BYTES / element_bytes if job.plan.is_widened else 1.0
-    return quantised_bytes(lora) / element_bytes
+    copies = 2 if lora.base_precision == "fp8" and _keeps_transposes(job) else 1
+    return copies * quantised_bytes(lora) / element_bytes
+
+
+def _keeps_transposes(job: Job) -> bool:
+    """Whether 8-bit products read rows alone, so that backward has a transposed copy of weights.
+
+    Source: Transformer Engine, ``is_non_tn_fp8_gemm_supported`` of ``pytorch/utils.py``.
+    """
+    return job.cluster.profile.device.architecture in ("ada", "blackwell-sm120", "hopper")

@@ -144,7 +144,7 @@ class _Frozen:
     def buffers(self) -> tuple[float, ...]:
         """The largest matrix that is there while one product runs, on one rank [B]."""
         lora = self._lora
-        if lora is None or not (lora.is_quantised or lora.kind == "dora"):
+        if lora is None or not (lora.is_dequantised or lora.kind == "dora"):
             return ()
         numels = [self._rank_numel(t) for t in self.tensors.values() if self._is_base(t)]
         return (max(numels, default=0.0) * output_bytes(self.job.plan.precision),)
@@ -156,8 +156,8 @@ class _Frozen:
     @property
     def _keeps_quantised_inputs(self) -> bool:
         lora = self._lora
-        is_quantised = lora is not None and lora.is_quantised
-        return is_quantised and self.job.plan.stack.quantised_products_keep_inputs
+        is_dequantised = lora is not None and lora.is_dequantised
+        return is_dequantised and self.job.plan.stack.quantised_products_keep_inputs
 
     def _is_base(self, tensor: ParameterTensor) -> bool:
         return tensor.is_frozen and adaptable(tensor)
@@ -170,7 +170,7 @@ class _Frozen:
 
     def _dequantised(self, product: Gemm | GroupedGemm) -> Iterator[MemoryBound]:
         matrices = [self.tensors[name] for name in product.tensors]
-        if self._lora is None or not self._lora.is_quantised:
+        if self._lora is None or not self._lora.is_dequantised:
             return
         numel = sum(matrix.numel for matrix in matrices if self._is_base(matrix))
         if not numel:

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from io import TextIOWrapper
 from types import ModuleType
@@ -22,8 +22,8 @@ import typer
 from typer.core import TyperGroup
 
 from simulator.cli.completion import prepare_completion
-from simulator.cli.console import close_stdout, note
-from simulator.errors import ClustersimError, DoesNotFitError
+from simulator.cli.console import close_stdout, note, print_json
+from simulator.errors import ClustersimError, DoesNotFitError, Fault, InputError
 
 INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
@@ -106,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             args=words, prog_name="clustersim", obj=settings
         )
     except ClustersimError as error:
+        if isinstance(error, InputError) and "--json" in words:
+            print_json({"errors": list(map(_fault_dict, error.faults))})
         note(str(error))
         sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)
     except OSError as error:
@@ -129,6 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         note(_bug_report(error, settings))
         sys.exit(BUG)
+
+
+def _fault_dict(fault: Fault) -> dict[str, Any]:
+    """A fault of the input for scripts; its value as text, since it may be anything."""
+    value = None if fault.value is None else str(fault.value)
+    return {**asdict(fault), "value": value}
 
 
 def build_app(first_word: str = "") -> typer.Typer:

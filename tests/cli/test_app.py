@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import subprocess
@@ -290,3 +291,11 @@ def test_the_list_of_commands_says_each_ones_purpose_in_full(clustersim, group):
 def test_the_help_names_what_an_option_takes_not_its_type(clustersim, command):
     shown = clustersim(*command.split(), "--help").out.partition("Options:")[2]
     assert re.findall(r"--\S+ <(?:int|float|str)", shown) == []
+
+
+def test_scripts_get_what_is_wrong_as_json(clustersim, job_file):
+    outcome = clustersim("run", job_file, "--set", "plan.tp=3", "--json")
+    assert outcome.code == 2
+    first = json.loads(outcome.out)["errors"][0]
+    assert (first["path"], first["value"]) == ("plan.tp", "3")
+    assert first["rule"] in outcome.err

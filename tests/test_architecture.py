@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -78,9 +79,16 @@ class Import(NamedTuple):
     is_lazy: bool
 
 
-def imports_of(path: Path) -> Iterator[Import]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """What a file says; many tests read all of them."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(path: Path) -> tuple[Import, ...]:
     """Modules that a file imports at run time; imports for type checkers are left out."""
-    yield from _imports_in(ast.parse(path.read_text(encoding="utf-8")), is_lazy=False)
+    return tuple(_imports_in(tree_of(path), is_lazy=False))
 
 
 def _imports_in(node: ast.AST, *, is_lazy: bool) -> Iterator[Import]:
@@ -218,7 +226,7 @@ def attributes_of(module: str, owner: str) -> set[str]:
     path = MODULES[module]
     return {
         node.attr
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Load)
         and ast.unparse(node.value).rpartition(".")[2] in (owner, f"_{owner}")
@@ -268,7 +276,7 @@ def test_importing_the_package_is_quiet_light_and_leaves_nothing_behind(tmp_path
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_thing_says_what_it_is(module):
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    tree = tree_of(MODULES[module])
     silent = [name for name, node in _public_definitions(tree) if ast.get_docstring(node) is None]
     if tree.body and ast.get_docstring(tree) is None:
         silent.append("the module itself")

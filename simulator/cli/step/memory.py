@@ -170,12 +170,17 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
 def note_misfit(result: Result, *, yes: bool) -> None:
     """Say why a job does not fit, and what would, unless that takes long and nobody says yes."""
     from simulator.planning.changes.helpful_changes import MOST_TRIED
+    from simulator.planning.changes.small_machine import is_small_machine
     from simulator.program.effort import step_effort
 
+    job = result.job
     # Many of the changes that are tried come to as many microbatches as there can be.
-    batch = result.job.batch.model_copy(update={"micro_batch": 1})
-    effort = step_effort(result.job.model_copy(update={"batch": batch})).times(MOST_TRIED)
+    batch = job.batch.model_copy(update={"micro_batch": 1})
+    effort = step_effort(job.model_copy(update={"batch": batch})).times(MOST_TRIED)
     searches = yes or not effort.is_large()
+    if searches and not (job.cluster.pools or is_small_machine(job)):
+        tried = f"at most {MOST_TRIED} changed jobs are simulated"
+        note(f"Searching for a change that fits: {tried}, which may take a minute or two.")
     note(result.explain_misfit(search=searches) or "the job does not fit")
     if not searches:
         note(f"To search for a change that fits takes {effort} at most; add --yes for that.")

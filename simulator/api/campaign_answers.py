@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml
-from simulator.described.job import Job, plan_text
+from simulator.api.answer import Answer, frame
+from simulator.described.job import Job, job_yaml, plan_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Bar,

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml
+from simulator.api.answer import Answer, frame
 from simulator.api.one_step import simulate
-from simulator.described.job import Job, changed_fields
+from simulator.described.job import Job, changed_fields, job_yaml
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import (
     AnswerPage,

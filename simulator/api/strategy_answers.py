@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml
+from simulator.api.answer import Answer, frame
 from simulator.api.plan_answers import times_table
-from simulator.described.job import Job, options_text
+from simulator.described.job import Job, job_yaml, options_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Cell,

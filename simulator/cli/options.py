@@ -18,7 +18,7 @@ from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.files import PICTURES, is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
@@ -94,14 +94,6 @@ Yes = Annotated[
     ),
 ]
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
-
-
-def command_group(name: str, help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
-    """A command that only holds others, by their names."""
-    group = typer.Typer(name=name, no_args_is_help=True, help=help)
-    for each, function in commands.items():
-        group.command(each)(function)
-    return group
 
 
 def read_job(

@@ -44,18 +44,6 @@ Changes = Annotated[
 _DOES_NOT_KEEP = 1
 
 
-def build_serve_group() -> typer.Typer:
-    """The ``serve`` commands."""
-    group = typer.Typer(
-        name="serve", no_args_is_help=True, help="Predict throughput and latency of serving."
-    )
-    group.command("run")(run)
-    group.command("sweep")(sweep)
-    group.command("plan")(plan)
-    group.command("capacity")(capacity)
-    return group
-
-
 def run(
     file: ServingFile,
     changes: Changes = None,

@@ -23,7 +23,6 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import (
     AsJson,
-    command_group,
     complete_model,
     complete_profile,
     file_to_write,
@@ -49,20 +48,6 @@ ProfileName = Annotated[
         metavar="PROFILE", help="A shipped name or a .yaml file.", autocompletion=complete_profile
     ),
 ]
-
-
-def build_profile_group() -> typer.Typer:
-    """The ``profile`` commands."""
-    return command_group(
-        "profile",
-        "List, show, check and make hardware profiles.",
-        {
-            "list": list_profiles,
-            "show": show_profile,
-            "check": check_profiles,
-            "new": new_profile,
-        },
-    )
 
 
 def list_profiles(*, as_json: AsJson = False) -> None:
@@ -313,15 +298,6 @@ AnyModel = Annotated[
     ),
 ]
 _WIDTHS = ("layers", "hidden", "heads", "vocab")
-
-
-def build_models_group() -> typer.Typer:
-    """The ``models`` commands."""
-    return command_group(
-        "models",
-        "List and show shipped models; count parameters.",
-        {"list": list_models, "show": show_model, "count": count_parameters},
-    )
 
 
 def list_models(*, as_json: AsJson = False) -> None:

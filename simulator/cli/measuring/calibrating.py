@@ -20,12 +20,10 @@ from simulator.cli.console import (
     working,
     write_picture,
 )
-from simulator.cli.measuring.calibrating_gpu import gpu
 from simulator.cli.options import (
     AsJson,
     Changes,
     Picture,
-    command_group,
     complete_profile,
     file_to_write,
     option,
@@ -48,19 +46,6 @@ _MOST_RANKS = 2**20
 MeasuredBackend = Literal["nccl", "gloo"]
 
 _LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
-
-
-def build_calibrate_group() -> typer.Typer:
-    """The ``calibrate`` commands."""
-    return command_group(
-        "calibrate",
-        "Make hardware profiles from your own measurements.",
-        {
-            "gpu": gpu,
-            "collectives": collectives,
-            "runs": runs,
-        },
-    )
 
 
 def collectives(  # noqa: PLR0917 - typer's way of declaring options

@@ -38,6 +38,7 @@ from simulator.cli.options import (
     whole_numbers,
     write_answer_page,
 )
+from simulator.cli.planning.plan import job_to_search
 from simulator.cli.planning.sweep import Workers
 from simulator.cli.step.memory import end_if_riskier
 from simulator.errors import InputError
@@ -177,7 +178,6 @@ def _read(
     from simulator.api import load_job
     from simulator.described.documents import merged, read_yaml
     from simulator.described.load import job_file
-    from simulator.planning.search.space import searchable_job
 
     refuse_other_files(path)
     assigned = parse_assignments(changes or ())
@@ -191,11 +191,9 @@ def _read(
         assigned = {"campaign": theirs, **assigned}
     if tokens is not None:
         assigned["campaign.tokens"] = tokens
-    job = (
-        load_job(path, assigned)
-        if not plan_is_free
-        else searchable_job(lambda found: load_job(path, {**assigned, **found}))
-    )
+    if plan_is_free:
+        return job_to_search(path, assigned)
+    job = load_job(path, assigned)
     note_doubts(job)
     return job
 

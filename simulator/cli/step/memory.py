@@ -19,6 +19,7 @@ from simulator.cli.console import (
     print_json,
     print_table,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import (
     AsJson,
@@ -95,7 +96,6 @@ def memory(
             _print_savings(answer.savings)
     if over_time is not None:
         _write_over_time(result, over_time)
-        note(f"wrote {over_time}")
     if not result.fits:
         note_misfit(result, yes=yes)
         raise typer.Exit(1)
@@ -117,7 +117,6 @@ def _show_captured(
         print_peaks(result, moments=True)
     if over_time is not None:
         _write_over_time(result, over_time)
-        note(f"wrote {over_time}")
     end_captured(result)
 
 
@@ -256,14 +255,14 @@ def _labels(same: Sequence[ClassMemory]) -> str:
 
 
 def _write_over_time(result: StepResult, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".csv":
+        path.parent.mkdir(parents=True, exist_ok=True)
         _write_table(result, path)
+        note(f"wrote {path}")
         return
     from simulator.plots.memory import build_memory_over_time_figure
-    from simulator.plots.style import save
 
-    save(build_memory_over_time_figure(result), path)
+    write_picture(build_memory_over_time_figure(result), path)
 
 
 def _write_table(result: StepResult, path: Path) -> None:

@@ -109,20 +109,6 @@ def _document(step: TracedStep, profile: str) -> dict[str, Any]:
     }
 
 
-def build_trace_group() -> typer.Typer:
-    """The ``trace`` commands."""
-    group = typer.Typer(
-        name="trace", no_args_is_help=True, help="Compare traces of real runs with predictions."
-    )
-    group.callback()(_trace)
-    group.command("compare")(compare)
-    return group
-
-
-def _trace() -> None:
-    """Compare traces of real runs with predictions."""
-
-
 def compare(
     trace: Annotated[
         Path,

@@ -184,7 +184,7 @@ def capacity(
     # A pool for prompts and the replicas that it feeds only grow together.
     unit = deployment
     if deployment.prefill is None:
-        unit = deployment.model_copy(update={"gpus": deployment.ranks})
+        unit = deployment.of_one_replica()
     found = largest_rate(unit, job.workload)
     copies = deployment.all_gpus // unit.all_gpus
     wanted = None if rate is None or not found.rate else int(-(-rate // found.rate))

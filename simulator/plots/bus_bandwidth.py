@@ -24,6 +24,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow, bus_share
 from simulator.plots import style
+from simulator.units import counted
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Point
@@ -235,7 +236,7 @@ def _group(row: CollectiveRow) -> Group:
 
 def _group_name(group: Group) -> str:
     ranks, nodes = group
-    return f"{ranks} GPUs, {nodes} node{'s' if nodes > 1 else ''}"
+    return f"{ranks} GPUs, {counted(nodes, 'node')}"
 
 
 def _colors(groups: Sequence[Group]) -> dict[Group, str]:

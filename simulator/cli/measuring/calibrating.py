@@ -32,7 +32,7 @@ from simulator.cli.options import (
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
-from simulator.units import format_bytes, percent
+from simulator.units import counted, format_bytes, percent
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration
@@ -217,7 +217,7 @@ def _note_what_is_left(calibration: Calibration) -> None:
         reasons.setdefault(lost.reason, []).append(lost)
     for reason, lost_rows in reasons.items():
         count = sum(lost.rows for lost in lost_rows)
-        rows = "1 row" if count == 1 else f"{count} rows"
+        rows = counted(count, "row")
         note(f"left out {rows}: {reason} ({_places(lost_rows)})")
 
 
@@ -387,8 +387,7 @@ def _print_numbers(found: OwnSystem) -> None:
         if path != "own_runs" and after != found.before[path]
     ]
     columns = text_columns("number") + number_columns("before", "after")
-    count = len(found.runs)
-    print_table(f"learned from {'1 run' if count == 1 else f'{count} runs'}", columns, rows)
+    print_table(f"learned from {counted(len(found.runs), 'run')}", columns, rows)
 
 
 def _number_text(value: object) -> str:

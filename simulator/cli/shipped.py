@@ -122,7 +122,9 @@ def show_profile(
         typer.echo(profile_file(profile).read_text(encoding="utf-8"), nl=False)
         return
     rows = []
-    for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
+    for path, value in _fields(
+        loaded.model_dump(mode="json", by_alias=True, exclude={"description"})
+    ):
         source = loaded.provenance.get(path)
         origin = (source.kind, source.reference) if source else ("default", "")
         rows.append((path, value, *origin))
@@ -244,15 +246,6 @@ def _faults_of_profile(name: str) -> list[Fault]:
 def _kinds(profile: HardwareProfile) -> dict[str, int]:
     """Numbers by the kind of their source, most first."""
     return dict(Counter(source.kind for source in profile.provenance.values()).most_common())
-
-
-def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in node.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{path}.")
-        elif path not in ("name", "description") and value is not None:
-            yield path, value
 
 
 class SchemaName(StrEnum):

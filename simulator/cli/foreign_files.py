@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from simulator.cli.completion import complete_model, complete_profile
 from simulator.cli.console import counting, note
-from simulator.cli.options import (
-    Changes,
-    JobFile,
-    complete_model,
-    complete_profile,
-    option,
-    parse_assignments,
-    read_job,
-)
+from simulator.cli.options import Changes, JobFile, option, parse_assignments, read_job
 from simulator.cli.serving import ServingFile
 from simulator.errors import InputError
 from simulator.files import write_whole

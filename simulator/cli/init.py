@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from simulator.cli.completion import complete_model, complete_profile
 from simulator.cli.console import note, working
-from simulator.cli.options import complete_model, complete_profile, option
+from simulator.cli.options import option
 from simulator.described.documents import with_changes
 from simulator.errors import InputError
 from simulator.files import write_whole

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.completion import complete_schedule
 from simulator.cli.console import (
     note,
     number_columns,
@@ -16,7 +17,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, Picture, complete_schedule, option
+from simulator.cli.options import AsJson, Changes, Picture, option
 from simulator.cli.schedules_of_job import compare_steps, print_lines, refuse_sizes, show_step
 from simulator.errors import InputError
 from simulator.files import write_whole

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.completion import complete_model, complete_profile
 from simulator.cli.console import (
     note,
     number_columns,
@@ -21,14 +22,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import (
-    AsJson,
-    complete_model,
-    complete_profile,
-    file_to_write,
-    option,
-    parse_assignments,
-)
+from simulator.cli.options import AsJson, file_to_write, option, parse_assignments
 from simulator.errors import InputError
 from simulator.files import PICTURES, is_there
 from simulator.units import format_bytes, format_count, percent

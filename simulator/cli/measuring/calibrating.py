@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     counting,
     note,
@@ -20,15 +21,7 @@ from simulator.cli.console import (
     working,
     write_picture,
 )
-from simulator.cli.options import (
-    AsJson,
-    Changes,
-    Picture,
-    complete_profile,
-    file_to_write,
-    option,
-    quantity,
-)
+from simulator.cli.options import AsJson, Changes, Picture, file_to_write, option, quantity
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole

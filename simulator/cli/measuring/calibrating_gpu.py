@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     note,
     number_columns,
@@ -17,7 +18,7 @@ from simulator.cli.console import (
     working,
     write_picture,
 )
-from simulator.cli.options import AsJson, complete_profile, option
+from simulator.cli.options import AsJson, option
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole

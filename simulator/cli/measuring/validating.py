@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     Column,
     counting,
@@ -19,7 +20,7 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, complete_profile, option
+from simulator.cli.options import AsJson, option
 from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import whole_file

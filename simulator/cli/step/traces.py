@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     note,
     number_columns,
@@ -20,7 +21,6 @@ from simulator.cli.options import (
     BothTimelines,
     Changes,
     JobFile,
-    complete_profile,
     file_to_write,
     note_doubts_on,
     option,

@@ -213,3 +213,8 @@ def _significant(value: float) -> str:
 def _rounded(value: float) -> float:
     """What is printed of a value decides its unit and decimals: 999.9 M is 1.00 B."""
     return float(f"{value:.3g}")
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things: ``1 node``, ``8 nodes``."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"

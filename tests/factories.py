@@ -1,21 +1,20 @@
 """Which small program, timeline and step can a test work with by eye?
 
-Programs with given unit times, replayed without contention (an operation starts when it
-heads all its lanes and its dependencies have ended), so that tests of plots, exporters
-and results need neither costs nor an engine.
+Programs with given unit times, replayed without contention, so that tests of plots, exporters
+and results need no costs.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from simulator.described.cluster.hardware import Device
 from simulator.described.load import load_profile
+from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import (
     COMMUNICATION,
@@ -31,7 +30,8 @@ from simulator.program.ir import (
     Work,
 )
 from simulator.results.fit_probability import MemorySpread
-from simulator.results.step import ClassMemory, StepResult, Waits
+from simulator.results.step import ClassMemory, StepResult
+from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
 
 GIB = 1024.0**3
 ACTIVATION_BYTES = 1 * GIB
@@ -252,39 +252,12 @@ def _message(name: str, category: Category, seconds: float) -> Work:
     return Work(seconds, (Part(name, category, seconds),), num_bytes=seconds * 1e9)
 
 
-def replay(program: Program) -> Timeline:
-    """Start and end of every operation without contention."""
-    before: list[set[int]] = [set(op.after) for op in program.operations]
-    for ids in program.lanes.values():
-        for previous, following in pairwise(ids):
-            before[following].add(previous)
-    following_of = defaultdict(list)
-    for index, earlier in enumerate(before):
-        for other in earlier:
-            following_of[other].append(index)
-    start_s, end_s = np.zeros(len(before)), np.zeros(len(before))
-    missing = [len(earlier) for earlier in before]
-    ready = deque(i for i, count in enumerate(missing) if count == 0)
-    done = 0
-    while ready:
-        index = ready.popleft()
-        done += 1
-        start_s[index] = max((end_s[i] for i in before[index]), default=0.0)
-        end_s[index] = start_s[index] + program.operations[index].work.seconds
-        for other in following_of[index]:
-            missing[other] -= 1
-            if missing[other] == 0:
-                ready.append(other)
-    assert done == len(before), "the program waits for itself"
-    return Timeline(program, start_s, end_s)
-
-
 def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepResult:
-    """The step of a timeline, from first principles and for small programs only."""
+    """The step of a timeline, with memory and rates that are easy to know."""
     program = timeline.program
-    waits = _waits(timeline)
-    per_class = [_breakdown(timeline, waits, c) for c in range(len(program.classes))]
-    mean = {c: float(np.mean([row[c] for row in per_class])) for c in Category}
+    waits = compute_waits(timeline)
+    per_class = class_breakdowns(timeline, waits)
+    mean = mean_over_ranks(timeline, per_class)
     step_s = timeline.step_time_s
     return StepResult(
         timeline=timeline,
@@ -295,10 +268,10 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
         mfu=0.404,
         mfu_causal=0.392,
         hfu=0.431,
-        bubble_fraction=mean[Category.BUBBLE] / step_s,
+        bubble_fraction=mean.get(Category.BUBBLE, 0.0) / step_s,
         breakdown_s=mean,
-        exposed_comm_s={c: mean[c] for c in Category if c in COMMUNICATION},
-        class_breakdown_s=tuple(per_class),
+        exposed_comm_s={c: s for c, s in mean.items() if c in COMMUNICATION},
+        class_breakdown_s=per_class,
         waits=waits,
         memory=tuple(
             replace(_memory(timeline, c), capacity_bytes=capacity_bytes)
@@ -315,63 +288,6 @@ def step_result(timeline: Timeline, capacity_bytes: float = 80 * GIB) -> StepRes
 def with_title(result: StepResult, title: str) -> StepResult:
     """The same step under another name."""
     return replace(result, title=title)
-
-
-def _waits(timeline: Timeline) -> Waits:
-    rows: list[tuple[int, Category, float, float]] = []
-    for index in range(len(timeline.program.classes)):
-        rows += _class_waits(timeline, index)
-    return Waits(
-        rank_class=np.array([r[0] for r in rows], dtype=np.int64),
-        category=tuple(r[1] for r in rows),
-        start_s=np.array([r[2] for r in rows]),
-        end_s=np.array([r[3] for r in rows]),
-    )
-
-
-def _class_waits(timeline: Timeline, index: int) -> list[tuple[int, Category, float, float]]:
-    rows = []
-    now = 0.0
-    for i in timeline.program.lanes[index, Stream.COMPUTE]:
-        start = float(timeline.operation_start_s[i])
-        if start > now:
-            rows += [(index, *gap) for gap in _split_gap(timeline, i, now, start)]
-        now = float(timeline.operation_end_s[i])
-    if timeline.step_time_s > now:
-        gathers = timeline.program.lanes.get((index, Stream.DATA_PARALLEL), [])
-        busy = [i for i in gathers if timeline.operation_start_s[i] >= now]
-        end = max((float(timeline.operation_end_s[i]) for i in busy), default=now)
-        if end > now:
-            rows.append((index, Category.DATA_PARALLEL, now, end))
-        if timeline.step_time_s > end:
-            rows.append((index, Category.BUBBLE, end, timeline.step_time_s))
-    return rows
-
-
-def _split_gap(
-    timeline: Timeline, i: int, gap_start_s: float, gap_end_s: float
-) -> list[tuple[Category, float, float]]:
-    """The part of a gap in which the blocking communication ran, and the rest."""
-    operations = timeline.program.operations
-    after = operations[i].after
-    blocker = max(after, key=lambda j: float(timeline.operation_end_s[j]), default=-1)
-    category = operations[blocker].category if blocker >= 0 else Category.BUBBLE
-    if category not in COMMUNICATION:
-        return [(Category.BUBBLE, gap_start_s, gap_end_s)]
-    split = max(gap_start_s, float(timeline.operation_start_s[blocker]))
-    gaps = [(Category.BUBBLE, gap_start_s, split), (category, split, gap_end_s)]
-    return [gap for gap in gaps if gap[2] > gap[1]]
-
-
-def _breakdown(timeline: Timeline, waits: Waits, index: int) -> dict[Category, float]:
-    seconds = dict.fromkeys(Category, 0.0)
-    for i in timeline.program.lanes[index, Stream.COMPUTE]:
-        for part in timeline.program.operations[i].work.parts:
-            seconds[part.category] += part.seconds
-    for row, category in enumerate(waits.category):
-        if waits.rank_class[row] == index:
-            seconds[category] += float(waits.end_s[row] - waits.start_s[row])
-    return seconds
 
 
 def _memory(timeline: Timeline, index: int) -> ClassMemory:

@@ -11,15 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from simulator.exporters.html.answer_tables import AnswerPage, page_text
 from simulator.results.views.plain_data import json_text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from simulator.described.job import Job
 
 
 class Answer(ABC):
@@ -64,8 +60,3 @@ def frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(list(rows))
-
-
-def job_yaml(job: Job) -> str:
-    """The job as a file holds it."""
-    return yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml
-from simulator.described.job import Job, plan_text
+from simulator.api.answer import Answer, frame
+from simulator.described.job import Job, job_yaml, plan_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Bar,
@@ -105,28 +105,37 @@ def _headline(found: Capacity) -> Iterator[tuple[str, str]]:
 
 
 def _goodput_tables(found: Goodput) -> Iterator[Table]:
-    rows: list[list[Cell]] = [
-        [
-            Cell(spent.value),
-            Cell(format_seconds(seconds)),
-            Cell(percent(seconds / found.wall_s, 2)),
-            Cell(bars=(Bar(spent.value, Meaning.NUMBER, seconds / found.wall_s),)),
-        ]
-        for spent, seconds in found.spent_s.items()
+    rows = [
+        [*cells(texts), Cell(bars=(Bar(texts[0], Meaning.NUMBER, seconds / found.wall_s),))]
+        for texts, seconds in zip(spent_rows(found), found.spent_s.values(), strict=True)
     ]
     heads = [*columns(("what",), ("mean", "share")), Column("", "bars")]
-    failures = ", ".join(f"{name} {count:.1f}" for name, count in found.failures.items())
-    note = f"Mean failures: {failures or 'none'}."
+    note = f"Mean failures: {failures_text(found)}."
     caption = f"Mean of {found.members} simulated campaigns"
     yield Table("Where the days go", caption, heads, rows, notes=(note,))
     if found.tried:
-        shares = [
-            [Cell(format_seconds(each.interval_s)), Cell(percent(each.goodput, 2))]
-            for each in found.tried
-        ]
+        shares = [cells(row) for row in interval_rows(found)]
         heads = columns((), ("checkpoint every", "goodput"))
         guess = f"Daly's formula says {format_seconds(found.first_guess_s)}"
         yield Table("Checkpoint interval", guess, heads, shares)
+
+
+def spent_rows(found: Goodput) -> list[list[str]]:
+    """What the time goes into, its mean and its share, as texts."""
+    return [
+        [spent.value, format_seconds(seconds), percent(seconds / found.wall_s, 2)]
+        for spent, seconds in found.spent_s.items()
+    ]
+
+
+def interval_rows(found: Goodput) -> list[list[str]]:
+    """Each checkpoint interval that was simulated and its goodput, as texts."""
+    return [[format_seconds(each.interval_s), percent(each.goodput, 2)] for each in found.tried]
+
+
+def failures_text(found: Goodput) -> str:
+    """Mean failures by kind."""
+    return ", ".join(f"{name} {count:.1f}" for name, count in found.failures.items()) or "none"
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml
+from simulator.api.answer import Answer, frame
 from simulator.api.one_step import simulate
-from simulator.described.job import Job, changed_fields
+from simulator.described.job import Job, changed_fields, job_yaml
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
@@ -347,22 +347,24 @@ class CompareAnswer(Answer):
 
 
 def _causes_table(first: Run, other: Run, found: Difference) -> Table:
-    rows: list[list[Cell]] = [
-        cells(
-            [
-                cause.category.value,
-                format_seconds(cause.first_s),
-                format_seconds(cause.second_s),
-                signed_seconds(cause.difference_s),
-                signed_percent(cause.difference_s / found.first_s),
-            ]
-        )
-        for cause in sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
-    ]
+    rows = [cells(row) for row in cause_rows(found)]
     heads = columns(("cause",), (first.name, other.name, "difference", "of the step"))
     return Table(
         f"{other.name} against {first.name}", "The rows sum to the difference", heads, rows
     )
+
+
+def cause_rows(found: Difference) -> list[tuple[str, ...]]:
+    """Texts of every cause, the largest first: as :func:`time_row` has them."""
+    causes = sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
+    return [time_row(found, each.category.value, each.first_s, each.second_s) for each in causes]
+
+
+def time_row(found: Difference, name: str, before_s: float, after_s: float) -> tuple[str, ...]:
+    """Texts of a time in both steps: its difference, also as a share of the first step."""
+    change_s = after_s - before_s
+    times = format_seconds(before_s), format_seconds(after_s), signed_seconds(change_s)
+    return name, *times, signed_percent(change_s / found.first_s)
 
 
 def compare(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import job_yaml
-from simulator.described.job import Job
+from simulator.described.job import Job, job_yaml
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Bar,
@@ -46,9 +45,9 @@ def write_sweep_page(table: pd.DataFrame, job: Job, path: str | Path) -> Path:
 
 def sweep_page(table: pd.DataFrame, job: Job) -> AnswerPage:
     """The fastest combination, a heat map where two fields vary, and every row."""
-    from simulator.planning.sweep import RESULTS
+    from simulator.planning.sweep import varied_fields
 
-    fields = [name for name in table.columns if name not in RESULTS]
+    fields = varied_fields(table)
     rows = table.to_dict("records")
     grid = " ".join(f"--grid {name}={_values_text(rows, name)}" for name in fields)
     return AnswerPage(

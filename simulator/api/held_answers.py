@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml
+from simulator.api.answer import Answer, frame
 from simulator.api.one_step import Result, simulate
-from simulator.described.job import Job
+from simulator.described.job import Job, job_yaml
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Cell,

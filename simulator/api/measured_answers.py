@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simulator.api.answer import Answer, frame, job_yaml
-from simulator.described.job import Job
+from simulator.api.answer import Answer, frame
+from simulator.described.job import Job, job_yaml
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.units import format_bytes, format_seconds, percent, signed_percent

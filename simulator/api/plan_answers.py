@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simulator.api.answer import Answer, frame, job_yaml
-from simulator.described.job import Job, options_text
+from simulator.api.answer import Answer, frame
+from simulator.described.job import Job, job_yaml, options_text
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import (
     AnswerPage,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.api.answer import Answer, frame, job_yaml
+from simulator.api.answer import Answer, frame
 from simulator.api.plan_answers import times_table
-from simulator.described.job import Job, options_text
+from simulator.described.job import Job, job_yaml, options_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Cell,
@@ -21,7 +21,7 @@ from simulator.exporters.html.answer_tables import (
     stacked_seconds,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import counted, format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -303,8 +303,7 @@ _SAME_SHARE = "The batch per GPU is the same on any number of nodes."
 
 
 def _on_nodes(found: Comparison) -> str:
-    nodes = f"{found.nodes} node{'' if found.nodes == 1 else 's'}"
-    return f"{nodes} ({found.job.cluster.gpus:,} GPUs)"
+    return f"{counted(found.nodes, 'node')} ({found.job.cluster.gpus:,} GPUs)"
 
 
 def _fastest_sentence(found: Comparison) -> str:

@@ -11,11 +11,10 @@ import gc
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from io import TextIOWrapper
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -58,19 +57,67 @@ _COMMANDS = {
 }
 """Module of each command; the function has the command's name."""
 
-_GROUPS = {
-    "import": "foreign_files",
-    "export": "foreign_files",
-    "profile": "shipped",
-    "models": "shipped",
-    "calibrate": "measuring.calibrating",
-    "validate": "measuring.validating",
-    "schedule": "schedule",
-    "collective": "collective",
-    "trace": "step.traces",
-    "serve": "serving",
-}
-"""Module of each group of commands; its ``build_NAME_group`` makes them."""
+_GROUPS: dict[str, tuple[str, dict[str, str] | str]] = {
+    "import": (
+        "Import files of other frameworks as jobs or profiles.", "foreign_files.import_commands",
+    ),
+    "export": ("Export jobs to other frameworks.", "foreign_files.export_commands"),
+    "profile": (
+        "List, show, check and make hardware profiles.",
+        {
+            "list": "shipped.list_profiles", "show": "shipped.show_profile",
+            "check": "shipped.check_profiles", "new": "shipped.new_profile",
+        },
+    ),
+    "models": (
+        "List and show shipped models; count parameters.",
+        {
+            "list": "shipped.list_models", "show": "shipped.show_model",
+            "count": "shipped.count_parameters",
+        },
+    ),
+    "calibrate": (
+        "Make hardware profiles from your own measurements.",
+        {
+            "gpu": "measuring.calibrating_gpu.gpu",
+            "collectives": "measuring.calibrating.collectives",
+            "runs": "measuring.calibrating.runs",
+        },
+    ),
+    "validate": (
+        "Compare predictions with measurements.",
+        {
+            "published": "measuring.validating.published",
+            "collectives": "measuring.validating.collectives",
+            "kernels": "measuring.validating.kernels",
+            "serving": "measuring.validating.serving",
+            "torch": "measuring.validating_torch.torch",
+        },
+    ),
+    "schedule": (
+        "Show and compare pipeline schedules.",
+        {
+            "list": "schedule.list_schedules", "show": "schedule.show_schedule",
+            "compare": "schedule.compare_schedules",
+        },
+    ),
+    "collective": (
+        "Show collectives, chunk by chunk.",
+        {"list": "collective.list_algorithms", "show": "collective.show_collective"},
+    ),
+    "trace": (
+        "Compare traces of real runs with predictions.", {"compare": "step.traces.compare"},
+    ),
+    "serve": (
+        "Predict throughput and latency of serving.",
+        {
+            "run": "serving.run", "sweep": "serving.sweep", "plan": "serving.plan",
+            "capacity": "serving.capacity",
+        },
+    ),
+}  # fmt: skip
+"""Help of each group, and functions by command; those for formats that are read and written come
+from a function."""
 
 
 @dataclass
@@ -156,10 +203,23 @@ def build_app(first_word: str = "") -> typer.Typer:
     known = (*_COMMANDS, *_GROUPS)
     for name in (first_word,) if first_word in known else known:
         if name in _COMMANDS:
-            app.command(name)(getattr(_module(_COMMANDS[name]), name))
+            app.command(name)(_named(f"{_COMMANDS[name]}.{name}"))
         else:
-            app.add_typer(getattr(_module(_GROUPS[name]), f"build_{name}_group")())
+            app.add_typer(_group(name))
     return app
+
+
+def _group(name: str) -> typer.Typer:
+    """A command that only holds others."""
+    help_text, functions = _GROUPS[name]
+    if isinstance(functions, str):
+        commands = _named(functions)()
+    else:
+        commands = {command: _named(path) for command, path in functions.items()}
+    group = typer.Typer(name=name, no_args_is_help=True, help=help_text)
+    for command, function in commands.items():
+        group.command(command)(function)
+    return group
 
 
 class _Commands(TyperGroup):
@@ -173,8 +233,11 @@ class _Commands(TyperGroup):
             raise typer.Exit from None
 
 
-def _module(name: str) -> ModuleType:
-    return import_module(f"simulator.cli.{name}")
+def _named(path: str) -> Callable[..., Any]:
+    """A function by its module below this folder and its name."""
+    module, _, name = path.rpartition(".")
+    function: Callable[..., Any] = getattr(import_module(f"simulator.cli.{module}"), name)
+    return function
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,7 +14,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Picture, command_group, option, quantity
+from simulator.cli.options import AsJson, Picture, option, quantity
 from simulator.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -30,15 +30,6 @@ def complete_algorithm(incomplete: str) -> list[str]:
     from simulator.engine.chunk_algorithms import CHUNK_ALGORITHMS
 
     return [name for name in CHUNK_ALGORITHMS if name.startswith(incomplete)]
-
-
-def build_collective_group() -> typer.Typer:
-    """The ``collective`` commands."""
-    return command_group(
-        "collective",
-        "Show collectives, chunk by chunk.",
-        {"list": list_algorithms, "show": show_collective},
-    )
 
 
 def list_algorithms(*, as_json: AsJson = False) -> None:

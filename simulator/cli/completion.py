@@ -6,7 +6,8 @@ A shell asks at every press of the tab key, so nothing here loads more than the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -16,19 +17,36 @@ _FIELD = "_CLUSTERSIM_FIELD"
 """Variable of this process: the field whose value is completed, where the shell parted them."""
 
 
-def complete_job(incomplete: str) -> list[str]:
-    """Shipped jobs and job files that start with what is typed so far."""
-    return _complete_file(incomplete)
+Completer = Callable[[str], list[str]]
+"""What may stand where a person has typed the beginning of it."""
 
 
-def complete_serving(incomplete: str) -> list[str]:
-    """The same for serving."""
-    return _complete_file(incomplete, "serving")
+def _names(module: str, names: str) -> Completer:
+    """Completes names that a function of a module gives, or that are keys of a mapping there."""
+
+    def complete(incomplete: str) -> list[str]:
+        found = getattr(import_module(f"simulator.{module}"), names)
+        known = found() if callable(found) else found
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete
 
 
-def complete_offers(incomplete: str) -> list[str]:
-    """The same for offers of GPUs."""
-    return _complete_file(incomplete, "offers")
+complete_profile = _names("described.load", "profile_names")
+complete_model = _names("described.load", "model_names")
+complete_schedule = _names("schedule", "SCHEDULES")
+
+
+def _files(*folders: str) -> Completer:
+    """Completes shipped names of a folder of workloads, and files."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _complete_file(incomplete, *folders)
+
+    return complete
+
+
+complete_job, complete_serving, complete_offers = _files(), _files("serving"), _files("offers")
 
 
 def _complete_file(incomplete: str, *folders: str) -> list[str]:

@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from simulator.cli.completion import complete_model, complete_profile
 from simulator.cli.console import counting, note
-from simulator.cli.options import (
-    Changes,
-    JobFile,
-    command_group,
-    complete_model,
-    complete_profile,
-    option,
-    parse_assignments,
-    read_job,
-)
+from simulator.cli.options import Changes, JobFile, option, parse_assignments, read_job
 from simulator.cli.serving import ServingFile
 from simulator.errors import InputError
 from simulator.files import write_whole
@@ -63,20 +55,14 @@ Define = Annotated[
 ]
 
 
-def build_import_group() -> typer.Typer:
-    """The ``import`` commands."""
-    group = typer.Typer(
-        name="import",
-        no_args_is_help=True,
-        help="Import files of other frameworks as jobs or profiles.",
-    )
-    group.command("hf")(import_huggingface)
-    for form in FORMATS.values():
-        group.command(form.name)(_command_of(form))
-    for command, engine in ENGINES.items():
-        group.command(command)(_launch_command(command, engine))
-    group.command("topo")(import_topology)
-    return group
+def import_commands() -> dict[str, Callable[..., None]]:
+    """The ``import`` commands, by format."""
+    return {
+        "hf": import_huggingface,
+        **{form.name: _command_of(form) for form in FORMATS.values()},
+        **{command: _launch_command(command, engine) for command, engine in ENGINES.items()},
+        "topo": import_topology,
+    }
 
 
 def import_huggingface(
@@ -329,19 +315,15 @@ def import_topology(
     note(str(node.report))
 
 
-def build_export_group() -> typer.Typer:
-    """The ``export`` commands."""
-    return command_group(
-        "export",
-        "Export jobs to other frameworks.",
-        {
-            "megatron": export_megatron,
-            "deepspeed": export_deepspeed,
-            "torchtitan": export_torchtitan,
-            "chakra": export_chakra,
-            **{command: _serving_command(command) for command in ("vllm", "sglang", "trtllm")},
-        },
-    )
+def export_commands() -> dict[str, Callable[..., None]]:
+    """The ``export`` commands, by format."""
+    return {
+        "megatron": export_megatron,
+        "deepspeed": export_deepspeed,
+        "torchtitan": export_torchtitan,
+        "chakra": export_chakra,
+        **{command: _serving_command(command) for command in ("vllm", "sglang", "trtllm")},
+    }
 
 
 def _serving_command(command: str) -> Callable[..., None]:

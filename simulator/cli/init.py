@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from simulator.cli.completion import complete_model, complete_profile
 from simulator.cli.console import note, working
-from simulator.cli.options import complete_model, complete_profile, option
+from simulator.cli.options import option
 from simulator.described.documents import with_changes
 from simulator.errors import InputError
 from simulator.files import write_whole
-from simulator.units import format_bytes, format_count, format_seconds, percent
+from simulator.units import counted, format_bytes, format_count, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.described.job import Job
@@ -241,7 +242,7 @@ def _job_text(answers: _Answers, file: Path) -> tuple[str, bool]:
     with working("searching for a plan that fits"):
         found = _search(answers, file)
     if not found.choices:
-        gpus = "1 GPU" if answers.gpus == 1 else f"{answers.gpus} GPUs"
+        gpus = counted(answers.gpus, "GPU")
         said = f"No plan fits on {gpus}; this one needs the least memory."
         note(said)
         changes = found.smallest or {}

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.completion import complete_change, complete_job
+from simulator.cli.completion import complete_change, complete_job, complete_profile
 from simulator.cli.console import note
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.files import PICTURES, is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
@@ -61,7 +61,7 @@ ProfileName = Annotated[
         "Hardware profile, in place of the job's or of the capture's.",
         "NAME",
         name="--profile",
-        autocompletion=lambda incomplete: complete_profile(incomplete),  # noqa: PLW0108 - defined below
+        autocompletion=complete_profile,
     ),
 ]
 Gpus = Annotated[
@@ -94,14 +94,6 @@ Yes = Annotated[
     ),
 ]
 AsJson = Annotated[bool, option("Print one JSON object.", name="--json")]
-
-
-def command_group(name: str, help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
-    """A command that only holds others, by their names."""
-    group = typer.Typer(name=name, no_args_is_help=True, help=help)
-    for each, function in commands.items():
-        group.command(each)(function)
-    return group
 
 
 def read_job(
@@ -335,24 +327,3 @@ def _command_again(context: typer.Context) -> str:
             texts = (each.name if isinstance(each, Path) else str(each) for each in several)
             words += [word for text in texts for word in (parameter.opts[0], text)]
     return shlex.join(words)
-
-
-def complete_profile(incomplete: str) -> list[str]:
-    """Shipped profiles that start with what is typed so far."""
-    from simulator.described.load import profile_names
-
-    return [name for name in profile_names() if name.startswith(incomplete)]
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Shipped models that start with what is typed so far."""
-    from simulator.described.load import model_names
-
-    return [name for name in model_names() if name.startswith(incomplete)]
-
-
-def complete_schedule(incomplete: str) -> list[str]:
-    """Pipeline schedules that start with what is typed so far."""
-    from simulator.schedule import SCHEDULES
-
-    return [name for name in SCHEDULES if name.startswith(incomplete)]

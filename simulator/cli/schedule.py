@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.completion import complete_schedule
 from simulator.cli.console import (
     note,
     number_columns,
@@ -16,7 +17,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import AsJson, Changes, Picture, command_group, complete_schedule, option
+from simulator.cli.options import AsJson, Changes, Picture, option
 from simulator.cli.schedules_of_job import compare_steps, print_lines, refuse_sizes, show_step
 from simulator.errors import InputError
 from simulator.files import write_whole
@@ -71,15 +72,6 @@ OfJob = Annotated[
 ]
 
 _NEVER_DRAINS = "never drains; the step time is that of as many microbatches in a full pipeline"
-
-
-def build_schedule_group() -> typer.Typer:
-    """The ``schedule`` commands."""
-    return command_group(
-        "schedule",
-        "Show and compare pipeline schedules.",
-        {"list": list_schedules, "show": show_schedule, "compare": compare_schedules},
-    )
 
 
 def list_schedules(*, as_json: AsJson = False) -> None:
@@ -144,16 +136,16 @@ def show_schedule(
     from simulator.schedule.unit_run import run_schedule
     from simulator.schedule.written import write_order
 
+    passes = {"forward": forward, "backward": backward, "weight": weight}
     if job is not None:
-        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
-        refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
+        refuse_sizes(pp=pp, microbatches=microbatches, vpp=vpp, **passes)
         show_step(job, changes, name, as_json=as_json, plot=plot, csv=csv)
         return
     _refuse_changes(changes)
     if name is None:
         hint = "name a schedule, a .csv file, or a job (--job JOB.yaml)"
         raise InputError.single("NAME|FILE.csv", "is missing", hint=hint)
-    costs = _costs(forward, backward, weight)
+    costs = _costs(passes)
     info = _named_or_written(name)
     pp, microbatches = _sizes([info], pp, microbatches)
     run = run_schedule(info, pp, microbatches, vpp, costs)
@@ -213,13 +205,13 @@ def compare_schedules(
     from simulator.schedule.terminal_text import costs_text, sizes_text
     from simulator.schedule.unit_run import compare
 
+    passes = {"forward": forward, "backward": backward, "weight": weight}
     if job is not None:
-        sizes = {"--pp": pp, "--microbatches": microbatches, "--vpp": vpp}
-        refuse_sizes({**sizes, "--forward": forward, "--backward": backward, "--weight": weight})
+        refuse_sizes(pp=pp, microbatches=microbatches, vpp=vpp, **passes)
         compare_steps(job, changes, names, as_json=as_json, plot=plot)
         return
     _refuse_changes(changes)
-    costs = _costs(forward, backward, weight)
+    costs = _costs(passes)
     infos = [_named_or_written(name) for name in names]
     pp, microbatches = _sizes(infos, pp, microbatches)
     comparison = compare(infos, pp, microbatches, vpp, costs)
@@ -239,13 +231,10 @@ def _refuse_changes(changes: Sequence[str] | None) -> None:
         raise InputError.single("--set", "changes a job, and none is given", changes[0], hint)
 
 
-def _costs(
-    forward: float | None, backward: float | None, weight: float | None
-) -> Mapping[Phase, float]:
+def _costs(passes: Mapping[str, float | None]) -> Mapping[Phase, float]:
     from simulator.schedule.unit_run import phase_costs
 
-    given = {"forward": forward, "backward": backward, "weight": weight}
-    return phase_costs(**{name: cost for name, cost in given.items() if cost is not None})
+    return phase_costs(**{name: cost for name, cost in passes.items() if cost is not None})
 
 
 def _named_or_written(name: str) -> ScheduleInfo:

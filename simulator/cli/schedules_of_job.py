@@ -150,18 +150,13 @@ def _job_under(
     return job, job.choices.schedule
 
 
-def refuse_sizes(options: Mapping[str, object]) -> None:
-    """Raise where sizes or costs are given beside a job, which has its own.
-
-    Args:
-        options: Values by name of the option; None, or the default, is not given.
-    """
-    given = next((name for name, value in options.items() if value is not None), None)
+def refuse_sizes(**options: float | None) -> None:
+    """Raise where sizes or costs are given beside a job, which has its own; None is not given."""
+    given = next((f"--{name}" for name, value in options.items() if value is not None), None)
     if given is not None:
         hint = f"remove {given}; --set plan.pp=8 changes a field of the job"
-        raise InputError.single(
-            given, "cannot be combined with --job, which has its own", hint=hint
-        )
+        rule = "cannot be combined with --job, which has its own"
+        raise InputError.single(given, rule, hint=hint)
 
 
 def _print_run(result: Result, info: ScheduleInfo) -> None:

@@ -44,18 +44,6 @@ Changes = Annotated[
 _DOES_NOT_KEEP = 1
 
 
-def build_serve_group() -> typer.Typer:
-    """The ``serve`` commands."""
-    group = typer.Typer(
-        name="serve", no_args_is_help=True, help="Predict throughput and latency of serving."
-    )
-    group.command("run")(run)
-    group.command("sweep")(sweep)
-    group.command("plan")(plan)
-    group.command("capacity")(capacity)
-    return group
-
-
 def run(
     file: ServingFile,
     changes: Changes = None,
@@ -196,7 +184,7 @@ def capacity(
     # A pool for prompts and the replicas that it feeds only grow together.
     unit = deployment
     if deployment.prefill is None:
-        unit = deployment.model_copy(update={"gpus": deployment.ranks})
+        unit = deployment.of_one_replica()
     found = largest_rate(unit, job.workload)
     copies = deployment.all_gpus // unit.all_gpus
     wanted = None if rate is None or not found.rate else int(-(-rate // found.rate))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.completion import complete_model, complete_profile
 from simulator.cli.console import (
     note,
     number_columns,
@@ -21,15 +22,7 @@ from simulator.cli.console import (
     text_columns,
     write_picture,
 )
-from simulator.cli.options import (
-    AsJson,
-    command_group,
-    complete_model,
-    complete_profile,
-    file_to_write,
-    option,
-    parse_assignments,
-)
+from simulator.cli.options import AsJson, file_to_write, option, parse_assignments
 from simulator.errors import InputError
 from simulator.files import PICTURES, is_there
 from simulator.units import format_bytes, format_count, percent
@@ -49,20 +42,6 @@ ProfileName = Annotated[
         metavar="PROFILE", help="A shipped name or a .yaml file.", autocompletion=complete_profile
     ),
 ]
-
-
-def build_profile_group() -> typer.Typer:
-    """The ``profile`` commands."""
-    return command_group(
-        "profile",
-        "List, show, check and make hardware profiles.",
-        {
-            "list": list_profiles,
-            "show": show_profile,
-            "check": check_profiles,
-            "new": new_profile,
-        },
-    )
 
 
 def list_profiles(*, as_json: AsJson = False) -> None:
@@ -137,7 +116,9 @@ def show_profile(
         typer.echo(profile_file(profile).read_text(encoding="utf-8"), nl=False)
         return
     rows = []
-    for path, value in _numbers(loaded.model_dump(mode="json", by_alias=True)):
+    for path, value in _fields(
+        loaded.model_dump(mode="json", by_alias=True, exclude={"description"})
+    ):
         source = loaded.provenance.get(path)
         origin = (source.kind, source.reference) if source else ("default", "")
         rows.append((path, value, *origin))
@@ -261,15 +242,6 @@ def _kinds(profile: HardwareProfile) -> dict[str, int]:
     return dict(Counter(source.kind for source in profile.provenance.values()).most_common())
 
 
-def _numbers(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in node.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{path}.")
-        elif path not in ("name", "description") and value is not None:
-            yield path, value
-
-
 class SchemaName(StrEnum):
     """The kinds of files that users write."""
 
@@ -313,15 +285,6 @@ AnyModel = Annotated[
     ),
 ]
 _WIDTHS = ("layers", "hidden", "heads", "vocab")
-
-
-def build_models_group() -> typer.Typer:
-    """The ``models`` commands."""
-    return command_group(
-        "models",
-        "List and show shipped models; count parameters.",
-        {"list": list_models, "show": show_model, "count": count_parameters},
-    )
 
 
 def list_models(*, as_json: AsJson = False) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal, Self
 
+import yaml
 from pydantic import Field, PrivateAttr
 
 from simulator.described.base import Count, Ranks, Spec
@@ -186,6 +187,11 @@ class Job(Spec):
     def document(self) -> Mapping[str, Any]:
         """The job as it was written, ready to be saved as YAML."""
         return self._document
+
+
+def job_yaml(job: Job) -> str:
+    """The job as a file holds it."""
+    return yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True)
 
 
 def degrees_text(degrees: Mapping[str, int], dp: int) -> str:

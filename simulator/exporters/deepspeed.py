@@ -13,7 +13,7 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import Offload
-from simulator.exporters.plans import ONLY_PRETRAINING, Refusals, changed_facts, spelled_out
+from simulator.exporters.plans import Refusals, changed_facts, spelled_out
 
 _STACK = "deepspeed"
 _ONLY = {
@@ -95,8 +95,7 @@ def _checkpoints(job: Job, plan: Plan) -> dict[str, Any]:
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("DeepSpeed's JSON", plan)
     refusals.unless_default(plan, "plan", _ONLY)
-    refusals.unless_default(plan, "plan", ONLY_PRETRAINING)
-    refusals.documents(job)
+    refusals.all_but_pretraining(job)
     refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
     refusals.unusual_attention()
     refusals.unless_plan(plan.precision in ("bf16", "fp16", "fp32"), "precision")

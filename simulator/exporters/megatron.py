@@ -14,7 +14,6 @@ from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.exporters.plans import (
-    ONLY_PRETRAINING,
     Refusals,
     changed_facts,
     launch_line,
@@ -92,8 +91,7 @@ def megatron_script(job: Job) -> str:
 
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("Megatron-LM", plan)
-    refusals.unless_default(plan, "plan", ONLY_PRETRAINING)
-    refusals.documents(job)
+    refusals.all_but_pretraining(job)
     refusals.stack(plan.stack, _STACK, _FACTS)
     _refuse_model(job.model, refusals)
     _refuse_pipeline(plan, job.choices.schedule, refusals)

@@ -51,7 +51,7 @@ def changed_facts(stack: Stack, base: str) -> dict[str, Any]:
     }
 
 
-ONLY_PRETRAINING: Mapping[str, object] = {
+_ONLY_PRETRAINING: Mapping[str, object] = {
     "data_parallel": "ddp", "parameter_servers": 0, "no_sync": True,
     "lora": None, "prefix_tokens": None, "frozen": None, "master_weights": None,
     "cross_entropy": None, "cuda_graphs": "none", "deterministic": False,
@@ -109,8 +109,13 @@ class Refusals:
         hint = "the model's code decides it: export with --set plan.attention=null"
         self.unless_plan(plan.attention == usual, "attention", hint)
 
-    def documents(self, job: Job) -> None:
-        """Note sequences that are not of one length, or of several documents: the data decides."""
+    def all_but_pretraining(self, job: Job) -> None:
+        """Note what no framework that is exported to has in the files that are written.
+
+        That are fields of the plan, and sequences that are not of one length, or of several
+        documents, for which the data decides.
+        """
+        self.unless_default(self._plan, "plan", _ONLY_PRETRAINING)
         for name in ("document_len", "lengths"):
             given = getattr(job.batch, name)
             hint = f"the data decides it: export with --set batch.{name}=null"

@@ -14,7 +14,7 @@ from simulator.described.load import load_model
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
-from simulator.exporters.plans import ONLY_PRETRAINING, Refusals, changed_facts, spelled_out
+from simulator.exporters.plans import Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan import (
     EAGER,
     EAGER_LOSS,
@@ -111,8 +111,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     known = ", ".join(MODELS.values())
     refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
     refusals.unless_default(plan, "plan", _ONLY)
-    refusals.unless_default(plan, "plan", ONLY_PRETRAINING)
-    refusals.documents(job)
+    refusals.all_but_pretraining(job)
     refusals.unusual_attention()
     _refuse_stack(plan, refusals)
     _refuse_formats(plan, refusals)

@@ -45,6 +45,7 @@ from simulator.results.fit_probability import DEFAULT_RISK, Fit, fit_of, fit_tex
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
+from simulator.units import counted
 
 _LINKS = ("scale_up", "fabric")
 """Ports of a GPU; what climbs above them is counted at the fabric."""
@@ -198,7 +199,7 @@ def on_nodes(job: Job, nodes: int) -> Job:
     try:
         return job.replace({**changes, "cluster.gpus": gpus, "batch.global": sequences})
     except InputError as error:
-        where = f"on {nodes} node{'' if nodes == 1 else 's'} ({gpus} GPUs)"
+        where = f"on {counted(nodes, 'node')} ({gpus} GPUs)"
         raise InputError([_elsewhere(fault, where) for fault in error.faults]) from error
 
 
@@ -260,18 +261,13 @@ def draw_comparisons(comparisons: Sequence[Comparison], path: str | Path) -> Non
 
 
 def _bar(nodes: int, outcome: Outcome) -> Bar:
-    name = node_count_text(nodes)
+    name = counted(nodes, "node")
     if outcome.step is None:
         words = outcome.refusal.split(":")[0].split()
         short = "does not run: one node only" if "one node only" in outcome.refusal else ""
         return Bar(name, remark=short or "does not run: " + " ".join(words[:_MOST_WORDS]) + " ...")
     fullest = outcome.fullest
     return Bar(name, outcome.step.breakdown_s, fullest.by_owner, fullest.peak_device_bytes)
-
-
-def node_count_text(count: int) -> str:
-    """``1 node``, ``8 nodes``."""
-    return f"{count} node" if count == 1 else f"{count} nodes"
 
 
 @dataclass(frozen=True)

@@ -219,11 +219,18 @@ Grid = Mapping[str, Sequence[Any]]
 """Values to try by dotted path. Several paths, separated by commas, move together: their
 values are sequences with one entry per path."""
 
-RESULTS = (
+_OF_THE_STEP = (
     "step_time_s", "tokens_per_s_per_gpu", "mfu", "bubble_fraction", "peak_allocated_bytes",
-    "peak_device_bytes", "fits", "fits_probability", "error",
+    "peak_device_bytes", "fits", "fits_probability",
 )  # fmt: skip
+_RESULTS = (*_OF_THE_STEP, "error")
 """Columns of a sweep's table after those of the grid."""
+
+
+def varied_fields(table: pd.DataFrame) -> list[str]:
+    """Columns of a sweep's table that hold what was varied."""
+    return [name for name in table.columns if name not in _RESULTS]
+
 
 _Changes = dict[str, Any]
 _Outcomes = Iterator[tuple[int, Row | Exception]]
@@ -270,8 +277,9 @@ def sweep(
     kept = nullcontext() if table is None else _journal(job, grid, engine, Path(table))
     with kept as journal:
         rows = {} if journal is None else dict(journal.rows)
+        report = on_row or (lambda _: None)
         for row in rows.values():
-            _report(on_row, row)
+            report(row)
         left = [number for number in range(len(points)) if number not in rows]
         row_of = partial(_row, job, engine)
         for position, outcome in _run(row_of, [points[n] for n in left], executor, workers):
@@ -280,8 +288,8 @@ def sweep(
             rows[number] = row
             if journal is not None:
                 journal.add(number, row)
-            _report(on_row, row)
-    columns = [*points[0], *RESULTS]
+            report(row)
+    columns = [*points[0], *_RESULTS]
     return pd.DataFrame([rows[number] for number in range(len(points))], columns=columns)
 
 
@@ -371,18 +379,7 @@ def _row(job: Job, engine: Engine, changes: _Changes) -> Row:
         step = run_step(changed, engine)
     except Exception as error:
         return _failure(changes, error)
-    return {
-        **changes,
-        "step_time_s": step.step_time_s,
-        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
-        "mfu": step.mfu,
-        "bubble_fraction": step.bubble_fraction,
-        "peak_allocated_bytes": step.peak_allocated_bytes,
-        "peak_device_bytes": step.peak_device_bytes,
-        "fits": step.fits,
-        "fits_probability": step.fits_probability,
-        "error": "",
-    }
+    return {**changes, **{name: getattr(step, name) for name in _OF_THE_STEP}, "error": ""}
 
 
 def _failure(changes: _Changes, error: Exception) -> Row:
@@ -390,8 +387,3 @@ def _failure(changes: _Changes, error: Exception) -> Row:
     if isinstance(error, InputError):
         return {**changes, "error": "; ".join(f"{f.path}: {f.rule}" for f in error.faults)}
     return {**changes, "error": f"{type(error).__name__}: {error}"}
-
-
-def _report(on_row: Callable[[Row], None] | None, row: Row) -> None:
-    if on_row is not None:
-        on_row(row)

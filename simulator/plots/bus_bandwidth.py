@@ -24,6 +24,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow, bus_share
 from simulator.plots import style
+from simulator.units import counted
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Point
@@ -91,7 +92,7 @@ def build_bus_bandwidth_figure(rows: Sequence[BusBandwidth], title: str) -> Figu
         )
         _draw_panel(axes, label, [row for row in rows if row.label == label], span)
         if column == 0:
-            axes.set_ylabel("GB/s", fontsize=style.SMALL_PT, color=style.INK)
+            style.name_axes(axes, y="GB/s", size_pt=style.SMALL_PT)
     measured = sum(row.measured_bytes_per_s is not None for row in rows)
     counted = f"bus bandwidth over message size; {measured:,} measured, {len(labels)} panels"
     style.add_title(figure, title, counted, left=_LEFT_IN)
@@ -235,7 +236,7 @@ def _group(row: CollectiveRow) -> Group:
 
 def _group_name(group: Group) -> str:
     ranks, nodes = group
-    return f"{ranks} GPUs, {nodes} node{'s' if nodes > 1 else ''}"
+    return f"{ranks} GPUs, {counted(nodes, 'node')}"
 
 
 def _colors(groups: Sequence[Group]) -> dict[Group, str]:
@@ -285,11 +286,11 @@ def _finish(curves: Axes, strip: Axes, points: Sequence[Point]) -> None:
     curves.set_yscale("log")
     curves.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     curves.tick_params(labelbottom=False)
-    curves.set_ylabel("bus bandwidth [GB/s]", fontsize=style.SMALL_PT, color=style.INK)
-    strip.set_xlabel("message size", fontsize=style.SMALL_PT, color=style.INK)
+    style.name_axes(curves, y="bus bandwidth [GB/s]", size_pt=style.SMALL_PT)
+    style.name_axes(strip, x="message size", size_pt=style.SMALL_PT)
     farthest = max(abs(100 * point.error) for point in points)
     style.show_errors(strip, farthest, _CLOSE_PCT)
-    strip.set_ylabel("error [%]", fontsize=style.SMALL_PT, color=style.INK)
+    style.name_axes(strip, y="error [%]", size_pt=style.SMALL_PT)
 
 
 def _width_in(axes: Axes) -> float:

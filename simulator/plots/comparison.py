@@ -20,16 +20,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from simulator.plots import style
-from simulator.program.ir import COMMUNICATION, Category
+from simulator.program.ir import Category
 from simulator.results.step import StepResult
-from simulator.results.views.difference import Cause, Difference
+from simulator.results.views.difference import Difference
 from simulator.units import format_seconds, signed_percent, signed_seconds
 
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _AXIS_IN = 1.45, 0.35, 0.72, 0.48
 _PLOT_WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
 _BAR_IN, _GAP_IN = 0.3, 0.3
-_IDLE = COMMUNICATION | {Category.BUBBLE, Category.HOST}
-"""Categories in which the GPU does not compute; drawn hatched."""
 
 _CAUSES_LEFT_IN, _CAUSES_RIGHT_IN, _CAUSES_TOP_IN, _CAUSES_AXIS_IN, _ROW_IN, _HEAD_IN = (
     1.7,
@@ -143,7 +141,7 @@ def _corners(
 
 def _add_bars(axes: Axes, category: Category, bars: list[tuple[tuple[float, float], ...]]) -> None:
     collection = PolyCollection(bars, closed=True, gid=category.value)
-    if category in _IDLE:
+    if category in style.WAITS:
         style.hatch_waits(collection, category)
     else:
         collection.set_facecolor(style.CATEGORY_COLOR[category])
@@ -183,15 +181,15 @@ def falls(difference: Difference) -> list[tuple[str, float]]:
     """Names and lengths [s] of the bars between both steps, the largest first."""
     smallest_s = _SMALLEST_SHARE * difference.first_s
     causes = sorted(difference.causes, key=lambda cause: -abs(cause.difference_s))
-    shown = [(_name(c), c.difference_s) for c in causes if abs(c.difference_s) >= smallest_s]
+    shown = [
+        (style.words(c.category), c.difference_s)
+        for c in causes
+        if abs(c.difference_s) >= smallest_s
+    ]
     if all(cause.difference_s == 0 for cause in causes[len(shown) :]):
         return shown
     rest_s = difference.difference_s - math.fsum(seconds for _, seconds in shown)
     return [*shown, ("everything else", rest_s)]
-
-
-def _name(cause: Cause) -> str:
-    return style.words(cause.category)
 
 
 def _draw_causes(axes: Axes, difference: Difference, names: tuple[str, str]) -> None:

@@ -60,8 +60,7 @@ def _draw_spread(
     if shown.min() - typical < spread and typical - shown.max() < spread:
         axes.axvline(typical, color=style.VERMILLION, lw=1.5)
         heading += "; red: the step without variation"
-    axes.set_xlabel(f"step time [{unit}]", fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel("share of steps [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, f"step time [{unit}]", "share of steps [%]")
     style.add_heading(axes, heading)
 
 
@@ -76,6 +75,5 @@ def _draw_growth(
     axes.set_xticks(gpus[:: max(1, -(-len(gpus) // 4))])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlabel("GPUs that wait for each other", fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel("mean step [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, "GPUs that wait for each other", "mean step [%]")
     style.add_heading(axes, "slowdown relative to the step without variation")

@@ -69,7 +69,7 @@ def _draw_lost(figure: Figure, lost: Sequence[tuple[str, float]], height_in: flo
     axes.set_ylim(max(1, len(lost)), 0)
     axes.set_xlim(0, max([*shares, 1e-3]) * 1.05)
     style.name_rows(axes, [name for name, _ in lost], _BAR_IN * 72)
-    axes.set_xlabel("share of the time [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, x="share of the time [%]")
 
 
 def _draw_intervals(
@@ -87,8 +87,7 @@ def _draw_intervals(
     axes.set_xticks(intervals)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("training between two checkpoints", fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel("goodput [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, "training between two checkpoints", "goodput [%]")
     style.add_heading(
         axes, "intervals, each simulated on a smaller ensemble; the line is the chosen one"
     )
@@ -126,7 +125,7 @@ def build_tornado_figure(
     axes.axvline(0, color=style.INK, lw=0.8)
     axes.set_ylim(max(1, len(rows)), 0)
     style.name_rows(axes, [name for name, _, _ in rows], _ROW_IN * 72)
-    axes.set_xlabel("change of the step time [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, x="change of the step time [%]")
     style.add_title(figure, title, "each number of the profile alone", left=_TORNADO_LEFT_IN)
     style.add_legend(figure, handles, left=_TORNADO_LEFT_IN)
     return figure

@@ -69,8 +69,8 @@ def build_kernel_fit_figure(points: Sequence[KernelPoint], title: str) -> Figure
         strip = style.add_axes_in(figure, left=left, top=below, width=width_in, height=_STRIP_IN)
         _draw_panel(square, strip, [p for p in points if p.kind == kind], colors)
         if column == 0:
-            square.set_ylabel("predicted", fontsize=style.SMALL_PT, color=style.INK)
-            strip.set_ylabel("error [%]", fontsize=style.SMALL_PT, color=style.INK)
+            style.name_axes(square, y="predicted", size_pt=style.SMALL_PT)
+            style.name_axes(strip, y="error [%]", size_pt=style.SMALL_PT)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
 
@@ -119,5 +119,5 @@ def _finish(square: Axes, strip: Axes, limits: tuple[float, float], farthest_pct
     seconds = FuncFormatter(lambda value, _: format_seconds(value).replace(".00", ""))
     square.yaxis.set_major_formatter(seconds)
     strip.xaxis.set_major_formatter(seconds)
-    strip.set_xlabel("measured", fontsize=style.SMALL_PT, color=style.INK)
+    style.name_axes(strip, x="measured", size_pt=style.SMALL_PT)
     style.show_errors(strip, farthest_pct, _CLOSE_PCT)

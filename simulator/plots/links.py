@@ -21,9 +21,6 @@ from simulator.units import format_rate
 
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _AXIS_IN, _HEAD_IN = 0.85, 0.95, 0.72, 0.5, 0.32
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
-_SLICES = 900
-_LINED_ROW_PT = 8.0
-"""Strips of at least this height are parted by lines."""
 _PORT_NAMES = {
     "scale_up": "scale-up links",
     "fabric": "network cards",
@@ -82,23 +79,15 @@ def _draw_port(
     figure: Figure, axes: Axes, result: StepResult, loads: Sequence[LinkLoad], row_in: float
 ) -> None:
     classes, step_s = result.timeline.program.classes, result.step_time_s
-    shares = np.zeros((len(classes), _SLICES))
+    shares = np.zeros((len(classes), style.STRIP_SLICES))
     for load in loads:
-        shares[load.rank_class] = sent_share(load, step_s, _SLICES)
-    colors = ["#FFFFFF", "#FFDC8F", style.ORANGE, style.VERMILLION, "#5A1F00"]
-    image = axes.imshow(
-        100 * shares,
-        extent=(0, step_s, len(classes), 0),
-        aspect="auto",
-        cmap=LinearSegmentedColormap.from_list("busy", colors),
-        vmin=0,
-        vmax=100,
-        interpolation="nearest",
-    )
-    if row_in * 72 >= _LINED_ROW_PT:
-        axes.hlines(np.arange(1, len(classes)), 0, step_s, color=style.GRID, linewidth=0.8)
-    style.name_rows(axes, [each.name for each in classes], row_in * 72)
+        shares[load.rank_class] = sent_share(load, step_s, style.STRIP_SLICES)
     rate = format_rate(max(load.capacity_bytes_per_s for load in loads))
     style.add_heading(axes, f"{_PORT_NAMES[loads[0].port]}, sent per rank, of {rate}")
-    style.show_seconds(axes.xaxis, step_s)
-    style.add_percent_scale(figure, axes, image).outline.set_edgecolor(style.GRID)
+    colors = ["#FFFFFF", "#FFDC8F", style.ORANGE, style.VERMILLION, "#5A1F00"]
+    shades = LinearSegmentedColormap.from_list("busy", colors)
+    names = [each.name for each in classes]
+    scale = style.add_strips(
+        figure, axes, shares, step_s, names, shades, row_in=row_in, line=style.GRID
+    )
+    scale.outline.set_edgecolor(style.GRID)

@@ -25,36 +25,31 @@ from simulator.units import format_bytes, format_seconds
 _GIB = 1024.0**3
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _AXIS_IN = 0.85, 0.95, 0.72, 0.5
 _PLOT_WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
-_SLICES = 900
+_SLICES = style.STRIP_SLICES
 """Most moments drawn; each slice of time shows its fullest moment."""
 _MOST_TOTALS, _MOST_LONG_NAMES, _MOST_NAMES = 16, 8, 32
 """Up to so many bars carry their total in figures, their names, their stages."""
-_LINED_ROW_PT = 8.0
-"""Strips of at least this height are parted by lines."""
-_ALLOCATOR, _CONTEXT = "allocator cache", "context and libraries"
-_OUTSIDE = {_ALLOCATOR: ("#DDDDDD", "////"), _CONTEXT: ("#BFBFBF", "\\\\\\\\")}
-"""Fill and hatch of what the device holds beyond tensors."""
 
 
 def build_memory_by_owner_figure(result: StepResult) -> Figure:
     """Stacked bars of each class's peak against the capacity of the device."""
     owners = _owners(result.memory)
-    handles = _handles(owners)
-    handles += [
-        Patch(facecolor=face, hatch=hatch, edgecolor="#8C8C8C", lw=0, label=name)
-        for name, (face, hatch) in _OUTSIDE.items()
+    outside = [
+        style.outside_patch("allocator cache"),
+        style.outside_patch("context and libraries", "#BFBFBF", "\\\\\\\\"),
     ]
+    handles = [*style.owner_patches(owners), *outside]
     height_in = 3.4
     figure = style.new_figure(_TOP_IN + height_in + _AXIS_IN + style.legend_height_in(handles))
     axes = style.add_axes_in(
         figure, left=_LEFT_IN, top=_TOP_IN, width=_PLOT_WIDTH_IN, height=height_in
     )
-    _draw_bars(axes, result.memory, owners)
+    _draw_bars(axes, result.memory, owners, outside)
     _draw_capacity(axes, result)
     _name_classes(axes, result)
     highest = max(max(each.peak_device_bytes, each.capacity_bytes) for each in result.memory)
     axes.set_ylim(0, 1.08 * highest / _GIB)
-    axes.set_ylabel("memory at the peak [GiB]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, y="memory at the peak [GiB]")
     axes.grid(axis="y", color=style.GRID, linewidth=0.6)
     style.add_title(figure, result.title, _headline(result), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
@@ -66,7 +61,7 @@ def build_memory_over_time_figure(result: StepResult) -> Figure:
     worst = fullest(result)
     rows = len(result.memory)
     owners = _owners(result.memory[worst : worst + 1])
-    handles = _handles(owners)
+    handles = style.owner_patches(owners)
     area_in, row_in = 2.6, float(np.clip(2.6 / rows, 0.07, 0.3))
     below_in = _TOP_IN + area_in + 0.65
     figure = style.new_figure(below_in + row_in * rows + _AXIS_IN + style.legend_height_in(handles))
@@ -106,35 +101,22 @@ def _owners(memory: Sequence[ClassMemory]) -> list[Owner]:
     ]
 
 
-def _handles(owners: Sequence[Owner]) -> list[style.Handle]:
-    return [Patch(color=style.OWNER_COLOR[o], lw=0, label=style.words(o)) for o in owners]
-
-
-def _draw_bars(axes: Axes, memory: Sequence[ClassMemory], owners: Sequence[Owner]) -> None:
+def _draw_bars(
+    axes: Axes, memory: Sequence[ClassMemory], owners: Sequence[Owner], outside: Sequence[Patch]
+) -> None:
     where = np.arange(len(memory))
     base = np.zeros(len(memory))
     for owner in owners:
         size = np.array([m.by_owner.get(owner, 0.0) for m in memory]) / _GIB
         axes.bar(where, size, 0.72, base, color=style.OWNER_COLOR[owner], linewidth=0, label=owner)
         base += size
-    beyond = {
-        _ALLOCATOR: [m.peak_reserved_bytes - m.peak_allocated_bytes for m in memory],
-        _CONTEXT: [m.peak_device_bytes - m.peak_reserved_bytes for m in memory],
-    }
-    for name, num_bytes in beyond.items():
-        face, hatch = _OUTSIDE[name]
+    beyond = (
+        [m.peak_reserved_bytes - m.peak_allocated_bytes for m in memory],
+        [m.peak_device_bytes - m.peak_reserved_bytes for m in memory],
+    )
+    for look, num_bytes in zip(outside, beyond, strict=True):
         size = np.array(num_bytes) / _GIB
-        axes.bar(
-            where,
-            size,
-            0.72,
-            base,
-            facecolor=face,
-            hatch=hatch,
-            edgecolor="#8C8C8C",
-            linewidth=0,
-            label=name,
-        )
+        axes.bar(where, size, 0.72, base, label=look.get_label(), **style.outside_look(look))
         base += size
     if len(memory) <= _MOST_TOTALS:
         for x, total in zip(where, base, strict=True):
@@ -187,7 +169,7 @@ def _name_classes(axes: Axes, result: StepResult) -> None:
     names = [classes[i].name if is_short else str(classes[i].stage) for i in shown]
     axes.set_xticks(list(shown), names)
     axes.tick_params(axis="x", length=0)
-    axes.set_xlabel("" if is_short else "stage", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, x="" if is_short else "stage")
 
 
 def _draw_owners_over_time(
@@ -215,7 +197,7 @@ def _draw_owners_over_time(
     style.show_seconds(axes.xaxis, step_s)
     axes.set_xlabel("")
     name = result.timeline.program.classes[worst].name
-    axes.set_ylabel(f"{name} [GiB]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, y=f"{name} [GiB]")
     axes.grid(axis="y", color=style.GRID, linewidth=0.6)
 
 
@@ -240,21 +222,14 @@ def _allocated(memory: ClassMemory) -> NDArray[np.float64]:
 
 
 def _draw_strips(figure: Figure, axes: Axes, result: StepResult, worst: int, row_in: float) -> None:
-    rows, step_s = len(result.memory), result.step_time_s
     colors = ["#F7FBFF", style.SKY, style.BLUE, "#08243F"]
     shades = LinearSegmentedColormap.from_list("fill", colors).with_extremes(over=style.VERMILLION)
-    filled = np.vstack([_filled_share(m, step_s) for m in result.memory])
-    image = axes.imshow(
-        100 * filled,
-        extent=(0, step_s, rows, 0),
-        aspect="auto",
-        cmap=shades,
-        vmin=0,
-        vmax=100,
-        interpolation="nearest",
+    filled = np.vstack([_filled_share(m, result.step_time_s) for m in result.memory])
+    names = [c.name for c in result.timeline.program.classes]
+    scale = style.add_strips(
+        figure, axes, filled, result.step_time_s, names, shades, row_in=row_in, line="white"
     )
-    if row_in * 72 >= _LINED_ROW_PT:
-        axes.hlines(np.arange(1, rows), 0, step_s, color="white", linewidth=0.8)
+    scale.outline.set_visible(False)
     axes.plot(
         1.008,
         worst + 0.5,
@@ -264,10 +239,7 @@ def _draw_strips(figure: Figure, axes: Axes, result: StepResult, worst: int, row
         transform=axes.get_yaxis_transform(),
         clip_on=False,
     )
-    style.name_rows(axes, [c.name for c in result.timeline.program.classes], row_in * 72)
     style.add_heading(axes, "allocated share of the capacity")
-    style.show_seconds(axes.xaxis, step_s)
-    style.add_percent_scale(figure, axes, image).outline.set_visible(False)
 
 
 def _filled_share(memory: ClassMemory, step_s: float) -> NDArray[np.float64]:

@@ -54,7 +54,7 @@ def build_offers_figure(
         axes.set_ylim(max(1, len(bars)), 0)
         style.name_rows(axes, [bar.name for bar in bars], _ROW_IN * 72)
         style.add_heading(axes, name)
-        axes.set_xlabel("days from today", fontsize=style.TEXT_PT, color=style.INK)
+        style.name_axes(axes, x="days from today")
         top += height + _AXIS_IN + 0.2
     subtitle = (
         "bar: 80 % prediction interval; dot: prediction; red line: deadline; dark: recommended"

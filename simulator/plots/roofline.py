@@ -109,8 +109,7 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("arithmetic intensity [FLOP/B]", fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel("achieved [TFLOP/s]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, "arithmetic intensity [FLOP/B]", "achieved [TFLOP/s]")
     axes.grid(color=style.GRID, linewidth=0.6)
     style.add_heading(axes, "roofline")
 
@@ -188,5 +187,5 @@ def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
         for point in shown
     ]
     style.name_rows(axes, names, 72 * _PLOT_IN / max(len(shown), 8))
-    axes.set_xlabel("share of the roofline [%]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, x="share of the roofline [%]")
     style.add_heading(axes, "achieved, and share of the time")

@@ -42,12 +42,9 @@ _SMALLEST_LABELLED_PT = style.SMALL_PT
 _FULLEST = 0.86
 """Height of the fullest rank's activations, as a share of its row."""
 
-_COMPARED_LEFT_IN, _COMPARED_TOP_IN, _COMPARED_AXIS_IN, _COMPARED_RIGHT_IN = 0.85, 0.95, 0.48, 0.5
-
+_COMPARED_TOP_IN = 0.95
 _HEADING_IN = 0.34
 """Between the rows of one schedule and those of the next."""
-
-_COMPARED_WIDTH_IN = style.WIDTH_IN - _COMPARED_LEFT_IN - _COMPARED_RIGHT_IN
 
 PHASE_KIND: Mapping[Phase, Kind] = {
     Phase.FORWARD: Kind.FORWARD,
@@ -74,13 +71,13 @@ def build_schedule_figure(run: UnitRun) -> Figure:
     handles = _legend_handles([run])
     below_in = _TOP_IN + lanes_in + _BETWEEN_IN
     figure = style.new_figure(below_in + strips_in + _AXIS_IN + style.legend_height_in(handles))
-    axes = _add_panel(figure, run, top_in=_TOP_IN, height_in=lanes_in)
-    axes.tick_params(axis="x", labelbottom=False, length=0)
-    row_pt = lanes_in * 72 / run.stages
-    _draw_slots(Lanes(axes, row_pt, _WIDTH_IN * 72 / run.span), run)
-    strips = _add_panel(figure, run, top_in=below_in, height_in=strips_in)
+    lanes = _add_panel(figure, run, run.span, top_in=_TOP_IN, height_in=lanes_in)
+    lanes.axes.tick_params(axis="x", labelbottom=False, length=0)
+    _draw_slots(lanes, run)
+    below = _add_panel(figure, run, run.span, top_in=below_in, height_in=strips_in)
+    strips = below.axes
     style.add_heading(strips, "activations held, in microbatches of a rank's whole share")
-    _draw_levels(strips, run, strips_in * 72 / run.stages)
+    _draw_levels(strips, run, below.row_pt)
     _show_time(strips, run)
     style.add_title(figure, _title(run), _summary_text(run), left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
@@ -90,7 +87,7 @@ def build_schedule_figure(run: UnitRun) -> Figure:
 def _show_time(axes: Axes, run: UnitRun) -> None:
     """Label the time axis with the costs that are its unit."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 4, 5, 10]))
-    axes.set_xlabel(f"time ({costs_text(run.costs)})", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, x=f"time ({costs_text(run.costs)})")
 
 
 def _title(run: UnitRun) -> str:
@@ -119,13 +116,16 @@ def _versions_text(run: UnitRun) -> str:
     return f"{most if least == most else f'{most} to {least}'} weight versions"
 
 
-def _add_panel(figure: Figure, run: UnitRun, *, top_in: float, height_in: float) -> Axes:
+def _add_panel(
+    figure: Figure, run: UnitRun, span: float, *, top_in: float, height_in: float
+) -> Lanes:
+    """Axes of a row per rank, as long as ``span``."""
     axes = style.add_axes_in(figure, left=_LEFT_IN, top=top_in, width=_WIDTH_IN, height=height_in)
-    axes.set_xlim(0.0, run.span)
+    axes.set_xlim(0.0, span)
     axes.set_ylim(run.stages, 0)
-    names = [f"rank {rank}" for rank in range(run.stages)]
-    style.name_rows(axes, names, height_in * 72 / run.stages)
-    return axes
+    row_pt = height_in * 72 / run.stages
+    style.name_rows(axes, [f"rank {rank}" for rank in range(run.stages)], row_pt)
+    return Lanes(axes, row_pt, _WIDTH_IN * 72 / span)
 
 
 def _draw_levels(axes: Axes, run: UnitRun, row_pt: float) -> None:
@@ -174,19 +174,14 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
     )
     handles = _legend_handles(runs)
     blocks_in = math.fsum(heights_in) + _HEADING_IN * (len(runs) - 1)
-    figure = style.new_figure(
-        _COMPARED_TOP_IN + blocks_in + _COMPARED_AXIS_IN + style.legend_height_in(handles)
-    )
+    below_in = _AXIS_IN + style.legend_height_in(handles)
+    figure = style.new_figure(_COMPARED_TOP_IN + blocks_in + below_in)
     longest = max(run.span for run in runs)
     for run, top_in, height_in in zip(runs, tops_in, heights_in, strict=True):
-        axes = style.add_axes_in(
-            figure, left=_COMPARED_LEFT_IN, top=top_in, width=_COMPARED_WIDTH_IN, height=height_in
-        )
-        axes.set_xlim(0.0, longest)
-        axes.set_ylim(run.stages, 0)
-        _draw_slots(Lanes(axes, row_in * 72, _COMPARED_WIDTH_IN * 72 / longest), run)
-        style.name_rows(axes, [f"rank {rank}" for rank in range(run.stages)], row_in * 72)
-        _label_peaks(axes, run, row_in * 72)
+        lanes = _add_panel(figure, run, longest, top_in=top_in, height_in=height_in)
+        axes = lanes.axes
+        _draw_slots(lanes, run)
+        _label_peaks(axes, run, lanes.row_pt)
         style.add_heading(axes, f"{run.info.name}: {_summary_text(run)}")
         _show_time(axes, run)
         if run is not runs[-1]:
@@ -196,8 +191,8 @@ def build_schedule_comparison_figure(runs: Sequence[UnitRun]) -> Figure:
     subtitle = "equal work on every rank"
     if row_in * 72 >= _SMALLEST_LABELLED_PT:
         subtitle += "; at the right, the most microbatches in flight"
-    style.add_title(figure, sizes, subtitle, left=_COMPARED_LEFT_IN)
-    style.add_legend(figure, handles, left=_COMPARED_LEFT_IN)
+    style.add_title(figure, sizes, subtitle, left=_LEFT_IN)
+    style.add_legend(figure, handles, left=_LEFT_IN)
     return figure
 
 

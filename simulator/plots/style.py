@@ -13,27 +13,29 @@ Source:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Colormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.files import PICTURE_METADATA, PICTURES, whole_file
-from simulator.program.ir import Category, Kind, Owner
+from simulator.program.ir import COMMUNICATION, Category, Kind, Owner
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
@@ -178,6 +180,10 @@ def on_dark(color: str) -> str:
     return mix(color, "#FFFFFF", 0.45) if luminance(color) < _DARK_LUMINANCE else color
 
 
+WAITS = COMMUNICATION | {Category.BUBBLE, Category.HOST}
+"""Categories in which a GPU does not compute; drawn hatched."""
+
+
 def wait_face(category: Category) -> str:
     """Fill of the time spent waiting for a category: a tint of its colour."""
     color = CATEGORY_COLOR[category]
@@ -203,6 +209,26 @@ def hatch_waits(collection: PolyCollection, category: Category) -> None:
     collection.set_edgecolor(wait_hatch_color(category))
     collection.set_linewidth(0.0)
     collection.set_hatch(WAIT_HATCH)
+
+
+def outside_patch(label: str, face: str = "#DDDDDD", hatch: str = "////") -> Patch:
+    """Legend entry of what a device holds beyond tensors."""
+    return Patch(facecolor=face, hatch=hatch, edgecolor="#8C8C8C", lw=0, label=label)
+
+
+def outside_look(patch: Patch) -> dict[str, Any]:
+    """Fill, hatch and edge of bars that look as such an entry."""
+    return {
+        "facecolor": patch.get_facecolor(),
+        "hatch": patch.get_hatch(),
+        "edgecolor": patch.get_edgecolor(),
+        "linewidth": 0,
+    }
+
+
+def owner_patches(owners: Iterable[Owner]) -> list[Handle]:
+    """Legend entries of who holds memory."""
+    return [Patch(color=OWNER_COLOR[owner], lw=0, label=words(owner)) for owner in owners]
 
 
 def words(name: str) -> str:
@@ -340,6 +366,14 @@ def annotate(
     axes.annotate(text, at, shift_pt, textcoords="offset points", **look)
 
 
+def name_axes(axes: Axes, x: str = "", y: str = "", size_pt: float = TEXT_PT) -> None:
+    """Write what the axes of a panel measure beside those that have a name."""
+    if x:
+        axes.set_xlabel(x, fontsize=size_pt, color=INK)
+    if y:
+        axes.set_ylabel(y, fontsize=size_pt, color=INK)
+
+
 def add_heading(axes: Axes, text: str) -> None:
     """A small bold line above a panel."""
     axes.set_title(text, loc="left", fontsize=SMALL_PT, weight="bold", color=INK)
@@ -361,6 +395,47 @@ def name_rows(axes: Axes, names: Sequence[str], row_pt: float, *, centre: float 
     axes.set_yticks([row + centre for row in shown], [names[row] for row in shown])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+
+
+STRIP_SLICES = 900
+"""Slices of time in a strip of shades; each shows one share."""
+_LINED_ROW_PT = 8.0
+"""Strips of at least this height are parted by lines."""
+
+
+def add_strips(
+    figure: Figure,
+    axes: Axes,
+    shares: NDArray[np.float64],
+    step_s: float,
+    names: Sequence[str],
+    shades: Colormap,
+    *,
+    row_in: float,
+    line: str,
+) -> Colorbar:
+    """A strip of shades over the step for every row of shares (0 to 1), shape (rows, slices).
+
+    Args:
+        figure: Has room for a scale at the right.
+        axes: Where the strips go.
+        shares: What the shades show.
+        step_s: Length of the time axis [s].
+        names: One per row.
+        shades: Colours from 0 to 1.
+        row_in: Height of a strip [in].
+        line: Colour of what parts high strips.
+    """
+    rows = len(shares)
+    image = axes.imshow(
+        100 * shares, extent=(0, step_s, rows, 0), aspect="auto", cmap=shades, vmin=0, vmax=100,
+        interpolation="nearest",
+    )  # fmt: skip
+    if row_in * 72 >= _LINED_ROW_PT:
+        axes.hlines(np.arange(1, rows), 0, step_s, color=line, linewidth=0.8)
+    name_rows(axes, names, row_in * 72)
+    show_seconds(axes.xaxis, step_s)
+    return add_percent_scale(figure, axes, image)
 
 
 def add_percent_scale(figure: Figure, axes: Axes, image: AxesImage) -> Colorbar:

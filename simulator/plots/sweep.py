@@ -163,8 +163,7 @@ def _draw_map(axes: Axes, table: pd.DataFrame, across: str, down: str | None) ->
     axes.set_xticks([x + 0.5 for x in range(len(columns))], names)
     axes.set_yticks([y + 0.5 for y in range(len(rows))], [style.shorten(str(v), 14) for v in rows])
     axes.tick_params(length=0)
-    axes.set_xlabel(across, fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel(down or "", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, across, down or "")
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
 
@@ -189,8 +188,7 @@ def _draw_front(axes: Axes, ran: pd.DataFrame, varied: Sequence[str]) -> None:
         front = np.flatnonzero(fits)[pareto_front(peak[fits], rate[fits])]
         axes.plot(peak[front] / _GIB, rate[front], color=style.BLUE, marker="o", markersize=5)
         _name_front(axes, rows, front[::-1].tolist()[:_MOST_NAMED], varied)
-    axes.set_xlabel("memory of the fullest GPU [GiB]", fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel("tokens/s per GPU", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, "memory of the fullest GPU [GiB]", "tokens/s per GPU")
     axes.grid(color=style.GRID, linewidth=0.6)
     axes.margins(x=0.08, y=0.12)
     axes.legend(fontsize=style.SMALL_PT, frameon=False, loc="lower right")
@@ -249,8 +247,7 @@ def build_pareto_figure(
     fullest = max((b / _GIB for plans in fronts.values() for _, b, _ in plans), default=0.0)
     axes.set_ylim(0, min(capacity_bytes / _GIB * 1.08, max(1.35 * fullest, 1.0)))
     axes.margins(x=0.12)
-    axes.set_xlabel("step time [s]", fontsize=style.TEXT_PT, color=style.INK)
-    axes.set_ylabel("fullest GPU [GiB]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(axes, "step time [s]", "fullest GPU [GiB]")
     axes.legend(handles=handles, fontsize=style.SMALL_PT, frameon=False, loc="upper right")
     subtitle = (
         "no other plan is both faster and needs less memory; "

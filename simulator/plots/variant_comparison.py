@@ -25,9 +25,7 @@ _TIME_IN, _BETWEEN_IN, _MEMORY_IN = 3.75, 0.45, 3.75
 _BAR_IN, _ROW_GAP_IN = 0.21, 0.16
 _ROOM = 1.24
 """Length of an axis over that of its longest bar; the figures stand beside the bars."""
-_IDLE = COMMUNICATION | {Category.BUBBLE, Category.HOST}
-_OUTSIDE = ("#DDDDDD", "////")
-"""Fill and hatch of what the device holds beyond tensors."""
+_OUTSIDE = style.outside_patch("allocator, context, NCCL")
 _TOO_MUCH = style.VERMILLION
 _LEGEND_ROW_IN, _LEGEND_COLUMNS = 0.22, 2
 _NAMES: Mapping[Category, str] = {Category.BUBBLE: "other GPUs", Category.HOST: "the host"}
@@ -60,7 +58,9 @@ def build_strategies_figure(
     bars = [bar for row in rows.values() for bar in row]
     categories = [c for c in style.CATEGORY_COLOR if any(bar.step_s.get(c, 0.0) for bar in bars)]
     owners = [o for o in style.OWNER_COLOR if any(bar.held_bytes.get(o, 0.0) for bar in bars)]
-    legends = _time_handles(categories), _memory_handles(owners)
+    legends: tuple[Sequence[style.Handle], ...] = (
+        _time_handles(categories), [*style.owner_patches(owners), _OUTSIDE],
+    )  # fmt: skip
     legend_in = _LEGEND_ROW_IN * max(-(-len(handles) // _LEGEND_COLUMNS) for handles in legends)
     height_in = math.fsum(_BAR_IN * len(row) + _ROW_GAP_IN for row in rows.values())
     figure = style.new_figure(_TOP_IN + height_in + _AXIS_IN + legend_in)
@@ -96,7 +96,7 @@ def build_strategies_figure(
     return figure
 
 
-def _add_legend(axes: Axes, handles: Sequence[Patch], height_in: float) -> None:
+def _add_legend(axes: Axes, handles: Sequence[style.Handle], height_in: float) -> None:
     axes.legend(
         handles=list(handles), loc="upper left", bbox_to_anchor=(0.0, -_AXIS_IN / height_in),
         ncol=_LEGEND_COLUMNS, fontsize=style.SMALL_PT, frameon=False, borderaxespad=0.0,
@@ -113,7 +113,7 @@ def _scale(
     time.set_xlim(0, _ROOM * longest_s)
     memory.set_xlim(0, _ROOM * most)
     style.show_seconds(time.xaxis, longest_s, "step time", ticks=6)
-    memory.set_xlabel("device memory [GiB]", fontsize=style.TEXT_PT, color=style.INK)
+    style.name_axes(memory, x="device memory [GiB]")
     for axes in (time, memory):
         axes.set_ylim(height_in, 0)
         axes.set_yticks([])
@@ -134,7 +134,7 @@ def _draw_time(axes: Axes, bar: Bar, y: float) -> None:
         if not seconds:
             continue
         drawn = axes.barh(y, seconds, 0.8 * _BAR_IN, start, linewidth=0, color=color)
-        if category in _IDLE:
+        if category in style.WAITS:
             for patch in drawn:
                 patch.set(
                     facecolor=style.wait_face(category),
@@ -155,10 +155,7 @@ def _draw_memory(axes: Axes, bar: Bar, y: float, capacity_bytes: float) -> None:
             axes.barh(y, size, 0.8 * _BAR_IN, start, linewidth=0, color=color)
             start += size
     rest = max(0.0, bar.device_bytes / _GIB - start)
-    face, hatch = _OUTSIDE
-    axes.barh(
-        y, rest, 0.8 * _BAR_IN, start, linewidth=0, color=face, hatch=hatch, edgecolor="#8C8C8C"
-    )
+    axes.barh(y, rest, 0.8 * _BAR_IN, start, **style.outside_look(_OUTSIDE))
     fits = bar.device_bytes <= capacity_bytes
     text = format_bytes(bar.device_bytes)
     # In a column at the edge: beside their bars, some would lie on the line of the capacity.
@@ -192,17 +189,9 @@ def _time_handles(categories: Iterable[Category]) -> list[Patch]:
     handles = []
     for category in categories:
         name = _NAMES.get(category, style.words(category))
-        if category in _IDLE:
+        if category in style.WAITS:
             shown = f"{name}, exposed" if category in COMMUNICATION else name
             handles.append(style.wait_patch(category, shown))
         else:
             handles.append(Patch(color=style.CATEGORY_COLOR[category], lw=0, label=name))
-    return handles
-
-
-def _memory_handles(owners: Iterable[Owner]) -> list[Patch]:
-    handles = [Patch(color=style.OWNER_COLOR[o], lw=0, label=style.words(o)) for o in owners]
-    face, hatch = _OUTSIDE
-    name = "allocator, context, NCCL"
-    handles.append(Patch(facecolor=face, hatch=hatch, edgecolor="#8C8C8C", lw=0, label=name))
     return handles

@@ -268,8 +268,7 @@ def shaped_network(ranks: int, bytes_per_s: float) -> Iterator[Place]:
         yield Place(f"{_SUBNET}.1", prefixes, {"GLOO_SOCKET_IFNAME": _DEVICE})
     finally:
         for name in (*names, switch):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _run("ip", "netns", "del", name)
+            _remove(name)
 
 
 def _remove_left_over() -> None:
@@ -281,8 +280,12 @@ def _remove_left_over() -> None:
         prefix, _, rest = name.partition("-")
         owner = rest.partition("-")[0]
         if prefix == _PREFIX and owner.isdecimal() and not os.path.exists(f"/proc/{owner}"):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _run("ip", "netns", "del", name)
+            _remove(name)
+
+
+def _remove(name: str) -> None:
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _run("ip", "netns", "del", name)
 
 
 def _add_switch(switch: str) -> None:

@@ -67,6 +67,10 @@ _SIZE_HINTS = {
 }
 
 
+def _by_field(stages: int, chunks: int, microbatches: int) -> dict[str, int]:
+    return {"plan.pp": stages, "plan.vpp": chunks, "microbatches": microbatches}
+
+
 def _no_rule(_stages: int, _chunks: int, _microbatches: int) -> None:
     """Every size is allowed."""
 
@@ -194,8 +198,7 @@ class ScheduleInfo:
             InputError: A size is not a positive whole number.
             UnsupportedError: The schedule has no order for these sizes.
         """
-        given = {"plan.pp": stages, "plan.vpp": chunks, "microbatches": microbatches}
-        for path, size in given.items():
+        for path, size in _by_field(stages, chunks, microbatches).items():
             if size < 1:
                 raise InputError.single(path, "must be 1 or more", size)
         passes = stages * chunks * microbatches
@@ -209,8 +212,7 @@ class ScheduleInfo:
 
     def size_faults(self, stages: int, chunks: int, microbatches: int) -> list[Fault]:
         """What is wrong with sizes that the schedule has no order for."""
-        given = {"plan.pp": stages, "plan.vpp": chunks, "microbatches": microbatches}
-        if others := self._other_sizes(given):
+        if others := self._other_sizes(_by_field(stages, chunks, microbatches)):
             return others
         broken = self._broken_chunk_rule(chunks) or self.rule(stages, chunks, microbatches)
         if not broken:

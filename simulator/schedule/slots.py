@@ -22,6 +22,10 @@ class Phase(StrEnum):
     BACKWARD_WEIGHT = "W"
 
 
+SPLIT_PHASES = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+"""Of a microbatch whose backward is split."""
+
+
 class Slot(NamedTuple):
     """One computation of one rank.
 

@@ -109,7 +109,7 @@ def lines_text(lines: Sequence[Sequence[Cell]]) -> str:
 
 def legend(run: UnitRun) -> str:
     """One line that says what the letters of the picture stand for."""
-    used = {slot.phase for slots in run.order for slot in slots}
+    used = _used_phases(run)
     goes_on = any(run.costs[phase] / run.chunks > cell_time(run) for phase in used)
     joint = any(slot.overlaps_next for slots in run.order for slot in slots)
     return legend_text(run.info, run.num_parts, used, goes_on=goes_on, joint=joint)
@@ -169,11 +169,15 @@ def cell_time(run: UnitRun) -> float:
     Where nothing divides all, a cell shows what runs at its middle. No slot is lost, since
     none is shorter than a cell, unless the end of the picture cuts it.
     """
-    used = {slot.phase for slots in run.order for slot in slots}
+    used = _used_phases(run)
     exact = [Fraction(run.costs[phase]).limit_denominator(1000) / run.chunks for phase in used]
     common = reduce(_common_divisor, exact)
     shortest = min(run.costs[phase] for phase in used) / run.chunks
     return float(common) if common * _FINEST >= shortest else shortest
+
+
+def _used_phases(run: UnitRun) -> set[Phase]:
+    return {slot.phase for slots in run.order for slot in slots}
 
 
 def _common_divisor(a: Fraction, b: Fraction) -> Fraction:

@@ -19,7 +19,7 @@ from simulator.errors import InputError
 from simulator.schedule.info import ScheduleInfo, even_pass_costs
 from simulator.schedule.registry import schedule_info
 from simulator.schedule.rendezvous import buffers_needed
-from simulator.schedule.slots import Order, Phase, Slot
+from simulator.schedule.slots import SPLIT_PHASES, Order, Phase, Slot
 from simulator.schedule.unit_time import EQUAL_COSTS, SlotTimes, held_change, slot_times
 
 
@@ -108,10 +108,15 @@ class UnitRun:
 
     def boxes(self, rank: int) -> list[Box]:
         """What a rank runs within the span; what lasts longer is cut off."""
-        times = zip(self.order[rank], self.times.start[rank], self.times.end[rank], strict=True)
         return [
-            Box(slot, start, min(end, self.span)) for slot, start, end in times if start < self.span
+            box._replace(end=min(box.end, self.span))
+            for box in self._timed(rank)
+            if box.start < self.span
         ]
+
+    def _timed(self, rank: int) -> list[Box]:
+        times = zip(self.order[rank], self.times.start[rank], self.times.end[rank], strict=True)
+        return [Box(*each) for each in times]
 
     def idle(self, rank: int) -> list[tuple[float, float]]:
         """The gaps between the boxes of a rank, from 0 to the end of the span."""
@@ -129,8 +134,7 @@ class UnitRun:
     def levels(self, rank: int) -> list[Level]:
         """Activations held over time: up at the start of a forward, down at a backward's end."""
         level, levels = 0, []
-        times = zip(self.order[rank], self.times.start[rank], self.times.end[rank], strict=True)
-        for slot, start, end in times:
+        for slot, start, end in self._timed(rank):
             change = held_change(slot)
             time = start if change > 0 else end
             if change and time <= self.span:
@@ -241,8 +245,7 @@ def _order(
     info: ScheduleInfo, stages: int, chunks: int, microbatches: int, costs: Mapping[Phase, float]
 ) -> Order:
     sizes = (stages, chunks, microbatches)
-    halves = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-    if info.costed_order is None or len({costs[phase] for phase in halves}) == 1:
+    if info.costed_order is None or len({costs[phase] for phase in SPLIT_PHASES}) == 1:
         return info.order(*sizes)
     return info.costed_order(*sizes, even_pass_costs(stages, costs))
 

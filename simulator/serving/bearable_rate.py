@@ -60,7 +60,7 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
     one, copies = deployment, 1
     if deployment.prefill is None:
         copies = deployment.replicas
-        one = deployment.model_copy(update={"gpus": deployment.ranks})
+        one = deployment.of_one_replica()
     good, answers, rate = 0.0, None, _FIRST_RATE
     bad = None
     while bad is None and rate < _MOST_RATE:

@@ -177,6 +177,10 @@ class Deployment(Spec):
         """Copies of the model."""
         return self.gpus // self.ranks
 
+    def of_one_replica(self) -> Deployment:
+        """The same with as many GPUs as one replica has."""
+        return self.model_copy(update={"gpus": self.ranks})
+
     @property
     def all_gpus(self) -> int:
         """GPUs of both pools."""

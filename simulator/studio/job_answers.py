@@ -16,10 +16,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import yaml
-
 from simulator.api import Result, simulate
-from simulator.described.job import Job
+from simulator.described.job import Job, job_yaml
 from simulator.errors import Fault, InputError
 from simulator.exporters.deepspeed import deepspeed_config
 from simulator.exporters.html.run_report import (
@@ -193,12 +191,8 @@ def job_copy(state: State, form: str) -> str:
     return FORMS[form](job_of(state))
 
 
-def _yaml(job: Job) -> str:
-    return yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True)
-
-
 def _shell(job: Job) -> str:
-    return f"cat > job.yaml <<'END'\n{_yaml(job)}END\nclustersim run job.yaml\n"
+    return f"cat > job.yaml <<'END'\n{job_yaml(job)}END\nclustersim run job.yaml\n"
 
 
 def _torchtitan(job: Job) -> str:
@@ -211,7 +205,7 @@ def _torchtitan(job: Job) -> str:
 
 
 FORMS: Mapping[str, Callable[[Job], str]] = {
-    "YAML": _yaml,
+    "YAML": job_yaml,
     "Command line": _shell,
     "Megatron-LM": megatron_script,
     "torchtitan": _torchtitan,

@@ -91,7 +91,7 @@ def test_a_picture_of_the_goodput_is_drawn(clustersim, job_file, tmp_path):
 
 
 def test_a_deadline_that_no_cluster_meets_ends_with_1(clustersim, job_file):
-    words = ("capacity", job_file, "--tokens", "1B", "--gpus", "8,16")
+    words = ("capacity", job_file, "--tokens", "1B", "--gpus", "8,16", "--keep-plan")
     met = clustersim(*words, "--deadline", "30d")
     assert met.code == 0
     assert "fewest GPUs that finish in 30.0 d: 8 x" in met.out
@@ -104,7 +104,7 @@ def test_a_deadline_that_no_cluster_meets_ends_with_1(clustersim, job_file):
 def test_a_budget_picks_the_fastest_cluster_that_it_pays(clustersim, job_file):
     words = ("capacity", job_file, "--tokens", "1B", "--gpus", "8,16", *PRICE)
     assert "16 x h100" in clustersim(*words, "--budget", "1 MUSD").out.splitlines()[-1]
-    assert clustersim(*words, "--budget", "0.01 USD").code == 1
+    assert clustersim(*words, "--keep-plan", "--budget", "0.01 USD").code == 1
 
 
 def test_wrong_amounts_are_refused(clustersim, job_file):

@@ -36,6 +36,22 @@ def test_who_needs_no_simulation_is_not_asked(clustersim):
     assert clustersim("placement", "gpt2-1xa100").code == 0
 
 
+@pytest.mark.parametrize(("gpus", "says"), [(16, True), (8, False)])
+def test_a_search_for_what_fits_on_several_nodes_is_announced(clustersim, monkeypatch, gpus, says):
+    monkeypatch.setattr(Result, "_misfit", property(lambda _: "use ZeRO"))
+    job = (
+        "llama3-8b-8xh100",
+        "--set",
+        f"cluster.gpus={gpus}",
+        "--set",
+        "cluster.device.memory=4 GiB",
+    )
+    for command in ("run", "memory"):
+        err = clustersim(command, *job).err
+        assert ("Searching for a change that fits: at most 89 changed jobs" in err) is says
+        assert "use ZeRO" in err
+
+
 @pytest.mark.parametrize("command", ["run", "memory"])
 def test_what_would_fit_is_not_searched_for_minutes_until_somebody_says_yes(
     clustersim, monkeypatch, command

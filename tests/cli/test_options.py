@@ -9,12 +9,8 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.figure import Figure
 
-from simulator.cli.options import (
-    complete_model,
-    complete_profile,
-    parse_assignments,
-    written_as,
-)
+from simulator.cli.completion import complete_model, complete_profile
+from simulator.cli.options import parse_assignments, written_as
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.plots.style import save

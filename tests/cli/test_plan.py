@@ -7,11 +7,14 @@ import shlex
 
 import pytest
 
-FEW = ("--vary", "plan.tp=1,2", "--vary", "plan.pp=1,2", "--vary", "batch.micro=1,2")
+FEW = (
+    "--vary", "plan.tp=1,2", "--vary", "plan.pp=1,2", "--vary", "batch.micro=1,2",
+    "--vary", "plan.cp=1", "--workers", "1",
+)  # fmt: skip
 
 
 def test_the_fastest_plans_are_ranked(clustersim, job_file):
-    outcome = clustersim("plan", job_file, *FEW, "--top", "3", "--workers", "1")
+    outcome = clustersim("plan", job_file, *FEW, "--top", "3")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert lines[1].split()[:5] == ["#", "tp", "pp", "vpp", "cp"]
@@ -22,8 +25,9 @@ def test_the_fastest_plans_are_ranked(clustersim, job_file):
 
 
 def test_the_printed_options_give_the_printed_step(clustersim, job_file):
-    found = json.loads(clustersim("plan", job_file, *FEW, "--top", "1", "--json").out)
-    lines = clustersim("plan", job_file, *FEW, "--top", "1", "--workers", "1").out.splitlines()
+    words = ("plan", job_file, *FEW, "--top", "1")
+    found = json.loads(clustersim(*words, "--json", "--workers", "2").out)
+    lines = clustersim(*words).out.splitlines()
     options = shlex.split(lines[-1].partition(": ")[2])
     step = json.loads(clustersim("run", job_file, *options, "--json").out)
     best = found["choices"][0]
@@ -67,7 +71,8 @@ def test_a_job_that_no_plan_can_save_says_what_the_job_itself_lacks(clustersim, 
 
 def test_plans_that_do_not_fit_are_counted_and_not_chosen(clustersim, job_file):
     memory = ("--set", "cluster.device.memory=14 GiB")
-    found = json.loads(clustersim("plan", job_file, *FEW, *memory, "--json").out)
+    words = ("plan", job_file, *FEW, *memory, "--no-why", "--json")
+    found = json.loads(clustersim(*words).out)
     assert found["pruned"]["too_large"] > 0
     assert all(choice["peak_device_bytes"] <= 14 * 2**30 for choice in found["choices"])
 
@@ -101,7 +106,7 @@ def test_plans_of_several_numbers_of_gpus_are_those_of_each_alone(clustersim, jo
 
 
 def test_the_best_plan_says_what_is_lost_and_what_would_help(clustersim, job_file):
-    out = clustersim("plan", job_file, *FEW, "--top", "2", "--workers", "1").out
+    out = clustersim("plan", job_file, *FEW, "--top", "2").out
     assert "lost to" in out
     assert "Plan 2 " in out
     assert "Next" in out or "No change outside" in out
@@ -125,7 +130,10 @@ def test_no_plan_is_riskier_than_asked_and_max_tp_is_kept(clustersim, job_file):
     assert found["choices"]
     assert found["risk"] == 0.1
     assert all(choice["fits_probability"] >= 0.9 for choice in found["choices"])
-    narrow = ("--vary", "plan.pp=1,2", "--vary", "batch.micro=1", "--max-tp", "2", "--no-why")
+    narrow = (
+        "--vary", "plan.pp=1,2", "--vary", "batch.micro=1", "--vary", "plan.cp=1",
+        "--max-tp", "2", "--no-why", "--workers", "1",
+    )  # fmt: skip
     found = json.loads(clustersim("plan", job_file, *narrow, "--json").out)
     assert {choice["changes"]["plan.tp"] for choice in found["choices"]} <= {1, 2}
 

@@ -45,6 +45,17 @@ def faults_of(path: Path, **changes: object) -> dict[str, str]:
     return {fault.path: f"{fault.rule}; {fault.hint}" for fault in raised.value.faults}
 
 
+def write_field(document: dict[str, object], path: str, value: object) -> None:
+    """Set a field by its dotted path; what stands in its way becomes a block."""
+    *blocks, last = path.split(".")
+    node = document
+    for block in blocks:
+        if not isinstance(node.get(block), dict):
+            node[block] = {}
+        node = node[block]
+    node[last] = value
+
+
 def test_a_job_is_its_file(write):
     job = load_job(write(JOB))
     assert (job.model.layers, job.cluster.gpus, job.batch.tokens) == (32, 16, 32 * 4096)
@@ -189,13 +200,7 @@ def test_rules_between_fields_are_reported_together(write):
 )
 def test_a_wrong_value_is_one_fault_with_its_path(write, field, value, path, says):
     document = yaml.safe_load(JOB)
-    *parents, last = field.split(".")
-    node = document
-    for parent in parents:
-        if not isinstance(node.get(parent), dict):
-            node[parent] = {}
-        node = node[parent]
-    node[last] = value
+    write_field(document, field, value)
     with pytest.raises(InputError) as raised:
         job_from_document(document, source=str(write("")))
     assert [fault.path for fault in raised.value.faults] == [path]
@@ -229,13 +234,7 @@ FIELDS = st.sampled_from(
 def test_no_value_anywhere_makes_anything_but_a_job_or_an_input_error(changes):
     document = yaml.safe_load(JOB)
     for field, value in changes.items():
-        *parents, last = field.split(".")
-        node = document
-        for parent in parents:
-            if not isinstance(node.get(parent), dict):
-                node[parent] = {}
-            node = node[parent]
-        node[last] = value
+        write_field(document, field, value)
     message = "a job"
     try:
         job_from_document(document)
@@ -369,13 +368,8 @@ A_PRODUCT = {"efficiency": 0.5, "memory_efficiency": 0.8, "floor": "4 us"}
 )  # fmt: skip
 def test_what_no_machine_can_be_is_a_fault(write, path, value, rule):
     document = read_yaml(data_folder("hardware_profiles") / "h100-sxm-80gb.yaml")
-    *blocks, name = path.split(".")
-    node = document
-    for block in blocks:
-        node = node[block]
-    node[name] = value | {"source": ASSUMED} if isinstance(value, dict) else {
-        "value": value, "source": ASSUMED
-    }  # fmt: skip
+    said = value if isinstance(value, dict) else {"value": value}
+    write_field(document, path, {**said, "source": ASSUMED})
     faults = profile_faults(load_profile(write(yaml.safe_dump(document), "mine.yaml")))
     assert [fault.path for fault in faults] == [path]
     assert rule in faults[0].rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import chain_broadcast_s, tree_all_reduce_s
@@ -20,6 +20,8 @@ sizes = st.integers(2, 17)
 pieces = st.integers(1, 6)
 names = st.sampled_from(sorted(CHUNK_ALGORITHMS))
 times = st.floats(0.0, 1e-3)
+few = settings(max_examples=40)
+"""Of whole collectives, chunk by chunk."""
 
 
 def simulate_collective(
@@ -78,6 +80,7 @@ def test_pipelined_chain_takes_its_closed_form(ranks: int, chunks: int, latency_
     assert timeline.seconds == pytest.approx(expected_s, rel=1e-9)
 
 
+@few
 @given(sizes, pieces)
 def test_every_ring_link_carries_two_n_minus_one_over_n_of_the_buffer(
     ranks: int, chunks: int
@@ -88,6 +91,7 @@ def test_every_ring_link_carries_two_n_minus_one_over_n_of_the_buffer(
     assert list(volumes.values()) == pytest.approx([2e6 * (ranks - 1) / ranks] * ranks)
 
 
+@few
 @given(sizes, pieces)
 def test_every_pair_exchanges_one_nth_of_the_buffer_in_an_all_to_all(
     ranks: int, chunks: int
@@ -98,6 +102,7 @@ def test_every_pair_exchanges_one_nth_of_the_buffer_in_an_all_to_all(
     assert list(volumes.values()) == pytest.approx([1e6 / ranks] * len(volumes))
 
 
+@few
 @given(sizes, pieces)
 def test_no_rank_passes_more_than_two_buffers_in_a_double_tree(ranks: int, chunks: int) -> None:
     timeline = simulate_collective("tree_all_reduce", 1e6, ranks, 1e9, 1e-6, chunks)
@@ -105,6 +110,7 @@ def test_no_rank_passes_more_than_two_buffers_in_a_double_tree(ranks: int, chunk
     assert timeline.sent_bytes(ranks).sum() == pytest.approx(2e6 * (ranks - 1))
 
 
+@few
 @given(names, sizes, pieces)
 def test_a_link_carries_one_chunk_at_a_time(name: str, ranks: int, chunks: int) -> None:
     rate = 1e9
@@ -118,6 +124,7 @@ def test_a_link_carries_one_chunk_at_a_time(name: str, ranks: int, chunks: int) 
         assert (starts[1:] >= ends[:-1] - 1e-15).all()
 
 
+@few
 @given(names, sizes, pieces, st.floats(1.0, 100.0))
 def test_faster_links_never_take_longer(name: str, ranks: int, chunks: int, faster: float) -> None:
     slow = simulate_collective(name, 1e6, ranks, 1e9, 1e-6, chunks)
@@ -125,6 +132,7 @@ def test_faster_links_never_take_longer(name: str, ranks: int, chunks: int, fast
     assert fast.seconds <= slow.seconds * (1 + 1e-12)
 
 
+@few
 @given(names, sizes, pieces, st.floats(1.0, 100.0))
 def test_more_bytes_never_take_less_time(name: str, ranks: int, chunks: int, more: float) -> None:
     small = simulate_collective(name, 1e6, ranks, 1e9, 1e-6, chunks)

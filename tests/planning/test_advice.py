@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 import simulator as sim
 from simulator.planning.changes.helpful_changes import reasons, what_ifs
@@ -22,9 +23,14 @@ def job(write):
     return sim.load_job(write(JOB))
 
 
-def test_every_gain_is_what_simulating_the_changed_job_gives(job):
+@pytest.fixture(scope="module")
+def found():
+    """What changes of the job give."""
+    return what_ifs(sim.load_job(yaml.safe_load(JOB)))
+
+
+def test_every_gain_is_what_simulating_the_changed_job_gives(job, found):
     base = sim.simulate(job, engine="replay")
-    found = what_ifs(job)
     assert len(found) >= 5
     for each in found:
         changed = sim.simulate(job.replace(each.changes), engine="replay")
@@ -34,8 +40,7 @@ def test_every_gain_is_what_simulating_the_changed_job_gives(job):
         assert each.fits == changed.fits
 
 
-def test_changes_are_in_the_order_of_their_gain_and_say_what_they_change(job):
-    found = what_ifs(job)
+def test_changes_are_in_the_order_of_their_gain_and_say_what_they_change(found):
     gains = [each.gain for each in found]
     assert gains == sorted(gains, reverse=True)
     words = {each.words: each.changes for each in found}
@@ -44,8 +49,8 @@ def test_changes_are_in_the_order_of_their_gain_and_say_what_they_change(job):
     assert words["lowering pp from 4 to 2"] == {"plan.pp": 2}
 
 
-def test_dropping_recomputation_and_filling_the_pipeline_gain(job):
-    gain = {each.words: each.gain for each in what_ifs(job)}
+def test_dropping_recomputation_and_filling_the_pipeline_gain(found):
+    gain = {each.words: each.gain for each in found}
     assert gain["changing recompute from full to none"] > 0.1
     assert gain["raising microbatches from 8 to 16"] > 0.05
 
@@ -121,19 +126,24 @@ def test_an_update_on_the_cpus_is_named_and_tried_without(write):
     assert gain["offloading nothing"] > 0.4
 
 
-def test_a_worse_number_never_makes_the_step_shorter_and_none_costs_more_than_it_lost(job):
-    found = influences(job)
-    assert all(-1e-9 <= each.slower_share <= 1 / 0.9 - 1 + 1e-9 for each in found)
-    assert [e.slower_share for e in found] == sorted((e.slower_share for e in found), reverse=True)
-    assert {"kernels.gemm.bf16.efficiency", "network.scale_up.efficiency"} <= {
-        each.path for each in found
-    }
+@pytest.fixture(scope="module")
+def numbers():
+    """What the numbers of the profile decide of the job."""
+    return influences(sim.load_job(yaml.safe_load(JOB)))
 
 
-def test_numbers_keep_their_sources(job):
-    provenance, found = job.cluster.profile.provenance, influences(job)
-    assert len(found) > 2
-    for each in found:
+def test_a_worse_number_never_makes_the_step_shorter_and_none_costs_more_than_it_lost(numbers):
+    shares = [each.slower_share for each in numbers]
+    assert all(-1e-9 <= share <= 1 / 0.9 - 1 + 1e-9 for share in shares)
+    assert shares == sorted(shares, reverse=True)
+    paths = {each.path for each in numbers}
+    assert {"kernels.gemm.bf16.efficiency", "network.scale_up.efficiency"} <= paths
+
+
+def test_numbers_keep_their_sources(job, numbers):
+    provenance = job.cluster.profile.provenance
+    assert len(numbers) > 2
+    for each in numbers:
         assert (each.kind, each.reference) == (
             provenance[each.path].kind,
             provenance[each.path].reference,
@@ -151,7 +161,7 @@ def test_numbers_of_links_that_a_job_does_not_use_are_not_asked_about(write):
     assert not [each for each in influences(job) if each.path.startswith("network.")]
 
 
-def test_advice_ends_in_a_sentence_and_explains_a_misfit(job):
+def test_advice_ends_in_a_sentence_and_explains_a_misfit(job, found):
     counted: list[int] = []
     result = sim.simulate(job)
     advice = result.advice(on_trial=lambda: counted.append(1))
@@ -159,7 +169,7 @@ def test_advice_ends_in_a_sentence_and_explains_a_misfit(job):
     assert advice.misfit == ""
     assert advice.what_ifs
     assert advice.influences
-    assert len(counted) == len(what_ifs(job)) + len(advice.influences)
+    assert len(counted) == len(found) + len(advice.influences)
 
 
 def test_advice_on_a_job_that_does_not_fit_says_what_would(job):

@@ -36,9 +36,9 @@ def test_every_chunk_is_a_box_on_its_link():
 
 
 def test_a_large_ring_shows_its_first_and_last_steps_and_some_between():
-    shown = headings(figure_of("ring_all_reduce", 32))
+    shown = headings(figure_of("ring_all_reduce", 12))
     assert len(shown) == 15
-    assert (shown[0], shown[-1]) == ("start", "after step 62")
+    assert (shown[0], shown[-1]) == ("start", "after step 22")
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,11 @@ def test_a_large_ring_shows_its_first_and_last_steps_and_some_between():
         ("ring_all_gather", 2, 4),
         ("tree_all_reduce", 16, 2),
         ("chain_broadcast", 8, 8),
-        ("pairwise_all_to_all", 12, 1),
+        ("pairwise_all_to_all", 6, 1),
     ],
 )
 def test_every_algorithm_is_drawn_on_one_page(algorithm, ranks, chunks, tmp_path):
-    assert figure_of(algorithm, ranks, chunks).get_size_inches()[1] < 18
-    one = ChunkedCollective(algorithm, 64e6, range(ranks), chunks)
-    timeline = simulate_collectives([one], RATE, 5e-6)[0]
-    save(build_chunk_steps_figure(one, timeline, RATE), tmp_path / "steps.png")
+    figure = figure_of(algorithm, ranks, chunks)
+    assert figure.get_size_inches()[1] < 18
+    save(figure, tmp_path / "steps.png")
     assert (tmp_path / "steps.png").stat().st_size > 5_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import SwitchTier
@@ -14,7 +15,10 @@ from simulator.plots.style import save
 
 
 def texts(profile: HardwareProfile) -> list[str]:
-    figure = build_system_figure(profile)
+    return texts_of(build_system_figure(profile))
+
+
+def texts_of(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
@@ -28,7 +32,8 @@ def on_fabric(name: str, **changes: Any) -> HardwareProfile:
 @pytest.mark.parametrize("name", profile_names())
 def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
     profile = load_profile(name)
-    written = texts(profile)
+    figure = build_system_figure(profile)
+    written = texts_of(figure)
     gpus = profile.network.scale_up.gpus
     if profile.network.scale_up.torus is not None:
         assert any(text.startswith(f"one pod: {gpus} GPUs") for text in written)
@@ -37,7 +42,7 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
         assert {f"GPU {index}" for index in range(gpus)} <= drawn
     else:
         assert {str(index) for index in range(gpus)} <= set(written)
-    save(build_system_figure(profile), tmp_path / "system.svg")
+    save(figure, tmp_path / "system.svg")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from functools import cache
 from unittest import mock
 
 import pytest
@@ -29,11 +30,23 @@ SIZES = [(1, 4), (2, 2), (2, 4), (2, 7), (3, 6), (3, 9), (4, 3), (4, 4), (4, 6),
 ONE_COPY = [name for name, info in SCHEDULES.items() if info.placement.copies == 1]
 
 
+@cache
+def fake_of_the_class():
+    """Made once: to copy what the class looks like takes long."""
+    return mock.create_autospec(stage.PipelineStage, instance=True)
+
+
+def fake_stage(stages: int, virtual_stages: int):
+    """Stands for one of torch's stages."""
+    fake = fake_of_the_class()
+    fake.group_rank, fake.group_size, fake.num_stages = 0, stages, virtual_stages
+    fake.stage_index, fake.submod, fake.has_backward = 0, None, True
+    return fake
+
+
 def torch_order(name: str, stages: int, chunks: int, microbatches: int):
     """Torch's plan in our words, or None if torch refuses the sizes."""
-    fake = mock.create_autospec(stage.PipelineStage, instance=True)
-    fake.group_rank, fake.group_size, fake.num_stages = 0, stages, stages * chunks
-    fake.stage_index, fake.submod, fake.has_backward = 0, None, True
+    fake = fake_stage(stages, stages * chunks)
     build = schedules.get_schedule_class(TORCH_NAME[name])
     try:
         if issubclass(build, schedules.PipelineScheduleSingle):
@@ -93,10 +106,7 @@ def test_every_schedule_that_torch_has_is_compared():
 @pytest.mark.parametrize(("stages", "microbatches"), [(p, m) for p, m in SIZES if m >= p])
 def test_1f1b_equals_torchs_plan_but_for_the_label_bug_of_the_last_rank(stages, microbatches):
     build = schedules.get_schedule_class("1F1B")
-    fake = mock.create_autospec(stage.PipelineStage, instance=True)
-    fake.group_rank, fake.group_size, fake.num_stages = 0, stages, stages
-    fake.stage_index, fake.submod, fake.has_backward = 0, None, True
-    plan = build(fake, microbatches)._get_pipeline_order()
+    plan = build(fake_stage(stages, stages), microbatches)._get_pipeline_order()
     ours = schedule_order("1f1b", stages, 1, microbatches)
     for rank in range(stages):
         cells = [str(a) for a in plan[rank] if a and a.computation_type != schedules.REDUCE_GRAD]

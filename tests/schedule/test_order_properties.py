@@ -23,7 +23,7 @@ def allowed_sizes(draw, name):
     least, most = info.chunks
     stages = draw(st.integers(1, 9))
     chunks = draw(st.integers(least, most or 4))
-    microbatches = draw(st.integers(1, 40))
+    microbatches = draw(st.integers(1, 24))
     if info.placement.copies == 2:
         stages, microbatches = 2 * -(-stages // 2), 2 * microbatches
     if name == "pipedream-2bw":

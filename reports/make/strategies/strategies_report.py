@@ -21,10 +21,9 @@ from simulator.planning.compared_strategies import (
     compare_strategies,
     draw_comparisons,
     known_strategies,
-    node_count_text,
     on_nodes,
 )
-from simulator.units import format_bytes, format_seconds
+from simulator.units import counted, format_bytes, format_seconds
 
 PAGE = "README.md"
 PROFILES = ("h100-sxm-80gb", "a100-sxm-80gb")
@@ -89,7 +88,7 @@ def _system_section(profile: str, picture: str, found: Sequence[Comparison]) -> 
     for comparison in found:
         gpus = comparison.job.cluster.gpus
         lines += [
-            f"On {node_count_text(comparison.nodes)}, {gpus} GPUs:",
+            f"On {counted(comparison.nodes, 'node')}, {gpus} GPUs:",
             "",
             "| strategy | step time | tokens/s per GPU | exposed | moved per GPU | memory | fits |",
             "|---|--:|--:|--:|--:|--:|---|",

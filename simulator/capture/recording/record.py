@@ -109,6 +109,10 @@ class Record:
         """Number of a module's path."""
         return self.paths.setdefault(path, len(self.paths))
 
+    def number_of_call(self, call: Call) -> int:
+        """Number of a call; the same calls share one."""
+        return self.calls.setdefault(call, len(self.calls))
+
     def note(self, text: str) -> None:
         """Say once what was left out."""
         self.notes.setdefault(text)

@@ -203,7 +203,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if sharded and self.modules.phase() is Phase.OPTIMIZER:
             self._notice(fresh, shards=self._shards(sharded[0]))
-        return self.record.calls.setdefault(call, len(self.record.calls))
+        return self.record.number_of_call(call)
 
     def _fuse(self, one: _Operator) -> None:
         """Record an operator of compiled code, as part of the kernel before it or as a new one."""
@@ -267,8 +267,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _begin_kernel(self, stream: int, phase: Phase, module: int) -> int:
         """Record an operation whose bytes are not known yet."""
         call = Call("", (), (), (), 0, 0, 0)
-        number = self.record.calls.setdefault(call, len(self.record.calls))
-        return self._add_at(number, stream, phase, module)
+        return self._add_at(self.record.number_of_call(call), stream, phase, module)
 
     def launch(self, name: str, arguments: Any) -> None:
         """Record a kernel that is no operator of torch: it reads and writes all it is given."""
@@ -282,13 +281,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         shapes = tuple(map(_described, tensors))
         call = Call(name, shapes, (), (), num_bytes, num_bytes, 2 * sharded)
-        self._add(self.record.calls.setdefault(call, len(self.record.calls)), self.streams.current)
+        self._add(self.record.number_of_call(call), self.streams.current)
 
     def add_exchange(self, name: str, number: int, stream: int) -> int:
         """Record an exchange on a stream; returns the number of its operation."""
         self.fused.end()
         call = Call(name, (), (), (), 0, 0, 0)
-        return self._add(self.record.calls.setdefault(call, len(self.record.calls)), stream, number)
+        return self._add(self.record.number_of_call(call), stream, number)
 
     # Memory
 

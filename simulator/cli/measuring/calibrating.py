@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     counting,
     note,
@@ -20,21 +21,11 @@ from simulator.cli.console import (
     working,
     write_picture,
 )
-from simulator.cli.measuring.calibrating_gpu import gpu
-from simulator.cli.options import (
-    AsJson,
-    Changes,
-    Picture,
-    command_group,
-    complete_profile,
-    file_to_write,
-    option,
-    quantity,
-)
+from simulator.cli.options import AsJson, Changes, Picture, file_to_write, option, quantity
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
-from simulator.units import format_bytes, percent
+from simulator.units import counted, format_bytes, percent
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration
@@ -48,19 +39,6 @@ _MOST_RANKS = 2**20
 MeasuredBackend = Literal["nccl", "gloo"]
 
 _LARGEST = {"nccl": "512 MiB", "gloo": "16 MiB"}
-
-
-def build_calibrate_group() -> typer.Typer:
-    """The ``calibrate`` commands."""
-    return command_group(
-        "calibrate",
-        "Make hardware profiles from your own measurements.",
-        {
-            "gpu": gpu,
-            "collectives": collectives,
-            "runs": runs,
-        },
-    )
 
 
 def collectives(  # noqa: PLR0917 - typer's way of declaring options
@@ -232,7 +210,7 @@ def _note_what_is_left(calibration: Calibration) -> None:
         reasons.setdefault(lost.reason, []).append(lost)
     for reason, lost_rows in reasons.items():
         count = sum(lost.rows for lost in lost_rows)
-        rows = "1 row" if count == 1 else f"{count} rows"
+        rows = counted(count, "row")
         note(f"left out {rows}: {reason} ({_places(lost_rows)})")
 
 
@@ -402,8 +380,7 @@ def _print_numbers(found: OwnSystem) -> None:
         if path != "own_runs" and after != found.before[path]
     ]
     columns = text_columns("number") + number_columns("before", "after")
-    count = len(found.runs)
-    print_table(f"learned from {'1 run' if count == 1 else f'{count} runs'}", columns, rows)
+    print_table(f"learned from {counted(len(found.runs), 'run')}", columns, rows)
 
 
 def _number_text(value: object) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     note,
     number_columns,
@@ -17,10 +18,11 @@ from simulator.cli.console import (
     working,
     write_picture,
 )
-from simulator.cli.options import AsJson, complete_profile, option
+from simulator.cli.options import AsJson, option
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
+from simulator.units import counted
 
 if TYPE_CHECKING:
     from simulator.calibrate.gpu.device_facts import DeviceFacts
@@ -197,7 +199,7 @@ def _fitted(
 def _note_skipped(journal: KernelJournal) -> None:
     reasons = Counter(row.text("skipped") for row in journal.skipped)
     for reason, count in reasons.most_common(_REASONS_SHOWN):
-        note(f"left out {count} case{'s' if count > 1 else ''}: {reason}")
+        note(f"left out {counted(count, 'case')}: {reason}")
     if len(reasons) > _REASONS_SHOWN:
         note(f"and {len(reasons) - _REASONS_SHOWN} more reasons, see {journal.path}")
 

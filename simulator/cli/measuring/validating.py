@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     Column,
     counting,
@@ -19,8 +20,7 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.measuring.validating_torch import torch
-from simulator.cli.options import AsJson, command_group, complete_profile, option
+from simulator.cli.options import AsJson, option
 from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import whole_file
@@ -38,21 +38,6 @@ class Report(Protocol):
 
     def to_dict(self) -> Mapping[str, Any]:
         """The report as JSON writes it: ``rows``, ``summary`` and more tables."""
-
-
-def build_validate_group() -> typer.Typer:
-    """The ``validate`` commands."""
-    return command_group(
-        "validate",
-        "Compare predictions with measurements.",
-        {
-            "published": published,
-            "collectives": collectives,
-            "kernels": kernels,
-            "serving": serving,
-            "torch": torch,
-        },
-    )
 
 
 def published(
@@ -104,14 +89,10 @@ def published(
     from simulator.validate.published.published_runs import read_rows, validate_published
     from simulator.validate.published.row_facts import facts_file_of
 
-    if (facts := facts_file_of(table)) is not None:
-        note(f"facts about its runs are read from {facts}")
+    _note_facts(facts_file_of(table))
     if first_sight and anchor:
-        rule, hint = (
-            "keeps predictions for runs of which nothing was known",
-            "leave --anchor out",
-        )
-        raise InputError.single("--first-sight", rule, hint=hint)
+        rule = "keeps predictions for runs of which nothing was known"
+        raise InputError.single("--first-sight", rule, hint="leave --anchor out")
     with worker_pool(workers) as (executor, _), counting("rows") as count:
         if anchor:
             report = validate_anchored(table, anchor, executor=executor, on_row=lambda _: count())
@@ -208,8 +189,7 @@ def serving(
     from simulator.validate.serving import validate_serving
     from simulator.validate.serving_commands import facts_file_of
 
-    if (facts := facts_file_of(table)) is not None:
-        note(f"facts about its runs are read from {facts}")
+    _note_facts(facts_file_of(table))
     with worker_pool(workers) as (executor, _), counting("rows") as count:
         report = validate_serving(
             table,
@@ -219,6 +199,11 @@ def serving(
             leave_one_source_out=leave_one_source_out,
         )
     _show(report, as_json=as_json, out=out, max_mape=max_mape)
+
+
+def _note_facts(file: Path | None) -> None:
+    if file is not None:
+        note(f"facts about its runs are read from {file}")
 
 
 def _show(

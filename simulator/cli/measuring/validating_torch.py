@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     note,
     number_columns,
@@ -21,7 +22,6 @@ from simulator.cli.options import (
     BothTimelines,
     Changes,
     JobFile,
-    complete_profile,
     file_to_write,
     note_doubts,
     option,

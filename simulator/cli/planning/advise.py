@@ -35,7 +35,7 @@ from simulator.cli.planning.plan import (
 from simulator.cli.planning.sweep import Workers, parse_grid
 from simulator.described.job import options_text
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import counted, format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,8 +170,7 @@ def _print_comparison(comparison: Comparison) -> None:
         + number_columns("step time", "tokens/s per GPU", "exposed", "traffic per GPU", "memory")
         + text_columns("fits", "largest owner")
     )
-    count = comparison.nodes
-    title = f"{comparison.job.title} ({count} node{'' if count == 1 else 's'})"
+    title = f"{comparison.job.title} ({counted(comparison.nodes, 'node')})"
     print_table(title, columns, [_variant_row(outcome) for outcome in comparison.outcomes])
 
 

@@ -38,6 +38,7 @@ from simulator.cli.options import (
     whole_numbers,
     write_answer_page,
 )
+from simulator.cli.planning.plan import job_to_search
 from simulator.cli.planning.sweep import Workers
 from simulator.cli.step.memory import end_if_riskier
 from simulator.errors import InputError
@@ -177,7 +178,6 @@ def _read(
     from simulator.api import load_job
     from simulator.described.documents import merged, read_yaml
     from simulator.described.load import job_file
-    from simulator.planning.search.space import searchable_job
 
     refuse_other_files(path)
     assigned = parse_assignments(changes or ())
@@ -191,11 +191,9 @@ def _read(
         assigned = {"campaign": theirs, **assigned}
     if tokens is not None:
         assigned["campaign.tokens"] = tokens
-    job = (
-        load_job(path, assigned)
-        if not plan_is_free
-        else searchable_job(lambda found: load_job(path, {**assigned, **found}))
-    )
+    if plan_is_free:
+        return job_to_search(path, assigned)
+    job = load_job(path, assigned)
     note_doubts(job)
     return job
 
@@ -228,25 +226,19 @@ def _print_factors(found: Capacity) -> None:
 
 
 def _print_goodput(found: Goodput | None) -> None:
+    from simulator.api.campaign_answers import failures_text, interval_rows, spent_rows
     from simulator.planning.campaign.goodput import SEARCH_MEMBERS
 
     if found is None:
         return
     columns = text_columns("where the time goes") + number_columns("mean", "share")
-    rows = [
-        [spent.value, format_seconds(seconds), percent(seconds / found.wall_s, 2)]
-        for spent, seconds in found.spent_s.items()
-    ]
-    failures = ", ".join(f"{name} {count:.1f}" for name, count in found.failures.items())
-    print_table(
-        f"goodput {percent(found.share)}; mean failures: {failures or 'none'}", columns, rows
-    )
+    title = f"goodput {percent(found.share)}; mean failures: {failures_text(found)}"
+    print_table(title, columns, spent_rows(found))
     if found.tried:
         columns = number_columns("checkpoint every", "goodput")
-        rows = [[format_seconds(each.interval_s), percent(each.goodput, 2)] for each in found.tried]
         guess = format_seconds(found.first_guess_s)
         title = f"intervals, each simulated on {SEARCH_MEMBERS} campaigns; Daly's is {guess}"
-        print_table(title, columns, rows)
+        print_table(title, columns, interval_rows(found))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,12 +88,16 @@ def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
     Raises:
         InputError: The file or an assignment is wrong.
     """
+    refuse_other_files(path)
+    return job_to_search(path, parse_assignments(assignments or ()))
+
+
+def job_to_search(path: Path, changes: Mapping[str, Any]) -> Job:
+    """The same with changes by path, of a file that is known to be none of another kind."""
     from simulator.api import load_job
     from simulator.planning.search.space import searchable_job
 
-    refuse_other_files(path)
-    given = parse_assignments(assignments or ())
-    job = searchable_job(lambda changes: load_job(path, {**given, **changes}))
+    job = searchable_job(lambda found: load_job(path, {**changes, **found}))
     note_doubts(job)
     return job
 
@@ -172,11 +176,8 @@ def plan(
         raise InputError.single("--gpus", "is for --pareto", sizes, "add --pareto FILE.png")
     axes = _axes(job, vary, max_tp)
     if pareto is not None and GPUS in axes:
-        rule, hint = (
-            "draws the numbers of GPUs that --gpus names",
-            "write --gpus in place of --vary",
-        )
-        raise InputError.single("--pareto", rule, hint=hint)
+        rule = "draws the numbers of GPUs that --gpus names"
+        raise InputError.single("--pareto", rule, hint="write --gpus in place of --vary")
     if pareto is not None and global_batch is not None:
         rule = "draws plans of a single global batch size"
         raise InputError.single("--pareto", rule, hint="set it: --set batch.global=N")

@@ -19,6 +19,7 @@ from simulator.cli.console import (
     print_table,
     progress,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import (
     AsJson,
@@ -123,7 +124,7 @@ def sweep(
 
     Example:  clustersim sweep job.yaml --grid plan.tp=1,2,4 --grid plan.pp=1,2 --html grid.html
     """
-    from simulator.planning.sweep import grid_points, sweep
+    from simulator.planning.sweep import grid_points, sweep, varied_fields
     from simulator.processor import core_count
 
     job, axes = read_job(job_file, changes), parse_grid(grid or ())
@@ -144,8 +145,9 @@ def sweep(
         _write_table(table, out)
         note(f"wrote {out}: {_summary(table)}")
     if plot is not None:
-        _draw_table(table, job.title, plot)
-        note(f"wrote {plot}")
+        from simulator.plots.sweep import build_sweep_figure
+
+        write_picture(build_sweep_figure(table, varied_fields(table), job.title), plot)
     if html is not None:
         from simulator.api.grid_page import sweep_page
 
@@ -222,17 +224,6 @@ def _write_table(table: pd.DataFrame, out: Path) -> None:
             _of_one_type(table).to_parquet(draft, index=False)
 
 
-def _draw_table(table: pd.DataFrame, title: str, plot: Path) -> None:
-    from simulator.planning.sweep import RESULTS
-    from simulator.plots.style import save
-    from simulator.plots.sweep import build_sweep_figure
-
-    save(
-        build_sweep_figure(table, [name for name in table.columns if name not in RESULTS], title),
-        plot,
-    )
-
-
 def _of_one_type(table: pd.DataFrame) -> pd.DataFrame:
     """The table with columns that mix types (a number here, a text there) as text."""
     mixed = {
@@ -251,10 +242,10 @@ def _summary(table: pd.DataFrame) -> str:
 
 def _print_table(table: pd.DataFrame, title: str) -> None:
     """What a person compares; everything else is in the file and in --json."""
-    from simulator.planning.sweep import RESULTS
+    from simulator.planning.sweep import varied_fields
     from simulator.units import format_bytes, format_seconds
 
-    paths = [name for name in table.columns if name not in RESULTS]
+    paths = varied_fields(table)
     rows = []
     for row in table.to_dict("records"):
         given = [str(row[path]) for path in paths]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import note, number_columns, print_table, text_columns, working
-from simulator.cli.options import complete_profile, option, whole_numbers
+from simulator.cli.options import option, whole_numbers
 from simulator.errors import InputError
 from simulator.units import format_bytes, format_seconds, percent
 

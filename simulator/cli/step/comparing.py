@@ -30,7 +30,7 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError
 from simulator.files import PICTURES
-from simulator.units import format_bytes, format_seconds, percent, signed_percent, signed_seconds
+from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
     from simulator.api import CompareAnswer
@@ -155,15 +155,9 @@ def _print_headlines(answer: CompareAnswer) -> None:
 
 
 def _print_difference(first: Run, other: Run, found: Difference) -> None:
-    def row(name: str, before_s: float, after_s: float) -> tuple[str, ...]:
-        change_s = after_s - before_s
-        share = signed_percent(change_s / found.first_s)
-        times = format_seconds(before_s), format_seconds(after_s), signed_seconds(change_s)
-        return name, *times, share
+    from simulator.api.change_answers import cause_rows, time_row
 
-    causes = sorted(found.causes, key=lambda cause: -abs(cause.difference_s))
-    rows = [row(cause.category.value, cause.first_s, cause.second_s) for cause in causes]
-    rows.append(row("step", found.first_s, found.second_s))
+    rows = [*cause_rows(found), time_row(found, "step", found.first_s, found.second_s)]
     columns = text_columns("time by cause") + number_columns(
         first.name, other.name, "difference", "of the step"
     )

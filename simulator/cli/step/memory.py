@@ -19,6 +19,7 @@ from simulator.cli.console import (
     print_json,
     print_table,
     text_columns,
+    write_picture,
 )
 from simulator.cli.options import (
     AsJson,
@@ -95,7 +96,6 @@ def memory(
             _print_savings(answer.savings)
     if over_time is not None:
         _write_over_time(result, over_time)
-        note(f"wrote {over_time}")
     if not result.fits:
         note_misfit(result, yes=yes)
         raise typer.Exit(1)
@@ -117,7 +117,6 @@ def _show_captured(
         print_peaks(result, moments=True)
     if over_time is not None:
         _write_over_time(result, over_time)
-        note(f"wrote {over_time}")
     end_captured(result)
 
 
@@ -170,12 +169,17 @@ def print_peaks(result: StepResult, *, moments: bool = False) -> None:
 def note_misfit(result: Result, *, yes: bool) -> None:
     """Say why a job does not fit, and what would, unless that takes long and nobody says yes."""
     from simulator.planning.changes.helpful_changes import MOST_TRIED
+    from simulator.planning.changes.small_machine import is_small_machine
     from simulator.program.effort import step_effort
 
+    job = result.job
     # Many of the changes that are tried come to as many microbatches as there can be.
-    batch = result.job.batch.model_copy(update={"micro_batch": 1})
-    effort = step_effort(result.job.model_copy(update={"batch": batch})).times(MOST_TRIED)
+    batch = job.batch.model_copy(update={"micro_batch": 1})
+    effort = step_effort(job.model_copy(update={"batch": batch})).times(MOST_TRIED)
     searches = yes or not effort.is_large()
+    if searches and not (job.cluster.pools or is_small_machine(job)):
+        tried = f"at most {MOST_TRIED} changed jobs are simulated"
+        note(f"Searching for a change that fits: {tried}, which may take a minute or two.")
     note(result.explain_misfit(search=searches) or "the job does not fit")
     if not searches:
         note(f"To search for a change that fits takes {effort} at most; add --yes for that.")
@@ -251,14 +255,14 @@ def _labels(same: Sequence[ClassMemory]) -> str:
 
 
 def _write_over_time(result: StepResult, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".csv":
+        path.parent.mkdir(parents=True, exist_ok=True)
         _write_table(result, path)
+        note(f"wrote {path}")
         return
     from simulator.plots.memory import build_memory_over_time_figure
-    from simulator.plots.style import save
 
-    save(build_memory_over_time_figure(result), path)
+    write_picture(build_memory_over_time_figure(result), path)
 
 
 def _write_table(result: StepResult, path: Path) -> None:

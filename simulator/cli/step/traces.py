@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simulator.cli.completion import complete_profile
 from simulator.cli.console import (
     note,
     number_columns,
@@ -20,7 +21,6 @@ from simulator.cli.options import (
     BothTimelines,
     Changes,
     JobFile,
-    complete_profile,
     file_to_write,
     note_doubts_on,
     option,
@@ -107,20 +107,6 @@ def _document(step: TracedStep, profile: str) -> dict[str, Any]:
         "computation_s": step.computation_s,
         "communication_s": dict(step.communication_s),
     }
-
-
-def build_trace_group() -> typer.Typer:
-    """The ``trace`` commands."""
-    group = typer.Typer(
-        name="trace", no_args_is_help=True, help="Compare traces of real runs with predictions."
-    )
-    group.callback()(_trace)
-    group.command("compare")(compare)
-    return group
-
-
-def _trace() -> None:
-    """Compare traces of real runs with predictions."""
 
 
 def compare(

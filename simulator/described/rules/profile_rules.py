@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, get_args
 
 from simulator.described.base import file_name_of_field
@@ -244,7 +244,12 @@ def profile_faults(profile: HardwareProfile, file: str = "") -> list[Fault]:
         profile: What was read; only the numbers given in the file need sources.
         file: Named in the faults.
     """
-    faults = [fault for rule in _RULES for fault in rule(profile)]
+    faults = chain(
+        *(rule(profile) for rule in _RULES),
+        network_faults(profile.network, "network"),
+        link_faults(profile.network, "network"),
+        power_faults(profile, "device"),
+    )
     return [replace(fault, file=file) for fault in faults]
 
 
@@ -321,18 +326,6 @@ def _memory_is_the_fastest_and_the_largest(profile: HardwareProfile) -> Iterator
             yield Fault(path, "does not fit into device.memory", format_bytes(size))
 
 
-def _network_is_sound(profile: HardwareProfile) -> Iterator[Fault]:
-    yield from network_faults(profile.network, "network")
-
-
-def _links_carry_data(profile: HardwareProfile) -> Iterator[Fault]:
-    yield from link_faults(profile.network, "network")
-
-
-def _power_is_limited(profile: HardwareProfile) -> Iterator[Fault]:
-    yield from power_faults(profile, "device")
-
-
 def _values(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -347,7 +340,4 @@ _RULES = (
     _sources_say_where_to_look,
     _products_have_a_peak,
     *_PLAUSIBLE,
-    _network_is_sound,
-    _links_carry_data,
-    _power_is_limited,
 )

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from simulator.described.job import Job, changed_fields
+from simulator.described.job import Job, changed_fields, job_yaml
 from simulator.exporters.html.page import packed, render, write_page
 from simulator.exporters.html.timeline_data import (
     MOST_ROWS,
@@ -142,7 +141,7 @@ def _content(
         "profile": _profile_words(job),
         "sources": source_counts(job),
         "assumed": _assumed(job),
-        "job_yaml": yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True),
+        "job_yaml": job_yaml(job),
     }
     return context, {"timeline": timeline, "memory": _memory_data(result), "sources": blocks}
 
@@ -349,10 +348,7 @@ def _compared(runs: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
         "headlines": _headlines(runs),
         "comparisons": [_comparison(first, other) for other in others],
         "timeline_legend": list(legend.values()),
-        "jobs": [
-            (run.name, yaml.safe_dump(dict(run.job.document), sort_keys=False, allow_unicode=True))
-            for run in runs
-        ],
+        "jobs": [(run.name, job_yaml(run.job)) for run in runs],
     }
     data = {
         "runs": [

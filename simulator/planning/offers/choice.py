@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from simulator.planning.offers.offer_results import OfferResult
-from simulator.units import DAY_S
+from simulator.units import DAY_S, counted
 
 KWH_PER_MWH = KG_PER_T = 1000.0
 
@@ -119,7 +119,7 @@ def _sentences(
 
 def name_of(row: OfferResult) -> str:
     """Offer and number of GPUs."""
-    return f"{row.offer} with {row.gpus} {'GPU' if row.gpus == 1 else 'GPUs'}"
+    return f"{row.offer} with {counted(row.gpus, 'GPU')}"
 
 
 def _days_text(seconds: float) -> str:

@@ -70,10 +70,18 @@ def _interleaved_parts(
     """The forwards that run ahead on a rank, and what alternates after them."""
     forward = interleaved_slots(Phase.FORWARD, rank, stages, chunks, microbatches)
     backward = interleaved_slots(Phase.BACKWARD, rank, stages, chunks, microbatches)
-    # A first gradient needs the first round through all other chunks, and the way to the
-    # last rank and back.
-    ahead = (chunks - 1) * round_length(stages, microbatches) + 2 * (stages - 1 - rank)
+    ahead = _interleaved_ahead(rank, stages, chunks, microbatches)
     return forward[:ahead], alternate(forward[ahead:], backward)
+
+
+def _interleaved_ahead(rank: int, stages: int, chunks: int, microbatches: int) -> int:
+    """What a first gradient needs: a round through all other chunks, and the way there and back."""
+    return other_chunks_round(stages, chunks, microbatches) + 2 * (stages - 1 - rank)
+
+
+def other_chunks_round(stages: int, chunks: int, microbatches: int) -> int:
+    """Passes of the first round through all chunks of a rank but one."""
+    return (chunks - 1) * round_length(stages, microbatches)
 
 
 def round_length(stages: int, microbatches: int) -> int:
@@ -103,8 +111,8 @@ def one_f_one_b_in_flight(rank: int, stages: int, _chunks: int, microbatches: in
 
 
 def interleaved_in_flight(rank: int, stages: int, chunks: int, microbatches: int) -> int:
-    """One more than run ahead: a round through all chunks but one, and the way there and back."""
-    ahead = (chunks - 1) * round_length(stages, microbatches) + 2 * (stages - 1 - rank)
+    """One more than run ahead."""
+    ahead = _interleaved_ahead(rank, stages, chunks, microbatches)
     return min(ahead + 1, chunks * microbatches)
 
 

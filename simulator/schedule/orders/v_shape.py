@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from simulator.schedule.info import EQUAL_TIMES, Note, ScheduleInfo, one_message
 from simulator.schedule.orders.order_tools import list_schedule, numbered, step
-from simulator.schedule.slots import Order, Phase, Placement, Slot
+from simulator.schedule.slots import SPLIT_PHASES, Order, Phase, Placement, Slot
 
 
 def zb_v(stages: int, _chunks: int, microbatches: int) -> Order:
@@ -37,8 +37,8 @@ def zb_v(stages: int, _chunks: int, microbatches: int) -> Order:
 
 def _rank_order(rank: int, stages: int, microbatches: int) -> list[Slot]:
     down, up = rank, 2 * stages - 1 - rank
-    f0, i0, w0 = (step(phase, down) for phase in _SPLIT)
-    f1, i1, w1 = (step(phase, up) for phase in _SPLIT)
+    f0, i0, w0 = (step(phase, down) for phase in SPLIT_PHASES)
+    f1, i1, w1 = (step(phase, up) for phase in SPLIT_PHASES)
     # The pattern is that of a full pipeline; fewer microbatches leave slots out.
     full = max(microbatches, 2 * stages - 1)
     to_turn = stages - rank
@@ -53,9 +53,6 @@ def _rank_order(rank: int, stages: int, microbatches: int) -> list[Slot]:
         *[w0] * rank,
     ]
     return numbered(pattern, microbatches)
-
-
-_SPLIT = (Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 
 
 PERIOD = 6

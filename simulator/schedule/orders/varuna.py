@@ -20,9 +20,7 @@ def varuna(stages: int, chunks: int, microbatches: int) -> Order:
         schedule generator in Varuna's repository.
     """
     urgency = (Phase.BACKWARD_WEIGHT, Phase.BACKWARD_INPUT, Phase.FORWARD)
-    queues = [
-        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
-    ]
+    queues = _queues(urgency, stages, microbatches)
 
     def duration(slot: Slot) -> float:
         recomputes = slot.phase is Phase.BACKWARD_INPUT and slot.stage < stages - 1
@@ -41,13 +39,15 @@ def varuna_of(stages: int, chunks: int, microbatches: int, costs: PassCosts) -> 
     Source:
         Athlur et al., Varuna (arXiv 2111.04007, section 3.2).
     """
-    urgency = (Phase.BACKWARD, Phase.FORWARD)
-    queues = [
-        [slots_of(phase, rank, range(microbatches)) for phase in urgency] for rank in range(stages)
-    ]
+    queues = _queues((Phase.BACKWARD, Phase.FORWARD), stages, microbatches)
     return list_schedule(
         queues, chunks, Placement.LOOP, microbatches, costs.slot_s, costs.transfer_s
     )
+
+
+def _queues(urgency: tuple[Phase, ...], stages: int, microbatches: int) -> list[list[list[Slot]]]:
+    todo = range(microbatches)
+    return [[slots_of(phase, rank, todo) for phase in urgency] for rank in range(stages)]
 
 
 def _without_split(row: list[Slot]) -> list[Slot]:

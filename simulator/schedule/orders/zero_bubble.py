@@ -13,7 +13,12 @@ from simulator.schedule.info import (
     even_pass_costs,
     one_message,
 )
-from simulator.schedule.orders.one_f_one_b import interleaved_slots, round_length, whole_rounds
+from simulator.schedule.orders.one_f_one_b import (
+    interleaved_slots,
+    other_chunks_round,
+    round_length,
+    whole_rounds,
+)
 from simulator.schedule.orders.zero_bubble_search import searched_order
 from simulator.schedule.slots import Order, Phase, Slot, slots_of
 
@@ -28,12 +33,7 @@ def zb_h1(stages: int, _chunks: int, microbatches: int) -> Order:
         Qi et al., Zero Bubble Pipeline Parallelism (arXiv 2401.10241, section 2.1).
     """
     return [
-        _split_1f1b(
-            slots_of(Phase.FORWARD, rank, range(microbatches)),
-            slots_of(Phase.BACKWARD_INPUT, rank, range(microbatches)),
-            ahead=stages - rank,
-            delay=rank,
-        )
+        _split_1f1b(*_one_stage(rank, microbatches), ahead=stages - rank, delay=rank)
         for rank in range(stages)
     ]
 
@@ -48,14 +48,15 @@ def zb_h2(stages: int, _chunks: int, microbatches: int) -> Order:
         Qi et al. (arXiv 2401.10241, section 2.2).
     """
     return [
-        _split_1f1b(
-            slots_of(Phase.FORWARD, rank, range(microbatches)),
-            slots_of(Phase.BACKWARD_INPUT, rank, range(microbatches)),
-            ahead=2 * (stages - rank) - 1,
-            delay=2 * rank,
-        )
+        _split_1f1b(*_one_stage(rank, microbatches), ahead=2 * (stages - rank) - 1, delay=2 * rank)
         for rank in range(stages)
     ]
+
+
+def _one_stage(stage: int, microbatches: int) -> tuple[list[Slot], list[Slot]]:
+    """Forwards and input gradients of a rank with one stage."""
+    todo = range(microbatches)
+    return slots_of(Phase.FORWARD, stage, todo), slots_of(Phase.BACKWARD_INPUT, stage, todo)
 
 
 def zb_1p(stages: int, chunks: int, microbatches: int) -> Order:
@@ -65,8 +66,8 @@ def zb_1p(stages: int, chunks: int, microbatches: int) -> Order:
         Qi et al. (arXiv 2401.10241, section 4); order of torch's
         ``ScheduleInterleavedZeroBubble``, which calls itself ZB1P.
     """
-    ahead = (chunks - 1) * round_length(stages, microbatches) + stages
     sizes = (stages, chunks, microbatches)
+    ahead = other_chunks_round(*sizes) + stages
     return [
         _split_1f1b(
             interleaved_slots(Phase.FORWARD, rank, *sizes),
@@ -124,7 +125,7 @@ def zb_h2_in_flight(_rank: int, stages: int, _chunks: int, microbatches: int) ->
 
 def zb_1p_in_flight(_rank: int, stages: int, chunks: int, microbatches: int) -> int:
     """A round through all chunks but one, and p; the same on every rank."""
-    ahead = (chunks - 1) * round_length(stages, microbatches) + stages
+    ahead = other_chunks_round(stages, chunks, microbatches) + stages
     return min(ahead, chunks * microbatches)
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from simulator.schedule.info import PassCosts
-from simulator.schedule.slots import Order, Phase, Slot
+from simulator.schedule.slots import SPLIT_PHASES, Order, Phase, Slot
 
-_F, _I, _W = Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT
+_F, _I, _W = SPLIT_PHASES
 _TINY = 1e-9
 """Relative slack of memory, for what rounding adds."""
 
@@ -71,7 +71,7 @@ class _Rank:
     started: float = 0.0
     held_bytes: float = 0.0
     idle: float = 0.0
-    done: dict[Phase, int] = field(default_factory=lambda: {_F: 0, _I: 0, _W: 0})
+    done: dict[Phase, int] = field(default_factory=lambda: dict.fromkeys(SPLIT_PHASES, 0))
     ran: list[Slot] = field(default_factory=list)
 
     @property

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simulator.serving.kernels.parameters import DecodeFit, LatentFit, PrefillFit
+from simulator.serving.kernels.parameters import DecodeFit, LatentFit, PrefillFit, joined_s
 
 _QUERY_TILE = 128
 _KEYS_PER_UNIT = 128
 """Keys that a thread block takes at once (flash decoding splits longer caches)."""
 _UNITS_PER_SM = 2
-_JOIN = 3.0
 _STREAM_EFFICIENCY = 0.8
 """Share of the memory bandwidth at which chunks reread their cache (assumed)."""
 
@@ -47,8 +46,7 @@ def decode_s(
     memory_s = keys * head_bytes / (fit.memory_efficiency * bandwidth_bytes_per_s)
     units = min(_UNITS_PER_SM * sm_count, heads * max(1.0, keys / heads / _KEYS_PER_UNIT))
     walk_s = keys / units * fit.key_s
-    joined_s = (memory_s**_JOIN + walk_s**_JOIN) ** (1.0 / _JOIN)
-    return float(fit.floor_s + heads * fit.head_s + joined_s)
+    return fit.floor_s + heads * fit.head_s + joined_s(memory_s, walk_s)
 
 
 def latent_decode_s(
@@ -73,7 +71,7 @@ def latent_decode_s(
     memory_s = context_tokens * token_bytes / (fit.memory_efficiency * bandwidth_bytes_per_s)
     flop = 2.0 * context_tokens * max(heads, 16) * (latent_dim + value_dim)
     compute_s = flop / (fit.efficiency * peak_flop_per_s)
-    return float(fit.floor_s + (memory_s**_JOIN + compute_s**_JOIN) ** (1.0 / _JOIN))
+    return fit.floor_s + joined_s(memory_s, compute_s)
 
 
 def prefill_s(

@@ -17,6 +17,16 @@ _SMALL_KERNEL_S = 1.5e-6
 """Least time of a small kernel in a graph, and of what lies between two (assumed)."""
 
 
+OVERLAP = 3.0
+"""Exponent of the norm that joins computing and memory time; 1 adds, infinity hides. Assumed:
+between the fits' own optima for different devices."""
+
+
+def joined_s(first_s: float, second_s: float) -> float:
+    """Seconds of a kernel that computes and moves data side by side."""
+    return float((first_s**OVERLAP + second_s**OVERLAP) ** (1.0 / OVERLAP))
+
+
 class ProductFit(Spec):
     """Of :func:`~simulator.serving.kernels.products.product_s`."""
 

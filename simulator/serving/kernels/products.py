@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 
-from simulator.serving.kernels.parameters import FORMATS, ProductFit
+from simulator.serving.kernels.parameters import FORMATS, OVERLAP, ProductFit
 
 _TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
 """Output tiles (rows, columns). Source: CTA shapes of CUTLASS for sm80 to sm100."""
 _LARGEST = _TILES[-1]
 _SPLITS = (1, 2, 4, 8)
 """Ways to cut the inner dimension, at the price of fp32 partial sums."""
-_OVERLAP = 3.0
-"""Exponent of the norm that joins computing and memory time; 1 adds, infinity hides. Assumed:
-between the fits' own optima for different devices."""
 
 
 def product_s(
@@ -56,8 +53,8 @@ def product_s(
             compute_s = waves * flop / (sm_flop_per_s * share)
             partial_bytes = 8.0 * split * m * n if split > 1 else 0.0
             memory_s = (moved_bytes + partial_bytes) / bytes_per_s
-            best = min(best, compute_s**_OVERLAP + memory_s**_OVERLAP)
-    return float(fit.floor_s + best ** (1.0 / _OVERLAP))
+            best = min(best, compute_s**OVERLAP + memory_s**OVERLAP)
+    return float(fit.floor_s + best ** (1.0 / OVERLAP))
 
 
 def _overhead(fit: ProductFit, rows: int, columns: int) -> float:

@@ -6,9 +6,8 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 
-from simulator.serving.kernels.parameters import FORMATS, ExpertFit
+from simulator.serving.kernels.parameters import FORMATS, ExpertFit, joined_s
 
-_JOIN = 3.0
 _TILE_ROWS = (8, 16, 32, 64, 128)
 """Heights of tiles. Source: vLLM, fused_moe.py, ``get_default_config`` (16 to 128 by rows per
 expert); TensorRT-LLM, CUTLASS MoE with operands swapped (8 and more)."""
@@ -99,7 +98,7 @@ def experts_s(
     )
     flop = 2.0 * computed * numel * (1.0 + fit.width_half / ffn_hidden)
     compute_s = flop / (fit.efficiency * peak_flop_per_s)
-    return float(fit.floor_s + (memory_s**_JOIN + compute_s**_JOIN) ** (1.0 / _JOIN))
+    return fit.floor_s + joined_s(memory_s, compute_s)
 
 
 def busiest_rank_rows(

@@ -220,3 +220,10 @@ def test_attention_of_pytorch_before_2_2_and_of_all_in_2022_is_the_first_flash_a
     for version in ("PyTorch 2.0 nightly", "PyTorch Lightning DDP 2022"):
         assert stack_facts("torch ddp", version)["flash_kernel"] == "flash-1"
     assert stack_facts("torch ddp", "PyTorch 2.2") == {"base": "torch"}
+
+
+def test_what_autocast_alone_makes_16_bit_keeps_no_16_bit_weights():
+    for said, notes in (("PyTorch 2.5, bf16 autocast", ""), ("PyTorch 2.5", "bf16 by torch.autocast")):
+        assert stack_facts("torch ddp", said, notes)["keeps_half_weights"] is False
+    for notes in ("pure bf16 without autocast", ""):
+        assert "keeps_half_weights" not in stack_facts("torch ddp", "PyTorch 2.5", notes)

@@ -54,6 +54,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         facts["flash_kernel"] = "flash-1"
     if _has_engine_layers(said, notes):
         facts |= shipped_facts(_FILE)["engine_model"]
+    if re.search(shipped_facts(_FILE)["autocast"], f"{said} {notes.lower()}"):
+        facts |= shipped_facts(_FILE)["autocast_model"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
         facts |= _compiled_model(said)
     return facts

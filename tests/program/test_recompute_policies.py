@@ -128,3 +128,16 @@ def test_recomputation_without_reentry_repeats_the_flop_that_torch_repeats():
         for recompute in ("full", "none")
     )
     assert length * (executed - needed) == gpt_model().layers * repeated
+
+
+def test_a_recomputed_layer_that_returns_keys_and_values_keeps_them_beside_its_input():
+    """transformers' ``use_cache`` under checkpoints of others; whole heads, before repetition."""
+    kept = [
+        total_bytes(StageCosts(small_job(model, recompute="full", stack=stack)).saved(LAYER))
+        for model in (gpt_model(), gpt_model(heads=4, kv_heads=2))
+        for stack in (
+            {"base": "torch", "repeats_kv_heads": True, "hands_out_key_values": hands_out}
+            for hands_out in (False, True)
+        )
+    ]
+    assert kept == [ROW, ROW + 2 * ROW, ROW, ROW + 2 * ROW / 2]

@@ -103,6 +103,9 @@ class Stack(Spec):
     ``grad_reduce_in_fp32``)."""
     keeps_half_weights: Flag = True
     """16-bit weights live beside the fp32 ones; else each use casts (and gathers) them anew."""
+    gathers_fp32_weights: Flag = False
+    """With ZeRO 3, fp32 weights are gathered as they are and products cast what they read (PyTorch's
+    FSDP1 under autocast without ``MixedPrecision``)."""
     keeps_master_weights: Flag = True
     """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
     keeps_weight_remainders: Flag = False
@@ -225,6 +228,9 @@ class Stack(Spec):
     recompute_stops_early: Flag = False
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
+    hands_out_key_values: Flag = False
+    """Layers that are fully recomputed also return keys and values, which stay until backward
+    (``use_cache`` of transformers, where checkpoints are not its own)."""
     frozen_units_keep_inputs: Flag = False
     """Where weights are sharded and layers, all of them frozen beside adapters, are recomputed with
     reentrant autograd, their inputs and the gradients of these stay until backward ends (FSDP1)."""

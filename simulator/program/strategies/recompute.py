@@ -87,6 +87,7 @@ def recomputation(
     compiled: bool = True,
     stops_early: bool = False,
     keeps_attention: bool = True,
+    hands_out_key_values: bool = False,
 ) -> Recomputation:
     """What is repeated and kept of one layer.
 
@@ -98,12 +99,16 @@ def recomputation(
         compiled: Whether a compiler drops what is kept and never read.
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
         keeps_attention: Whether the policy that keeps every other product keeps attention's output.
+        hands_out_key_values: Whether layers that ``full`` repeats return keys and values as well.
     """
     if recompute == "none":
         return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
     if recompute == "full":
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
-        return _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
+        outcome = _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
+        if hands_out_key_values:
+            return replace(outcome, kept_bytes=outcome.kept_bytes + _key_values(layer))
+        return outcome
     if policy == "core-attention":
         again = _modules(layer, modules or CORE_ATTENTION)
         return replace(_outcome(layer, again.repeated, again.kept, inputs=0), in_turn=True)
@@ -139,6 +144,14 @@ def _outcome(
         kept_bytes=(layer.input_bytes,) * inputs + tuple(stays),
         restored_bytes=tuple(again),
         passing_bytes=tuple(max(again[:middle], again[middle:], key=sum)),
+    )
+
+
+def _key_values(layer: Layer) -> tuple[float, ...]:
+    """Keys and values of a layer, before heads are repeated [B]."""
+    roles = (Role.KEY, Role.VALUE)
+    return tuple(
+        saved.kept_bytes / saved.repeats for saved in layer.saved if saved.name in map(str, roles)
     )
 
 

@@ -223,7 +223,10 @@ def test_attention_of_pytorch_before_2_2_and_of_all_in_2022_is_the_first_flash_a
 
 
 def test_what_autocast_alone_makes_16_bit_keeps_no_16_bit_weights():
-    for said, notes in (("PyTorch 2.5, bf16 autocast", ""), ("PyTorch 2.5", "bf16 by torch.autocast")):
+    for said, notes in (
+        ("PyTorch 2.5, bf16 autocast", ""),
+        ("PyTorch 2.5", "bf16 by torch.autocast"),
+    ):
         assert stack_facts("torch ddp", said, notes)["keeps_half_weights"] is False
     for notes in ("pure bf16 without autocast", ""):
         assert "keeps_half_weights" not in stack_facts("torch ddp", "PyTorch 2.5", notes)

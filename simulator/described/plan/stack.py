@@ -322,6 +322,9 @@ class Stack(Spec):
     """Attention keeps the value as a part of what one product gives for queries, keys and values,
     all of which stays with it while rotated queries and keys lie beside; not where heads are
     repeated, which copies."""
+    checkpointed_value_keeps_projection: Flag = False
+    """The same only where core attention is recomputed: its checkpoint keeps the value as it is
+    handed over, before the kernel's own contiguous copy."""
     arranges_attention: Flag = False
     """Queries, keys and values are copied from the product's layout into that of the rotary kernel,
     and the lengths of sequences are counted, in each layer, for attention over tokens of any

@@ -131,7 +131,7 @@ def test_recomputation_without_reentry_repeats_the_flop_that_torch_repeats():
 
 
 def test_a_recomputed_layer_that_returns_keys_and_values_keeps_them_beside_its_input():
-    """transformers' ``use_cache`` under checkpoints of others; whole heads, before repetition."""
+    """Transformers' ``use_cache`` under checkpoints of others; whole heads, before repetition."""
     kept = [
         total_bytes(StageCosts(small_job(model, recompute="full", stack=stack)).saved(LAYER))
         for model in (gpt_model(), gpt_model(heads=4, kv_heads=2))

@@ -104,8 +104,8 @@ class Stack(Spec):
     keeps_half_weights: Flag = True
     """16-bit weights live beside the fp32 ones; else each use casts (and gathers) them anew."""
     gathers_fp32_weights: Flag = False
-    """With ZeRO 3, fp32 weights are gathered as they are and products cast what they read (PyTorch's
-    FSDP1 under autocast without ``MixedPrecision``)."""
+    """With ZeRO 3, fp32 weights are gathered as they are and products cast what they read (FSDP1
+    of PyTorch under autocast, without ``MixedPrecision``)."""
     keeps_master_weights: Flag = True
     """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
     keeps_weight_remainders: Flag = False
@@ -293,6 +293,9 @@ class Stack(Spec):
     """With ``fused_rotary``, latent attention has fused kernels, too. Megatron-Core's are
     experimental, and Megatron-Bridge calls them incompatible (``utils/fusions.py``); compilers
     make their own."""
+    keeps_cast_weights: Flag = False
+    """8-bit copies of weights, in both layouts, stay beside 16-bit ones from the first microbatch on
+    (Transformer Engine's ``get_weight_workspace``), unless weights are 8-bit themselves."""
     keeps_placeholder_gradients: Flag = False
     """Where products add gradients of weights up by themselves, one 16-bit tensor of each weight's
     shape stays for autograd (Transformer Engine since 2.3)."""

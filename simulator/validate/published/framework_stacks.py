@@ -209,6 +209,8 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
     if year is None or year > 2022:
         facts = shipped_facts(_FILE)
         loss = {} if re.search(facts["fused_loss"], said) else facts["unfused_loss"]
+        if re.search(facts["quantised_weights"], said):
+            loss = {**loss, **facts["quantised_weights_model"]}
         return {"base": "megatron-core", **loss, **_transformer_engine_of_its_time(said, year)}
     if "nemo" in said:
         return {

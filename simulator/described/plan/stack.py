@@ -294,7 +294,7 @@ class Stack(Spec):
     experimental, and Megatron-Bridge calls them incompatible (``utils/fusions.py``); compilers
     make their own."""
     keeps_cast_weights: Flag = False
-    """8-bit copies of weights, in both layouts, stay beside 16-bit ones from the first microbatch on
+    """8-bit copies of weights, in both layouts, stay beside 16-bit ones from the first microbatch
     (Transformer Engine's ``get_weight_workspace``), unless weights are 8-bit themselves."""
     keeps_placeholder_gradients: Flag = False
     """Where products add gradients of weights up by themselves, one 16-bit tensor of each weight's

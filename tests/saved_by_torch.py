@@ -104,11 +104,13 @@ class Attention(nn.Module):
 class JointAttention(nn.Module):
     """Queries, keys and values of one product; of the latter attention reads a view.
 
-    Queries and keys change their sign for a rotation, of which nothing is kept either.
+    Queries and keys change their sign for a rotation, of which nothing is kept either. A core that
+    something else calls copies the view for its kernel, as Transformer Engine's does.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, core: Callable[..., Tensor] | None = None) -> None:
         super().__init__()
+        self.core = core
         self.heads, self.head_dim = sizes.heads, sizes.head_dim
         self.wqkv = nn.Linear(sizes.hidden, 3 * sizes.hidden, bias=False)
         self.wo = nn.Linear(sizes.hidden, sizes.hidden, bias=False)
@@ -116,8 +118,13 @@ class JointAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         parts = self.wqkv(x).view(*x.shape[:2], self.heads, 3 * self.head_dim).transpose(1, 2)
         query, key, value = parts.split(self.head_dim, dim=-1)
-        context = functional.scaled_dot_product_attention(-query, -key, value, is_causal=True)
+        attend = self.core or (lambda run, *args: run(*args))
+        context = attend(self._attention, -query, -key, value)
         return self.wo(context.transpose(1, 2).reshape(x.shape))
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        value = value.contiguous() if self.core else value
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 class GatedMlp(nn.Module):

@@ -37,6 +37,7 @@ from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.single_process import single_process_program
 from simulator.program.run.step_end import StepEnd
 from simulator.program.run.untrained import untrained_memory, untrained_pass
+from simulator.program.states.cast_weights import cast_weight_bytes
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import offloaded_states, outside_memory
@@ -279,6 +280,9 @@ class _Builder:
         placeholder_bytes = placeholder_gradient_bytes(job, runs)
         if placeholder_bytes:
             resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)
+        cast_bytes = cast_weight_bytes(job, runs)
+        if cast_bytes:
+            resident += ((Owner.WEIGHTS, cast_bytes),)
         copied = self.ranks.copies_embedding
         return _Held(
             resident,

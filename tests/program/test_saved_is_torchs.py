@@ -75,6 +75,26 @@ def test_a_value_that_is_a_view_keeps_queries_and_keys_of_its_product_as_torch_d
     assert saved_by_program(model, stack=stack) == torchs
 
 
+def test_checkpointed_core_attention_keeps_the_product_that_its_value_is_a_view_of():
+    """Megatron-Core's ``core_attn``; without it Transformer Engine copies the value out."""
+    sizes = replace(LLAMA, kv_heads=LLAMA.heads)
+    model = small_model(heads=sizes.heads, kv_heads=sizes.heads)
+    stack = {**EAGER, "checkpointed_value_keeps_projection": True}
+    cores = {
+        "none": lambda run, *args: run(*args),
+        "selective": partial(checkpoint, use_reentrant=False, preserve_rng_state=False),
+    }
+    for recompute, core in cores.items():
+
+        def build(core=core):
+            layer = LlamaLayer(sizes)
+            layer.attention = JointAttention(sizes, core)
+            return layer
+
+        torchs = fake_layer_bytes(build, (B, S, H), torch.bfloat16)
+        assert saved_by_program(model, stack=stack, recompute=recompute) == torchs
+
+
 def test_products_that_copy_their_input_keep_five_where_others_keep_two():
     """Query, key and value, and gate and up; one rank alone divides no columns, and copies none."""
     copies = {**EAGER, "fused_projections": False, "copies_column_inputs": True}

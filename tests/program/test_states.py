@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from simulator.described.job import Job
 from simulator.described.model import Experts
-from simulator.program.grid.stage_layers import stage_slices
+from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Owner, total_bytes
 from simulator.program.layer.layer_kinds import layer_tensors
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors
 from simulator.program.layer.model_totals import parameter_count
 from simulator.program.layer.tensors import TensorSplit
+from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import (
     ParameterCount,
     added_up,
@@ -258,3 +259,19 @@ def test_deepspeed_holds_whole_buckets_however_little_is_trained(zero, overlaps,
     lora = {"rank": 8, "targets": ["query"]}
     job = small_job(gpus=4, zero=zero, lora=lora, overlap_grad_reduce=overlaps, stack=stack)
     assert total_bytes(bucket_memory(job)) == buffers * 100e6
+
+
+def test_fsdp_under_autocast_alone_gathers_fp32_and_passes_fp32_on():
+    """Without FSDP1's ``MixedPrecision`` nothing casts shards before they are gathered."""
+    of_policy, of_autocast = (
+        small_job(
+            small_model(), gpus=2, zero=3, recompute="full",
+            stack={"base": "torch-fsdp", "gathers_fp32_weights": gathers},
+        )
+        for gathers in (False, True)
+    )  # fmt: skip
+    assert (state_bytes(of_policy).gathered, state_bytes(of_autocast).gathered) == (2, 4)
+    assert (of_policy.plan.autocasts, of_autocast.plan.autocasts) == (False, True)
+    assert of_autocast.plan.saves_cast_weights
+    kept = [total_bytes(StageCosts(job).saved(Slice(1, 2))) for job in (of_policy, of_autocast)]
+    assert kept[1] == 2 * kept[0]

@@ -310,12 +310,18 @@ class Plan(Spec):
         keeps = stack.keeps_master_weights if self.master_weights is None else self.master_weights
         is_cast = keeps and not (stack.keeps_half_weights or stack.fused_elementwise)
         is_half = self.precision not in ("fp32", "tf32")  # 8-bit products quantise the copies
-        return is_half and is_cast and self.zero < _WEIGHTS_SHARDED
+        is_gathered_cast = self.zero >= _WEIGHTS_SHARDED and not stack.gathers_fp32_weights
+        return is_half and is_cast and not is_gathered_cast
 
     @property
     def saves_cast_weights(self) -> bool:
         """Whether copies that products cast stay for backward and are nobody else's."""
-        return self.autocasts and not self.zero
+        return self.autocasts and (not self.zero or self.stack.gathers_fp32_weights)
+
+    @property
+    def keeps_cast_weights(self) -> bool:
+        """Whether 8-bit copies of weights stay beside 16-bit ones."""
+        return self.stack.keeps_cast_weights and self.precision in ("fp8", "mxfp8")
 
     @property
     def loss_kernel(self) -> CrossEntropy:

@@ -103,6 +103,9 @@ class Stack(Spec):
     ``grad_reduce_in_fp32``)."""
     keeps_half_weights: Flag = True
     """16-bit weights live beside the fp32 ones; else each use casts (and gathers) them anew."""
+    gathers_fp32_weights: Flag = False
+    """With ZeRO 3, fp32 weights are gathered as they are and products cast what they read (FSDP1
+    of PyTorch under autocast, without ``MixedPrecision``)."""
     keeps_master_weights: Flag = True
     """16-bit training keeps fp32 weights and optimizer states; without, all of it is 16-bit."""
     keeps_weight_remainders: Flag = False
@@ -222,9 +225,15 @@ class Stack(Spec):
     repeats_cudnn_attention: Flag = False
     """cuDNN's attention is not among the operators whose outputs ``selective_policy:
     alternate-products`` keeps."""
+    repeats_fp4_products: Flag = False
+    """nvfp4 products are not among the operators whose outputs ``selective_policy:
+    alternate-products`` keeps, so all of them are repeated."""
     recompute_stops_early: Flag = False
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
+    hands_out_key_values: Flag = False
+    """Layers that are fully recomputed also return keys and values, which stay until backward
+    (``use_cache`` of transformers, where checkpoints are not its own)."""
     frozen_units_keep_inputs: Flag = False
     """Where weights are sharded and layers, all of them frozen beside adapters, are recomputed with
     reentrant autograd, their inputs and the gradients of these stay until backward ends (FSDP1)."""
@@ -290,6 +299,9 @@ class Stack(Spec):
     """With ``fused_rotary``, latent attention has fused kernels, too. Megatron-Core's are
     experimental, and Megatron-Bridge calls them incompatible (``utils/fusions.py``); compilers
     make their own."""
+    keeps_cast_weights: Flag = False
+    """8-bit copies of weights, in both layouts, stay beside 16-bit ones from the first microbatch
+    (Transformer Engine's ``get_weight_workspace``), unless weights are 8-bit themselves."""
     keeps_placeholder_gradients: Flag = False
     """Where products add gradients of weights up by themselves, one 16-bit tensor of each weight's
     shape stays for autograd (Transformer Engine since 2.3)."""
@@ -319,6 +331,9 @@ class Stack(Spec):
     """Attention keeps the value as a part of what one product gives for queries, keys and values,
     all of which stays with it while rotated queries and keys lie beside; not where heads are
     repeated, which copies."""
+    checkpointed_value_keeps_projection: Flag = False
+    """The same only where core attention is recomputed: its checkpoint keeps the value as it is
+    handed over, before the kernel's own contiguous copy."""
     arranges_attention: Flag = False
     """Queries, keys and values are copied from the product's layout into that of the rotary kernel,
     and the lengths of sequences are counted, in each layer, for attention over tokens of any

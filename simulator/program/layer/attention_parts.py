@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.model import LatentAttention, Model
+from simulator.described.plan.plan import CORE_ATTENTION
 from simulator.program.layer.block import Block, norm_traffic
 from simulator.program.layer.core_attention import ATTENTION_CONTEXT, Heads, add_core_attention
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, LayerPart
@@ -120,7 +121,7 @@ def _add_attention(block: Block, window: int) -> None:
     for role in (Role.KEY, Role.VALUE):
         num_bytes = repeats * kept * key_value // 2 * size
         block.save(str(role), num_bytes, Region.TENSOR, role=role, repeats=repeats)
-    if block.stack.value_keeps_projection and repeats == 1 and model.positions == "rotary":
+    if _value_keeps_projection(block) and repeats == 1 and model.positions == "rotary":
         unrotated_bytes = tokens * (query + key_value // 2) * size
         block.save("projection", unrotated_bytes, Region.TENSOR, role=Role.VALUE)
     heads = Heads(model.heads, repeats * model.kv_heads, model.head_dim, model.head_dim)
@@ -128,6 +129,15 @@ def _add_attention(block: Block, window: int) -> None:
     _output_product(block, tokens * query * size, query)
     if model.attention_output_bias:
         block.bias("attention_output", tokens * model.hidden, Region.SEQUENCE)
+
+
+def _value_keeps_projection(block: Block) -> bool:
+    """Whether the value that is kept is a view of what one product gives for all three."""
+    stack, plan = block.stack, block.plan
+    recomputes_core = plan.recompute == "selective" and stack.selective_policy == "core-attention"
+    if recomputes_core and CORE_ATTENTION[0] in (plan.recompute_modules or CORE_ATTENTION):
+        return stack.checkpointed_value_keeps_projection or stack.value_keeps_projection
+    return stack.value_keeps_projection
 
 
 def _arrange(block: Block, query_bytes: float, key_value_bytes: float) -> None:

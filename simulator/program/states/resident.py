@@ -85,7 +85,9 @@ def state_bytes(job: Job) -> StateBytes:
     weights = element if choices.keeps_half_weights else 0.0
     keeps_remainders = choices.keeps_weight_remainders and weights
     master = _REMAINDER_BYTES if keeps_remainders else _MASTER_BYTES
-    return StateBytes(weights, element, gradients, copied, master, moments, reduced)
+    is_full = choices.shards_weights and job.plan.stack.gathers_fp32_weights
+    gathered = _MASTER_BYTES if is_full else element
+    return StateBytes(weights, gathered, gradients, copied, master, moments, reduced)
 
 
 def _state_share(job: Job) -> float:

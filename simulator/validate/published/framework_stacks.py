@@ -54,6 +54,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         facts["flash_kernel"] = "flash-1"
     if _has_engine_layers(said, notes):
         facts |= shipped_facts(_FILE)["engine_model"]
+    if re.search(shipped_facts(_FILE)["autocast"], f"{said} {notes.lower()}"):
+        facts |= shipped_facts(_FILE)["autocast_model"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
         facts |= _compiled_model(said)
     return facts
@@ -207,6 +209,8 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
     if year is None or year > 2022:
         facts = shipped_facts(_FILE)
         loss = {} if re.search(facts["fused_loss"], said) else facts["unfused_loss"]
+        if re.search(facts["quantised_weights"], said):
+            loss = {**loss, **facts["quantised_weights_model"]}
         return {"base": "megatron-core", **loss, **_transformer_engine_of_its_time(said, year)}
     if "nemo" in said:
         return {

@@ -26,7 +26,7 @@ from simulator.described.base import (
     WidthOrZero,
 )
 
-Activation = Literal["gelu", "silu", "relu", "squared-relu"]
+Activation = Literal["gelu", "gelu-new", "silu", "relu", "squared-relu"]
 Positions = Literal["rotary", "learned", "alibi", "none"]
 Normalisation = Literal["rmsnorm", "layernorm"]
 
@@ -180,7 +180,8 @@ class Model(Spec):
     gated_mlp: Flag = True
     """Whether the MLP has a gate projection beside the up projection."""
     activation: Activation = "silu"
-    """What the MLP applies between its products; silu with a gate is SwiGLU."""
+    """What the MLP applies between its products; silu with a gate is SwiGLU. gelu-new is GELU's
+    hyperbolic form written out: eight kernels where nothing fuses them (transformers' gelu_new)."""
     clamped_gate: Flag = False
     """Both halves of a gated MLP's first product are clamped before the activation (gpt-oss, to 7
     at most)."""

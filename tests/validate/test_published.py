@@ -350,3 +350,10 @@ def test_memory_that_is_printed_in_decimal_gigabytes_is_less_in_gib():
     assert measured_memory_gib(ROW | bridge) == 36e9 / 2**30
     assert measured_memory_gib(ROW | bridge | {"notes": ""}) == 36
     assert measured_memory_gib(ROW | {"notes": notes}) == 20
+
+
+def test_a_time_without_the_update_is_predicted_without_it():
+    whole = predicted(ROW).predicted_step_s
+    without = predicted({**ROW, "notes": "no optimizer step in the time"}).predicted_step_s
+    step = run_step(job_from_document(job_document(ROW)))
+    assert without == pytest.approx(whole - step.breakdown["optimizer"])

@@ -185,8 +185,12 @@ class Model(Spec):
     clamped_gate: Flag = False
     """Both halves of a gated MLP's first product are clamped before the activation (gpt-oss, to 7
     at most)."""
+    classes: CountOrZero = 0
+    """Classes that whole sequences are sorted into, in place of the tokens of the vocabulary: a
+    classifier, or with one class a reward model (transformers' ForSequenceClassification). 0
+    predicts tokens."""
     tied_embeddings: Flag = False
-    """Whether the output head is the transposed token embedding."""
+    """Whether the output head is the transposed token embedding; never that of classes."""
     positions: Positions = "rotary"
     """How tokens know their place."""
     max_positions: _Resolved = 0
@@ -335,6 +339,11 @@ class Model(Spec):
         if positions not in {None, "learned"} and max_positions > 0:
             raise ValueError(f"{positions} positions have no table; remove it")
         return max_positions
+
+    @field_validator("tied_embeddings")
+    @classmethod
+    def _is_no_head_of_classes(cls, tied_embeddings: bool, info: ValidationInfo) -> bool:
+        return tied_embeddings and not info.data.get("classes")
 
     @field_validator("norms_per_layer")
     @classmethod

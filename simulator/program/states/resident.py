@@ -104,6 +104,13 @@ def _rule(job: Job) -> UpdateRule:
     return UPDATE_RULES[job.plan.optimizer]
 
 
+def output_numel(job: Job, tokens: int) -> float:
+    """Outputs of a model for so many tokens of whole sequences: logits, or scores of classes."""
+    if job.model.classes:
+        return job.model.classes * tokens / job.batch.seq_len
+    return float(tokens * padded_vocab(job))
+
+
 def padded_vocab(job: Job) -> int:
     """Rows of the embedding and head after padding for tensor parallelism."""
     multiple = job.choices.vocabulary_multiple

@@ -51,7 +51,8 @@ def test_a_token_needs_no_product_with_the_vocabulary():
 def test_a_step_is_shorter_and_holds_no_logits_to_speak_of():
     wide = {"vocab": 64_000, "causal": False}
     whole, classes = (
-        run_step(small_job(small_model(**wide, classes=count), micro_batch=8, global_batch=64)) for count in (0, 2)
+        run_step(small_job(small_model(**wide, classes=count), micro_batch=8, global_batch=64))
+        for count in (0, 2)
     )
     assert classes.step_time_s < whole.step_time_s
     held = [step.fullest.by_owner.get(Owner.LOGITS, 0.0) for step in (whole, classes)]

@@ -317,9 +317,11 @@ class Block:
         Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``.
         """
         moved = _FULL_BYTES + self.shape.element_bytes
-        region = Region.TENSOR
-        self.memory_bound(f"{name}_weight_autocast", moved * weights, moved * weights, region)
-        if inputs:
+        # Operators that no module calls: two or three take a host what one kernel here does.
+        together = inputs if self.plan.tp == 1 else 0
+        cast = moved * (weights + together)
+        self.memory_bound(f"{name}_weight_autocast", cast, cast, Region.TENSOR)
+        if inputs and not together:
             region = Region.SEQUENCE
             self.memory_bound(f"{name}_input_autocast", moved * inputs, moved * inputs, region)
         if self.plan.saves_cast_weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.model import Model
+from simulator.facts import host_launches
 from simulator.program.layer.block import Block
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
 from simulator.program.layer.pieces import Region, Role, Split
@@ -22,7 +23,7 @@ _EAGER_GATE_PASSES, _EAGER_GATE_BACKWARD_PASSES, _EAGER_GATE_KERNELS = 5, 9, 2
 their result, and kernels of forward; backward has one more. Forward: 2 and 3. Backward: 3 for the
 nonlinearity, and 3 for each factor of the product (``torch.nn.functional.silu(gate) * up``)."""
 
-_WRITTEN_GELU_PASSES, _WRITTEN_GELU_BACKWARD_PASSES, _WRITTEN_GELU_KERNELS = 18, 28, 10
+_WRITTEN_GELU_PASSES, _WRITTEN_GELU_BACKWARD_PASSES, _WRITTEN_GELU_OPERATORS = 18, 28, 10
 """Reads and writes of GELU's hyperbolic form by a kernel for each of its operators, in elements of
 its result. Forward, 8 kernels: the cube (2), its factor (2), its sum with x (3), a factor (2),
 tanh (2), plus one (2), half of x (2), and their product (3). Backward, 12: that product (6), the
@@ -136,7 +137,10 @@ def add_activation(
 
 
 def _add_written_gelu(block: Block, name: str, elements: float, region: Region) -> None:
-    """A nonlinearity of as many kernels as it has operators."""
+    """A nonlinearity of a kernel for each of its operators.
+
+    Their launches are so many as take the host as long as all operators do.
+    """
     half = elements * block.shape.element_bytes
     wide = elements * block.shape.stream_bytes
     if block.plan.autocasts:
@@ -148,7 +152,9 @@ def _add_written_gelu(block: Block, name: str, elements: float, region: Region) 
         forward, backward = _WRITTEN_GELU_PASSES * half, _WRITTEN_GELU_BACKWARD_PASSES * half
         wide = half
     block.save(f"{name}_operands", _WRITTEN_GELU_KEPT * wide, region)
-    block.memory_bound(name, forward, backward, region, _WRITTEN_GELU_KERNELS)
+    host_work = _WRITTEN_GELU_OPERATORS * host_launches("operator")
+    kernels = max(1, round(host_work / block.stack.host_work_per_launch))
+    block.memory_bound(name, forward, backward, region, kernels)
 
 
 def _tensors(model: Model) -> Iterator[ParameterTensor]:

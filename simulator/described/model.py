@@ -222,8 +222,8 @@ class Model(Spec):
     attention_dropout: Flag = True
     """Whether attention drops probabilities where the stack trains with dropout."""
     widens_scores: Flag = True
-    """Whether the model's code takes the softmax of 16-bit scores in fp32, where it is a kernel of its
-    own; that of GPT-2 and BERT in transformers does not, but for torch.autocast."""
+    """Whether the model's code takes the softmax of 16-bit scores in fp32, where it is a kernel of
+    its own; that of GPT-2 and BERT in transformers does not, but for torch.autocast."""
     causal: Flag = True
     """False for encoders."""
     sliding_window: CountOrZero = 0

@@ -14,8 +14,10 @@ def softmax(*, causal: bool, precision: str, widens: bool = True) -> tuple[Memor
     costs = StageCosts(
         small_job(
             gpt_model(causal=causal, widens_scores=widens),
-            precision=precision, attention="unfused", stack="torch",
-        )  # fmt: skip
+            precision=precision,
+            attention="unfused",
+            stack="torch",
+        )
     )
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
     (found,) = (p for p in pieces if isinstance(p, MemoryBound) and p.name == "softmax")

@@ -317,13 +317,11 @@ class Block:
         Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``.
         """
         moved = _FULL_BYTES + self.shape.element_bytes
-        # Operators that no module calls: two or three take a host what one kernel here does.
-        together = inputs if self.plan.tp == 1 else 0
-        cast = moved * (weights + together)
+        together = inputs if self.plan.tp == 1 else 0  # as much host work as of one modelled kernel
+        cast, apart = moved * (weights + together), moved * (inputs - together)
         self.memory_bound(f"{name}_weight_autocast", cast, cast, Region.TENSOR)
-        if inputs and not together:
-            region = Region.SEQUENCE
-            self.memory_bound(f"{name}_input_autocast", moved * inputs, moved * inputs, region)
+        if apart:
+            self.memory_bound(f"{name}_input_autocast", apart, apart, Region.SEQUENCE)
         if self.plan.saves_cast_weights:
             num_bytes = weights * self.shape.element_bytes
             self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)

@@ -53,8 +53,8 @@ _SCORE_PASSES_UNFUSED = 8
 counted in 16-bit scores."""
 
 _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES, _FULL_MASK_BACKWARD_PASSES = 6, 5, 2
-"""The same of scores which nothing casts: full-precision ones, and those of models that do not. Forward: scale, mask and softmax, each a
-read and a write. Backward: softmax reads its output, too (3), scale (2), and a causal mask, which
+"""The same of scores which nothing casts: full-precision ones, and those of models that do not.
+Forward: scale, mask and softmax, each a read and a write. Backward: softmax reads its output, too (3), scale (2), and a causal mask, which
 selects; one that is added has no pass of its own (``eager_attention_forward`` of transformers'
 models/gpt2 and models/bert; derivatives.yaml of PyTorch)."""
 

@@ -54,9 +54,10 @@ counted in 16-bit scores."""
 
 _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES, _FULL_MASK_BACKWARD_PASSES = 6, 5, 2
 """The same of scores which nothing casts: full-precision ones, and those of models that do not.
-Forward: scale, mask and softmax, each a read and a write. Backward: softmax reads its output, too (3), scale (2), and a causal mask, which
-selects; one that is added has no pass of its own (``eager_attention_forward`` of transformers'
-models/gpt2 and models/bert; derivatives.yaml of PyTorch)."""
+Forward: scale, mask and softmax, each a read and a write. Backward: softmax reads its output, too
+(3), scale (2), and a causal mask, which selects; one that is added has no pass of its own
+(``eager_attention_forward`` of transformers' models/gpt2 and models/bert; derivatives.yaml of
+PyTorch)."""
 
 _IN_PLACE_MASK_PASSES, _IN_PLACE_MASK_BACKWARD_PASSES, _IN_PLACE_MASK_KERNELS = 2, 13, 4
 """Reads and writes of masking full-precision scores in place, for which no framework has a fused

@@ -26,7 +26,7 @@ from simulator.described.base import (
     WidthOrZero,
 )
 
-Activation = Literal["gelu", "silu", "relu", "squared-relu"]
+Activation = Literal["gelu", "gelu-new", "silu", "relu", "squared-relu"]
 Positions = Literal["rotary", "learned", "alibi", "none"]
 Normalisation = Literal["rmsnorm", "layernorm"]
 
@@ -180,12 +180,17 @@ class Model(Spec):
     gated_mlp: Flag = True
     """Whether the MLP has a gate projection beside the up projection."""
     activation: Activation = "silu"
-    """What the MLP applies between its products; silu with a gate is SwiGLU."""
+    """What the MLP applies between its products; silu with a gate is SwiGLU. gelu-new is GELU's
+    hyperbolic form written out: eight kernels where nothing fuses them (transformers' gelu_new)."""
     clamped_gate: Flag = False
     """Both halves of a gated MLP's first product are clamped before the activation (gpt-oss, to 7
     at most)."""
+    classes: CountOrZero = 0
+    """Classes that whole sequences are sorted into, in place of the tokens of the vocabulary: a
+    classifier, or with one class a reward model (transformers' ForSequenceClassification). 0
+    predicts tokens."""
     tied_embeddings: Flag = False
-    """Whether the output head is the transposed token embedding."""
+    """Whether the output head is the transposed token embedding; never that of classes."""
     positions: Positions = "rotary"
     """How tokens know their place."""
     max_positions: _Resolved = 0
@@ -216,6 +221,9 @@ class Model(Spec):
     """One learned scalar per head beside the attention scores (gpt-oss)."""
     attention_dropout: Flag = True
     """Whether attention drops probabilities where the stack trains with dropout."""
+    widens_scores: Flag = True
+    """Whether the model's code takes the softmax of 16-bit scores in fp32, where it is a kernel of
+    its own; that of GPT-2 and BERT in transformers does not, but for torch.autocast."""
     causal: Flag = True
     """False for encoders."""
     sliding_window: CountOrZero = 0
@@ -334,6 +342,11 @@ class Model(Spec):
         if positions not in {None, "learned"} and max_positions > 0:
             raise ValueError(f"{positions} positions have no table; remove it")
         return max_positions
+
+    @field_validator("tied_embeddings")
+    @classmethod
+    def _is_no_head_of_classes(cls, tied_embeddings: bool, info: ValidationInfo) -> bool:
+        return tied_embeddings and not info.data.get("classes")
 
     @field_validator("norms_per_layer")
     @classmethod

@@ -34,6 +34,7 @@ _FACTS = {
 _ONLY_MODEL = {
     "embedding_dim": 0, "parallel_block": False, "norms_per_layer": 2, "embedding_norm": False,
     "final_norm": True, "head_bias": False, "causal": True, "extra_parameters": 0,
+    "classes": 0,
 }  # fmt: skip
 _FORMATS = {
     "bf16": ("--bf16",),
@@ -106,7 +107,7 @@ def _refuse_model(model: Model, refusals: Refusals) -> None:
     refusals.unless(model.ssm is None, "model.ssm", "Mamba-2 layers")
     refusals.unless(model.qk_norm != "full", "model.qk_norm", model.qk_norm)
     refusals.unless(model.positions != "alibi", "model.positions", model.positions)
-    gates = ("silu",) if model.gated_mlp else ("gelu", "squared-relu")
+    gates = ("silu",) if model.gated_mlp else ("gelu", "gelu-new", "squared-relu")
     refusals.unless(model.activation in gates, "model.activation", model.activation)
     refusals.unless(
         model.norm_bias == (model.normalisation == "layernorm"), "model.norm_bias", model.norm_bias

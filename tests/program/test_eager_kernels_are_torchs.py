@@ -336,3 +336,28 @@ def test_the_gradient_of_an_embedding_is_as_large_as_its_table():
     zeros = memory_bound(layer, "embedding_zeros")
     assert zeros.backward_bytes == size_bytes(table.grad)
     assert not zeros.forward_bytes
+
+
+def written_gelu(*, autocast: bool) -> MemoryBound:
+    model = small_model(hidden=64, ffn_hidden=256, gated_mlp=False, activation="gelu-new")
+    plan = Plan(zero=0, stack={"base": "torch", "keeps_half_weights": not autocast})
+    shape = microbatch_shape(plan, 1, TOKENS)
+    return memory_bound(model_layer(model, layer_kinds(model)[0], plan, shape), "activation")
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_written_out_gelu_moves_what_torch_counts(autocast):
+    """Autocast takes the power in fp32, and casts the result where a product reads it."""
+    x = torch.randn(TOKENS, 256, dtype=torch.bfloat16, requires_grad=True)
+    outputs = []
+
+    def forward() -> None:
+        cube = torch.pow(x.float() if autocast else x, 3.0)
+        bent = torch.tanh(0.8 * (x + 0.044715 * cube))
+        outputs.append((0.5 * x * (1.0 + bent)).bfloat16())
+
+    gelu = written_gelu(autocast=autocast)
+    assert gelu.forward_bytes == moved_bytes(forward)
+    gradients = [torch.randn_like(output) for output in outputs]
+    backward = moved_bytes(lambda: torch.autograd.backward(outputs, gradients))
+    assert gelu.backward_bytes == backward

@@ -9,10 +9,15 @@ from simulator.program.price.stage_cost import StageCosts
 from tests.jobs import gpt_model, small_job
 
 
-def softmax(*, causal: bool, precision: str) -> tuple[MemoryBound, float]:
+def softmax(*, causal: bool, precision: str, widens: bool = True) -> tuple[MemoryBound, float]:
     """The separate kernels, and bytes of all scores of a layer."""
     costs = StageCosts(
-        small_job(gpt_model(causal=causal), precision=precision, attention="unfused", stack="torch")
+        small_job(
+            gpt_model(causal=causal, widens_scores=widens),
+            precision=precision,
+            attention="unfused",
+            stack="torch",
+        )
     )
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
     (found,) = (p for p in pieces if isinstance(p, MemoryBound) and p.name == "softmax")
@@ -33,3 +38,8 @@ def test_full_scores_are_passed_over_six_times_forward_and_seven_backward(causal
 def test_scores_of_16_bits_are_cast_besides():
     found, scores_bytes = softmax(causal=True, precision="bf16")
     assert found.forward_bytes > 6 * scores_bytes
+
+
+def test_a_model_that_casts_no_scores_passes_over_16_bit_ones_as_over_full_ones():
+    found, scores_bytes = softmax(causal=True, precision="bf16", widens=False)
+    assert (found.forward_bytes, found.backward_bytes) == (6 * scores_bytes, 7 * scores_bytes)

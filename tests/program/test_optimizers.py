@@ -59,6 +59,48 @@ def test_lamb_keeps_what_adam_keeps_and_passes_over_weights_and_updates_more_oft
     assert optimizer_traffic_bytes(job, slice_parameters(job, run)) == (34 + 2 * 4 + 3 * 4) * numel
 
 
+def test_an_adam_of_a_kernel_for_each_operator_moves_what_torch_counts():
+    """One kernel moves 28 bytes of fp32 weights, states and gradients; the others come on top."""
+    torch = pytest.importorskip("torch")
+    weights = torch.randn(4096, requires_grad=True)
+    weights.grad = torch.randn_like(weights)
+    adam = torch.optim.AdamW([weights], foreach=True)
+    adam.step()
+    moved = bytes_of_in_place_kernels(adam.step) / weights.numel()
+    jobs = [
+        small_job(precision="fp32", zero=0, stack="torch", optimizer_kernels=kernels,
+                  clip_gradients=False)
+        for kernels in ("fused", "foreach")
+    ]  # fmt: skip
+    fused, eager = (
+        optimizer_traffic_bytes(job, slice_parameters(job, stage_slices(job, 1)[0])) for job in jobs
+    )
+    assert fused == 28 * total_numel(jobs[0])
+    assert eager == pytest.approx(moved * total_numel(jobs[1]), rel=1e-3)
+
+
+def bytes_of_in_place_kernels(run) -> float:
+    """What torch's kernels read and write, each tensor once; those named so write their first."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    moved = 0
+
+    class Counter(TorchDispatchMode):
+        def __torch_dispatch__(self, kernel, types, args=(), kwargs=None):
+            nonlocal moved
+            result = kernel(*args, **(kwargs or {}))
+            in_place = kernel.__name__.split(".")[0].endswith("_")
+            read = {id(each): each for each in tree_leaves((args, kwargs))}
+            for tensor in (*read.values(), *tree_leaves(args[0] if in_place else result)):
+                moved += getattr(tensor, "nbytes", 0)
+            return result
+
+    with Counter():
+        run()
+    return moved
+
+
 def test_eight_bit_adam_keeps_two_bytes_and_a_constant_per_block():
     job = small_job(optimizer="adam-8bit")
     assert held_states(job) == total_numel(job) * (2 + 2 * 4 / 256)

@@ -113,7 +113,7 @@ def test_an_eager_gpt_layer_keeps_what_torch_keeps(dropout):
     assert saved_by_program(gpt_model(), **plan) == torchs
 
 
-@pytest.mark.parametrize("name", ["gelu", "relu", "squared-relu"])
+@pytest.mark.parametrize("name", ["gelu", "gelu-new", "relu", "squared-relu"])
 def test_an_activation_keeps_its_input_unless_its_output_says_enough(name):
     """The gradient of a rectifier follows from its output, which the next product keeps anyway."""
     stack = {"base": "torch", "fused_softmax": True}

@@ -241,6 +241,15 @@ def test_frameworks_and_their_years_name_a_stack(framework, version, stack):
     assert stack_of(framework, version) == stack
 
 
+@pytest.mark.parametrize("version", ["DeepSpeed 0.5", "DeepSpeed 0.9"])
+def test_a_model_of_transformers_has_no_kernels_of_its_own_under_any_deepspeed(version):
+    row = {**ROW, "framework": "DeepSpeed + HF Trainer", "framework_version": version}
+    stack = job_document({**row, "tp": "1", "pp": "1", "dp": "", "gated_mlp": "false"})["plan"][
+        "stack"
+    ]
+    assert stack["fused_elementwise"] is stack["fused_softmax"] is False
+
+
 def test_empty_cells_leave_the_default_of_the_stack():
     plan = job_document({**ROW, "zero": "", "schedule": "", "overlap_grad_reduce": ""})["plan"]
     assert {"zero", "schedule", "overlap_grad_reduce"}.isdisjoint(plan)
@@ -341,3 +350,10 @@ def test_memory_that_is_printed_in_decimal_gigabytes_is_less_in_gib():
     assert measured_memory_gib(ROW | bridge) == 36e9 / 2**30
     assert measured_memory_gib(ROW | bridge | {"notes": ""}) == 36
     assert measured_memory_gib(ROW | {"notes": notes}) == 20
+
+
+def test_a_time_without_the_update_is_predicted_without_it():
+    whole = predicted(ROW).predicted_step_s
+    without = predicted({**ROW, "notes": "no optimizer step in the time"}).predicted_step_s
+    step = run_step(job_from_document(job_document(ROW)))
+    assert without == pytest.approx(whole - step.breakdown["optimizer"])

@@ -304,8 +304,11 @@ class Plan(Spec):
     def autocasts(self) -> bool:
         """Whether products cast what they read, and layers pass on fp32 numbers.
 
-        So does ``torch.autocast`` of fp32 weights that no sharding casts before their use.
+        So does ``torch.autocast`` of fp32 weights that no sharding casts before their use; adapters
+        stand beside weights that are 16-bit already, unless the plan says otherwise.
         """
+        if self.lora is not None and self.lora.base_precision != "fp32":
+            return False
         stack = self.stack
         keeps = stack.keeps_master_weights if self.master_weights is None else self.master_weights
         is_cast = keeps and not (stack.keeps_half_weights or stack.fused_elementwise)

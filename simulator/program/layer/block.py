@@ -317,11 +317,11 @@ class Block:
         Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``.
         """
         moved = _FULL_BYTES + self.shape.element_bytes
-        region = Region.TENSOR
-        self.memory_bound(f"{name}_weight_autocast", moved * weights, moved * weights, region)
-        if inputs:
-            region = Region.SEQUENCE
-            self.memory_bound(f"{name}_input_autocast", moved * inputs, moved * inputs, region)
+        together = inputs if self.plan.tp == 1 else 0  # as much host work as of one modelled kernel
+        cast, apart = moved * (weights + together), moved * (inputs - together)
+        self.memory_bound(f"{name}_weight_autocast", cast, cast, Region.TENSOR)
+        if apart:
+            self.memory_bound(f"{name}_input_autocast", apart, apart, Region.SEQUENCE)
         if self.plan.saves_cast_weights:
             num_bytes = weights * self.shape.element_bytes
             self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)

@@ -53,10 +53,11 @@ _SCORE_PASSES_UNFUSED = 8
 counted in 16-bit scores."""
 
 _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES, _FULL_MASK_BACKWARD_PASSES = 6, 5, 2
-"""The same of full-precision scores, which nothing casts. Forward: scale, mask and softmax, each a
-read and a write. Backward: softmax reads its output, too (3), scale (2), and a causal mask, which
-selects; one that is added has no pass of its own (``eager_attention_forward`` of transformers'
-models/gpt2 and models/bert; derivatives.yaml of PyTorch)."""
+"""The same of scores which nothing casts: full-precision ones, and those of models that do not.
+Forward: scale, mask and softmax, each a read and a write. Backward: softmax reads its output, too
+(3), scale (2), and a causal mask, which selects; one that is added has no pass of its own
+(``eager_attention_forward`` of transformers' models/gpt2 and models/bert; derivatives.yaml of
+PyTorch)."""
 
 _IN_PLACE_MASK_PASSES, _IN_PLACE_MASK_BACKWARD_PASSES, _IN_PLACE_MASK_KERNELS = 2, 13, 4
 """Reads and writes of masking full-precision scores in place, for which no framework has a fused
@@ -154,12 +155,13 @@ def _softmax(block: Block, scores: float) -> None:
         _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
     passes, backward_passes = _softmax_passes(block)
     moved = scores * size
+    widens = size < _FULL_BYTES and _widens_scores(block)
     drops = block.stack.dropout and block.model.attention_dropout
-    saved = scores * (size if has_kernel else _FULL_BYTES)
+    saved = scores * (_FULL_BYTES if widens else size)
     _save_in_core(block, "softmax", saved)
     kernels = max(1, int(passes) // 2)
     _over_scores(block, "softmax", moved * passes, moved * backward_passes, kernels)
-    if not (has_kernel or drops) and size < _FULL_BYTES:
+    if widens and not drops:
         _save_in_core(block, "softmax_cast", scores * size)
     if drops:
         traffic = scores * (2 * size + MASK_BYTES)
@@ -168,11 +170,17 @@ def _softmax(block: Block, scores: float) -> None:
         _save_in_core(block, "attention_dropped", scores * size)
 
 
+def _widens_scores(block: Block) -> bool:
+    """Whether separate kernels cast 16-bit scores up and the probabilities back."""
+    widens = block.model.widens_scores or block.plan.autocasts
+    return widens and not _has_softmax_kernel(block)
+
+
 def _softmax_passes(block: Block) -> tuple[float, float]:
     """Reads and writes of scores forward and backward, as many numbers as activations have."""
     if _has_softmax_kernel(block):
         return _SCORE_PASSES_FUSED, 1.5 * _SCORE_PASSES_FUSED
-    if block.shape.element_bytes < _FULL_BYTES:
+    if block.shape.element_bytes < _FULL_BYTES and _widens_scores(block):
         return _SCORE_PASSES_UNFUSED, 1.5 * _SCORE_PASSES_UNFUSED
     mask = _FULL_MASK_BACKWARD_PASSES if block.model.causal else 0
     return _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES + mask

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.model import Model
+from simulator.facts import host_launches
 from simulator.program.layer.block import Block
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
 from simulator.program.layer.pieces import Region, Role, Split
@@ -21,6 +22,23 @@ _EAGER_GATE_PASSES, _EAGER_GATE_BACKWARD_PASSES, _EAGER_GATE_KERNELS = 5, 9, 2
 """Reads and writes of a nonlinearity and of the product with it by eager kernels, in elements of
 their result, and kernels of forward; backward has one more. Forward: 2 and 3. Backward: 3 for the
 nonlinearity, and 3 for each factor of the product (``torch.nn.functional.silu(gate) * up``)."""
+
+_WRITTEN_GELU_PASSES, _WRITTEN_GELU_BACKWARD_PASSES, _WRITTEN_GELU_OPERATORS = 18, 28, 10
+"""Reads and writes of GELU's hyperbolic form by a kernel for each of its operators, in elements of
+its result. Forward, 8 kernels: the cube (2), its factor (2), its sum with x (3), a factor (2),
+tanh (2), plus one (2), half of x (2), and their product (3). Backward, 12: that product (6), the
+half (2), tanh (3), both factors (4), the cube's square, factor and product (7), and two sums of
+gradients of x (6) (``NewGELUActivation`` of transformers' activations.py, as torch dispatches
+it)."""
+
+_CAST_GELU_PASSES, _CAST_GELU_BACKWARD_PASSES = (6, 16), (13, 23)
+"""The same in numbers as wide as activations and in fp32 ones, where ``torch.autocast`` casts what
+products read: it takes powers in fp32, and so is what is made of them, up to the cast of the
+result."""
+
+_WRITTEN_GELU_KEPT = 3
+"""Beside its input it keeps half of that, tanh, and tanh plus one; under autocast the input, and
+these two, in fp32, and the half as it is."""
 
 _EAGER_JOIN_PASSES = 4
 """The same of joining the gradients of gate and up, which are halves of one product."""
@@ -121,8 +139,32 @@ def add_activation(
         )
         block.memory_bound(name, forward, backward, region, _EAGER_GATE_KERNELS)
         return
+    if model.activation == "gelu-new" and not stack.fused_elementwise:
+        _add_written_gelu(block, name, elements, region)
+        return
     forward, backward = (products + 1) * inner, (2 * products + 1) * inner
     block.memory_bound(name, forward, backward, region)
+
+
+def _add_written_gelu(block: Block, name: str, elements: float, region: Region) -> None:
+    """A nonlinearity of a kernel for each of its operators.
+
+    Their launches are so many as take the host as long as all operators do.
+    """
+    half = elements * block.shape.element_bytes
+    wide = elements * block.shape.stream_bytes
+    if block.plan.autocasts:
+        forward, backward = (
+            halves * half + wides * wide
+            for halves, wides in (_CAST_GELU_PASSES, _CAST_GELU_BACKWARD_PASSES)
+        )
+    else:
+        forward, backward = _WRITTEN_GELU_PASSES * half, _WRITTEN_GELU_BACKWARD_PASSES * half
+        wide = half
+    block.save(f"{name}_operands", _WRITTEN_GELU_KEPT * wide, region)
+    host_work = _WRITTEN_GELU_OPERATORS * host_launches("operator")
+    kernels = max(1, round(host_work / block.stack.host_work_per_launch))
+    block.memory_bound(name, forward, backward, region, kernels)
 
 
 def _tensors(model: Model) -> Iterator[ParameterTensor]:

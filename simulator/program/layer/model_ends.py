@@ -17,7 +17,7 @@ from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import Stack
 from simulator.program.layer.block import MASK_BYTES, Block, Shape
 from simulator.program.layer.layer_kinds import layer_tensors
-from simulator.program.layer.losses import LOSSES, Copies
+from simulator.program.layer.losses import LOSSES, Copies, LossKernel
 from simulator.program.layer.pieces import (
     Axis,
     Exchange,
@@ -66,7 +66,8 @@ def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[Pa
 def head_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
     """Tensors after the last layer: final norm, untied output matrix, extra parameters.
 
-    A tied output matrix is the token embedding itself and is not repeated.
+    A tied output matrix is the token embedding itself and is not repeated; that of classes is
+    another one.
 
     Args:
         model: The network.
@@ -80,9 +81,11 @@ def head_tensors(model: Model, padded_vocab: int | None = None) -> tuple[Paramet
     if model.embedding_dim:
         shape = (model.hidden, width)
         tensors.append(ParameterTensor("head.projection", shape, group, inputs_first=True))
-    if not model.tied_embeddings:
+    if model.classes:
+        tensors.append(ParameterTensor("head.classes", (model.classes, width), group))
+    elif not model.tied_embeddings:
         tensors.append(ParameterTensor("head.tokens", (vocab, width), group, TensorSplit.TENSOR))
-    if model.head_bias:
+    if model.head_bias and not model.classes:
         split = TensorSplit.TENSOR
         tensors.append(ParameterTensor("head.bias", (vocab,), group, split, role=TensorRole.BIAS))
     if model.extra_parameters:
@@ -158,11 +161,13 @@ def join_layer(model: Model, plan: Plan, shape: Shape) -> Layer:
 
 
 def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
-    """Final norm and output product over the (padded) vocabulary."""
+    """Final norm and output product over the (padded) vocabulary, or over classes."""
     stack = plan.stack
     block = Block(model, plan, shape)
     if model.final_norm:
         block.norm("final_norm", "head.norm")
+    if model.classes:
+        return _with_classes(block)
     head_bytes = shape.tokens * model.hidden * shape.element_bytes
     matrix = "embedding.tokens" if model.tied_embeddings else "head.tokens"
     block.save("head_input", head_bytes, Region.GATHERED, weights=(matrix,))
@@ -193,6 +198,21 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     return block.layer()
 
 
+def _with_classes(block: Block) -> Layer:
+    """A product with one token of each sequence.
+
+    Source: transformers, ``BertForSequenceClassification`` of models/bert, which pools the first
+    token. Ignored: that decoders score every token and pick one afterwards.
+    """
+    model, tensors = block.model, ("head.classes",)
+    num_bytes = float(block.shape.sequences * model.hidden * block.shape.element_bytes)
+    block.save("head_input", num_bytes, Region.WHOLE, weights=tensors)
+    block.pieces.append(
+        Gemm("head", block.shape.sequences, model.classes, model.hidden, tensors=tensors)
+    )
+    return block.layer()
+
+
 def _fuse_head(block: Block, vocab: int, matrix: str) -> None:
     """Logits of a part of the tokens at a time, and the weight's gradient beside them.
 
@@ -208,11 +228,18 @@ def _fuse_head(block: Block, vocab: int, matrix: str) -> None:
 
 
 def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Layer:
-    """Cross-entropy as the plan computes it."""
-    block, loss = Block(model, plan, shape), LOSSES[plan.loss_kernel]
+    """Cross-entropy as the plan computes it; that of classes is an eager one of few numbers."""
+    if model.classes:
+        scored = replace(shape, seq_len=1)
+        return _loss_layer(Block(model, plan, scored), LOSSES["eager"], model.classes)
+    return _loss_layer(Block(model, plan, shape), LOSSES[plan.loss_kernel], padded_vocab)
+
+
+def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
+    plan, shape = block.plan, block.shape
     if plan.divides_loss and loss.divided is not None:
         loss = loss.divided
-    size, region = partial(_copies_bytes, shape, padded_vocab), _logits_region(plan.stack)
+    size, region = partial(_copies_bytes, shape, outputs), _logits_region(plan.stack)
     forward, backward = size(loss.forward), size(loss.backward)
     block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
     if not loss.has_logits:
@@ -228,8 +255,8 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     return block.layer()
 
 
-def _copies_bytes(shape: Shape, padded_vocab: int, copies: Copies) -> float:
-    return copies.num_bytes(float(shape.tokens * padded_vocab), shape.element_bytes)
+def _copies_bytes(shape: Shape, outputs: int, copies: Copies) -> float:
+    return copies.num_bytes(float(shape.tokens * outputs), shape.element_bytes)
 
 
 def _loss_reductions(plan: Plan, shape: Shape) -> list[Exchange]:

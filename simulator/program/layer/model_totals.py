@@ -85,10 +85,13 @@ def _seen_share(model: Model, kind: LayerKind, seq_len: int, keys: int) -> float
 
 
 def _ends_flop(model: Model) -> float:
-    """What one token needs forward for its logits, and to and from a narrower embedding [FLOP]."""
+    """What one token needs forward for its logits, and to and from a narrower embedding [FLOP].
+
+    Scores of classes are left out: a sequence has one product with them.
+    """
     width = model.embedding_dim or model.hidden
     projections = 4.0 * model.hidden * width if model.embedding_dim else 0.0
-    return 2.0 * model.vocab * width + projections
+    return 2.0 * model.vocab * width * (not model.classes) + projections
 
 
 def parameter_count(model: Model, *, with_multi_token: bool = False) -> int:

@@ -10,7 +10,8 @@ share of a node is in :mod:`simulator.cost.host`.
 - **Parameters** on the host: every piece's shard is copied in (from NVMe: read first, a few
   pieces ahead) before it is gathered, as long ahead as gathers are.
 - **Gradients**: with ZeRO 2 and 3, every reduced shard leaves while backward goes on. Later
-  microbatches are added to what is there: DeepSpeed copies it back and adds on the GPU, FSDP
+  microbatches are added to what is there: DeepSpeed copies it back and adds on the GPU, on one
+  stream for all of that, which is that of backward itself where reductions do not overlap; FSDP
   adds on the CPU. There the thread that launches kernels waits for the copy and adds before it
   launches the next piece, and it waits for all copies before the next microbatch. With ZeRO 1
   the shard leaves before the update.
@@ -20,8 +21,10 @@ share of a node is in :mod:`simulator.cost.host`.
   next step; its weights are copied in at the end of that step's backward.
 
 Source: ZeRO-Offload (arXiv 2101.06840, sections 4 and 5); ZeRO-Infinity (arXiv 2104.07857,
-sections 5.1 and 6); DeepSpeed's ``stage_1_and_2.py`` and ``stage3.py`` and PyTorch's
-``fully_shard`` for accumulation (``foreach_reduce`` of ``_fsdp_collectives.py``, and
+sections 5.1 and 6); DeepSpeed's ``stage_1_and_2.py``
+(``async_accumulate_grad_in_cpu_via_gpu``, whose copies are issued on the current stream or on
+``reduction_stream``) and ``stage3.py`` (``partition_grads``, on ``reduce_and_partition_stream``),
+and PyTorch's ``fully_shard`` for accumulation (``foreach_reduce`` of ``_fsdp_collectives.py``, and
 ``finalize_backward`` of ``_fsdp_param_group.py``).
 
 Ignores: that copies which the launching thread waits for go to memory that is not pinned.
@@ -295,6 +298,8 @@ class StateOffload:
         rank, layers, links = shard.rank, shard.layers, self.links
         earlier = self._on_host.get((rank, shard.run))
         adds_on_gpu = self.job.choices.offloads == "infinity"
+        if adds_on_gpu and rank in self._sent:
+            after = (*after, self._sent[rank])
         if earlier is not None and adds_on_gpu:
             sums = ((Owner.COMMUNICATION, num_bytes),)
             back = links.copy(
@@ -309,7 +314,8 @@ class StateOffload:
         if is_last and self._plan.optimizer == "nvme":
             last = links.copy(rank, NVME_WRITE, num_bytes, (last,), layers=layers)
         self._on_host[rank, shard.run] = self._sent[rank] = last
-        if earlier is not None and not adds_on_gpu:
+        overlaps = adds_on_gpu and self.job.choices.overlaps_reduction
+        if not overlaps and (adds_on_gpu or earlier is not None):
             self._launched_after[rank] = last
         return copy
 

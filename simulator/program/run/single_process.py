@@ -56,7 +56,7 @@ from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import outside_memory
 from simulator.program.states.resident import (
     new_gradient_bytes,
-    padded_vocab,
+    output_numel,
     resident_memory,
     slice_parameters,
     state_bytes,
@@ -195,8 +195,8 @@ class _Emitter:
     @cached_property
     def logits_bytes(self) -> float:
         """Outputs of one GPU, those of multi-token prediction included [B]."""
-        heads, numel = 1 + self.job.model.multi_token_layers, self.tokens * padded_vocab(self.job)
-        return float(numel) * heads * output_bytes(self.job.plan.precision)
+        heads, numel = 1 + self.job.model.multi_token_layers, output_numel(self.job, self.tokens)
+        return numel * heads * output_bytes(self.job.plan.precision)
 
     @cached_property
     def broadcast_work(self) -> Work:

@@ -27,7 +27,7 @@ from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.resident import (
-    padded_vocab,
+    output_numel,
     resident_memory,
     slice_parameters,
     state_bytes,
@@ -93,9 +93,9 @@ def _whole(job: Job) -> Slice:
 def _logits(job: Job) -> Memory:
     """What a teacher leaves, whose every logit the loss compares."""
     shape, plan = job.batch, job.plan
-    tokens = shape.micro_batch * shape.seq_len // plan.cp
+    numel = output_numel(job, shape.micro_batch * shape.seq_len) / plan.cp
     ranks = job.choices.tensor_ranks if plan.divides_loss else 1
-    return ((Owner.LOGITS, tokens * padded_vocab(job) / ranks * output_bytes(plan.precision)),)
+    return ((Owner.LOGITS, numel / ranks * output_bytes(plan.precision)),)
 
 
 class _Gathers:

@@ -106,6 +106,13 @@ def _rule(job: Job) -> UpdateRule:
     return UPDATE_RULES[job.plan.optimizer]
 
 
+def output_numel(job: Job, tokens: int) -> float:
+    """Outputs of a model for so many tokens of whole sequences: logits, or scores of classes."""
+    if job.model.classes:
+        return job.model.classes * tokens / job.batch.seq_len
+    return float(tokens * padded_vocab(job))
+
+
 def padded_vocab(job: Job) -> int:
     """Rows of the embedding and head after padding for tensor parallelism."""
     multiple = job.choices.vocabulary_multiple
@@ -347,7 +354,7 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
 
     Every state is read and written, gradients are read (once more for their norm, and to be
     written back where they are scaled), and 16-bit weights are written, unless they are half of
-    the fp32 ones. Optimizers that need more passes make them
+    the fp32 ones. Optimizers that need more passes make them, and so do kernels after each other
     (:class:`~simulator.described.plan.optimizers.UpdateRule`).
     """
     per, rule = state_bytes(job), _rule(job)
@@ -355,6 +362,8 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     updated = shard_numel(job, parameters) if is_sharded else parameters.trained
     stored = _MASTER_BYTES if per.master_completes_weights else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
+    if job.choices.update_copies and not job.plan.offload.optimizer:
+        states += rule.eager_passes * stored
     reads = rule.gradient_reads + job.plan.takes_gradient_norm
     scaled = per.gradient_copy or per.gradients
     gradients = reads * per.gradients + 2 * per.gradient_copy

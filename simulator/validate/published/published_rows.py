@@ -381,7 +381,7 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
         # Models like Llama, of 2023 and later, train without dropout and on flash attention.
         facts |= {"dropout": False, "attention": "flash"}
     of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
-    if of_transformers and base in ("deepspeed", "torch-fsdp"):
+    if of_transformers and base in ("deepspeed", "deepspeed-2021", "torch-fsdp"):
         facts |= eager_model_facts(row["framework"], row.get("framework_version", ""))
     if drops_out(row["framework"], row.get("framework_version", ""), cells.text(row, "model")):
         facts["dropout"] = True

@@ -7,6 +7,7 @@ stands in the way.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -19,6 +20,7 @@ from simulator.cells import Row, read_table
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError, Fault, InputError
+from simulator.program.ir import Category
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.validate.accuracy import Accuracy, error_pct
@@ -216,10 +218,11 @@ def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: j
     except (ClustersimError, ArithmeticError, ValueError, KeyError) as error:
         return Simulated(replace(result, skipped=f"{type(error).__name__}: {error}"))
     memory_gib = _peak_bytes(step, memory_kind(row)) / _GIB
+    seconds = _timed_s(row, step)
     result = replace(
         result,
-        predicted_step_s=step.step_time_s,
-        error_pct=error_pct(step.step_time_s, result.measured_step_s),
+        predicted_step_s=seconds,
+        error_pct=error_pct(seconds, result.measured_step_s),
         band_s=step.step_time_band_s,
         predicted_mem_gib=memory_gib,
         mem_error_pct=error_pct(memory_gib, result.measured_mem_gib),
@@ -228,6 +231,12 @@ def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: j
         filled_share=step.fullest.filled_share,
     )
     return Simulated(result, job, step)
+
+
+def _timed_s(row: Row, step: StepResult) -> float:
+    """The part of a step that the row timed: all of it, or all but the update of weights [s]."""
+    is_untimed = re.search(r"\bno optimizer step in the time\b", row.get("notes", ""))
+    return step.step_time_s - (step.breakdown_s.get(Category.OPTIMIZER, 0.0) if is_untimed else 0.0)
 
 
 def _leaves_recomputation_open(row: Row, job: Job) -> bool:

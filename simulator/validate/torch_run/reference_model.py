@@ -15,6 +15,7 @@ Source: arXiv 2209.05433 (formats of both passes and scaling to their range).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -30,8 +31,18 @@ _FORWARD, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 _LEAST_MAXIMUM = 1e-12
 """Operands of zeros have a scale, too."""
 
+
+def written_gelu(x: Tensor) -> Tensor:
+    """GELU's hyperbolic form, one operator after the other (``gelu_new`` of transformers)."""
+    cubic = x + _GELU_CUBIC * torch.pow(x, 3.0)
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * cubic))
+
+
+_GELU_CUBIC = 0.044715
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
+    "gelu-new": written_gelu,
     "silu": functional.silu,
     "relu": functional.relu,
     "squared-relu": lambda x: functional.relu(x).square(),
@@ -178,6 +189,8 @@ def _missing_parts(model: Model) -> Iterator[tuple[str, bool]]:
     yield "embedding_norm", model.embedding_norm
     yield "final_norm", not model.final_norm
     yield "head_bias", model.head_bias
+    yield "classes", model.classes > 0
+    yield "widens_scores", not model.widens_scores
     yield "qk_norm", model.qk_norm != "none"
     yield "attention_sinks", model.attention_sinks
     yield "sliding_window", model.sliding_window > 0

@@ -45,7 +45,9 @@ class DiagnoseAnswer(Answer):
             "memory_kind": observed.memory_kind,
             "predicted_step_s": found.result.step_time_s,
             "predicted_memory_bytes": observed.held_bytes(found.result),
+            "inside_interval": found.is_inside,
             "nothing_probability": found.nothing_probability,
+            "unlisted_probability": found.unlisted_probability,
             "is_explained": found.is_explained,
             "hypotheses": [
                 {
@@ -79,18 +81,18 @@ class DiagnoseAnswer(Answer):
                     format_bytes(observed.held_bytes(each.result)),
                 ]
             )
-            for each in found.hypotheses[:10]
+            for each in found.better_than_nothing[:10]
         ]
-        heads = columns(
-            ("possible cause", "how to check"), ("probability", "step with it", "memory with it")
-        )
+        numbers = ("probability", "step with it", f"{observed.memory_kind} memory with it")
+        heads = columns(("possible cause", "how to check"), numbers)
         nothing = percent(found.nothing_probability)
         return AnswerPage(
             title=f"Why does the run differ from its prediction? {found.job.title}",
             sentences=[
                 f"Measured {measured}, predicted {predicted}: {off}.",
                 f"With a probability of {nothing}, there is no hidden cause: predictions often "
-                "differ this much.",
+                "differ this much; with one of "
+                f"{percent(found.unlisted_probability)}, the cause is none of this list.",
             ],
             tables=[Table("Possible causes", "Each cause is simulated alone", heads, rows)],
             job_yaml=job_yaml(found.job),
@@ -114,7 +116,8 @@ def diagnose(
         job: The job that was run.
         step_s: The measured step time [s].
         memory_bytes: The measured peak memory [B].
-        memory_kind: Kind of that memory: ``allocated``, ``reserved`` or ``device``.
+        memory_kind: Kind of that memory: ``allocated``, ``reserved`` or ``device``; ``device`` is
+            shown where none was measured.
         phases_s: Measured parts of the step, by their name in the breakdown [s].
         trace: One rank's profile of torch.profiler, in place of the phases.
         error_share: Standard deviation of prediction errors of this system, as a share.
@@ -138,7 +141,8 @@ def diagnose(
         times = phase_times(dict(phases_s), step_s)
     result = run_step(job)
     tried = suspects(job, result, on_trial=on_trial or _nothing)
-    observation = Observation(step_s, memory_bytes, memory_kind, times)
+    shown_kind = "device" if memory_bytes is None else memory_kind
+    observation = Observation(step_s, memory_bytes, shown_kind, times)
     errors = errors_of(job, result, error_share)
     return DiagnoseAnswer(diagnosis_of(job, result, tried, observation, errors))
 

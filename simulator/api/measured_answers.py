@@ -204,6 +204,7 @@ class CalibrateAnswer(Answer):
                 }
                 for each in found.runs
             ],
+            "skipped": [{"name": name, "reason": reason} for name, reason in found.skipped.items()],
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -223,8 +224,9 @@ class CalibrateAnswer(Answer):
         rows = [cells(row) for row in run_rows(found)]
         title = f"{found.profile}, calibrated with {found.framework} runs"
         table = Table("Runs", "", columns(("run",), RUN_NUMBERS), rows)
-        sentence = f"{len(found.fields)} numbers of the profile changed."
-        return AnswerPage(title=title, sentences=[sentence], tables=[table])
+        changed = f"{len(found.fields)} numbers of the profile changed."
+        left_out = [f"Left out {name}: {reason}." for name, reason in found.skipped.items()]
+        return AnswerPage(title=title, sentences=[changed, *left_out], tables=[table])
 
 
 def calibrate(
@@ -242,14 +244,15 @@ def calibrate(
         on_run: Called after each run.
 
     Raises:
-        InputError: A run cannot be simulated, or was measured on another system.
+        InputError: No run can be simulated, one is farther off than predictions are, or most
+            contradict the others.
     """
     from simulator.calibrate.own_system import job_run, on_system, own_system, table_runs
     from simulator.results.simulation import run_step
 
     name = str(profile)
     if isinstance(runs, (str, Path)):
-        return CalibrateAnswer(own_system(name, table_runs(Path(runs), name, on_run or _nothing)))
+        return CalibrateAnswer(own_system(name, *table_runs(Path(runs), name, on_run or _nothing)))
     if not runs:
         raise InputError.single("runs", "needs at least one run", hint="give (job, seconds)")
     moved = [(on_system(job, name), measured_s) for job, measured_s in runs]

@@ -60,6 +60,19 @@ def test_a_run_that_contradicts_the_others_counts_little_and_stands_out():
     assert [abs(misfit) > CONTRADICTS for misfit in told.misfits] == [False] * 3 + [True]
 
 
+@pytest.mark.parametrize("order", [(900.0, 1.02, 1.03), (1.02, 900.0, 1.03), (1.02, 1.03, 900.0)])
+@pytest.mark.parametrize("other", [EXCHANGING, (1.0, 0.4, 0.08, 0.0)])
+def test_a_run_a_thousand_times_off_does_not_move_what_the_others_agree_on(order, other):
+    runs = [run_of(order[0]), run_of(order[1], other), run_of(order[2])]
+    told = lesson(runs, PRIOR, memory_spread=0.07)
+    assert told.log_slowness(np.array(COMPUTING)) == pytest.approx(math.log(1.025), abs=0.02)
+
+
+@pytest.mark.parametrize(("ratio", "is_plausible"), [(7.9, True), (1 / 7.9, True), (8.1, False)])
+def test_a_run_is_plausible_up_to_eight_times_its_prediction_either_way(ratio, is_plausible):
+    assert run_of(ratio).is_plausible is is_plausible
+
+
 def test_of_few_runs_most_decide_however_far_the_layouts_of_others_may_be_off():
     """Noise of a seventh: other layouts may be as far off as the third run is."""
     prior = StepError(PRIOR.covariance, np.full(4, 0.15**2), PRIOR.freedom)

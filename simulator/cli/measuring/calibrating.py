@@ -347,6 +347,8 @@ def runs(
     else:
         _print_numbers(found)
         _print_runs(found)
+    for name, reason in found.skipped.items():
+        note(f"left out {name}: {reason}")
     for learnt in found.runs:
         if learnt.contradicts:
             note(f"{learnt.run.name} contradicts the other runs, so it has little weight: check it")
@@ -369,7 +371,7 @@ def _of_table(table: Path, profile: str | None) -> OwnSystem:
         hint = "name the system that the runs were measured on: --profile h100-sxm-80gb"
         raise InputError.single("--profile", "is missing", hint=hint)
     with counting("runs") as count:
-        return own_system(profile, table_runs(table, profile, count))
+        return own_system(profile, *table_runs(table, profile, count))
 
 
 def _of_job(

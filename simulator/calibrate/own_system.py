@@ -23,7 +23,7 @@ from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, lesson
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.results.step_error import error_before_runs, framework_of, job_exposure
+from simulator.results.step_error import error_before_runs, framework_of, job_teaching_exposure
 from simulator.units import format_seconds
 from simulator.validate.published.anchored_runs import own_run
 from simulator.validate.published.published_runs import read_rows, simulated
@@ -161,7 +161,7 @@ def on_system(job: Job, profile: str) -> Job:
 
 def job_run(job: Job, step: StepResult, measured_s: float, measured_bytes: float | None) -> OwnRun:
     """One measured job as a run; its memory is that of the device."""
-    exposed = job_exposure(job, step.step_time_s, step.breakdown_s)
+    exposed = job_teaching_exposure(job, step.step_time_s, step.breakdown_s)
     held_bytes = None if measured_bytes is None else step.peak_device_bytes
     return OwnRun(job.title, measured_s, step.step_time_s, exposed, measured_bytes, held_bytes)
 

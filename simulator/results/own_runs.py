@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.results.step_error import Floats, StepError, eager_layer_s, shipped_errors
+from simulator.program.price.host_pace import eager_layer_s
+from simulator.results.step_error import Floats, StepError, shipped_errors
 from simulator.units import format_quantity
 
 _ROUNDS = 50
@@ -33,8 +34,8 @@ CONTRADICTS = 3.0
 """Standard deviations of a single run beyond which it contradicts the others."""
 
 _MOST_FACTOR = 8.0
-"""Farthest that a prediction is off, either way. Of the 1,044 published runs that the model of
-errors is fitted to, the farthest took 6.0 times as long (``reports/data/step_bands.csv``)."""
+"""Farthest that a prediction is off, either way (assumption). Of 1,044 published runs the farthest
+took 6.0 times as long as was predicted (``reports/data/step_bands.csv``)."""
 
 _MEMORY_NOISE = 0.02
 """Standard deviation of a measured memory's logarithm: assumption."""
@@ -47,7 +48,8 @@ class OwnRun:
     Attributes:
         name: What people call it.
         measured_s, predicted_s: The step [s].
-        exposed: How much each regime weighs in it, shape (regimes,).
+        exposed: How much each regime weighs in what it tells, shape (regimes,); from
+            :func:`.step_error.teaching_exposure`.
         measured_bytes, predicted_bytes: Memory of the fullest GPU, of the same kind [B]; None
             where it was not measured.
     """
@@ -76,8 +78,8 @@ class Lesson:
 
     Attributes:
         common: Logarithm of how much slower everything is than predicted.
-        launches: What the device waits for its host beyond, per layer forward and backward, in
-            units of what a host that launches its kernels one by one takes.
+        launches: What the device waits for its host beyond, per layer forward and backward that
+            hides none of it, in units of what a host that launches its kernels one by one takes.
         exchanges, fabric: Share by which they are slower than everything.
         error: What is left open.
         misfits: How far each run is from what was learnt, in standard deviations of one run.

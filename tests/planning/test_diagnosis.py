@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 import simulator as sim
+from simulator.cells import read_table
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.observed_run import Observation, PredictionErrors, phase_times
@@ -147,6 +149,12 @@ def test_every_entry_of_the_list_says_how_common_it_is_and_what_settles_it():
         assert entry["check"].endswith((".", "?"))
         sizes = [variant.get("size") for variant in entry["variants"]]
         assert len(set(sizes)) == len(sizes)
+
+
+def test_every_change_of_a_real_pair_is_on_the_list():
+    pairs = read_table(Path("reports/data/hidden_change_pairs.csv"), ("change",))
+    listed = {entry["change"] for entry in shipped_facts("hidden_changes")["changes"]}
+    assert {pair["change"] for pair in pairs} <= listed
 
 
 def test_errors_are_those_of_the_models_behind_band_and_probability_to_fit(job, before):

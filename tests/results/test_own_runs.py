@@ -12,7 +12,7 @@ import simulator as sim
 from simulator.described.load import load_profile
 from simulator.program.ir import Category
 from simulator.results.own_runs import CONTRADICTS, OwnRun, lesson
-from simulator.results.step_error import StepError
+from simulator.results.step_error import StepError, teaching_exposure
 
 PRIOR = StepError(np.diag((0.1**2, 0.4**2, 0.3**2, 0.5**2)), np.full(4, 0.02**2), freedom=3.0)
 COMPUTING = (1.0, 0.0, 0.0, 0.0)
@@ -118,17 +118,36 @@ LARGE = {
 }
 
 
-def test_slowness_multiplies_kernels_and_exchanges_and_waits_are_added_layer_by_layer():
+def test_slowness_multiplies_kernels_and_exchanges():
     job = sim.load_job(LARGE)
     before = sim.simulate(job).breakdown_s
     slower = {"cluster.kernels.slowness": 2.0, "cluster.network.scale_up.slowness": 3.0}
     after = sim.simulate(job.replace(slower)).breakdown_s
     assert after[Category.FORWARD] == pytest.approx(2 * before[Category.FORWARD], rel=1e-3)
     assert after[Category.TENSOR_PARALLEL] > 2.5 * before[Category.TENSOR_PARALLEL]
+
+
+def test_waits_are_added_layer_by_layer_where_a_host_twice_as_slow_is_not_hidden():
+    """Of 3 ms per layer, the share by which the layer is shorter than 2 x 3.6 ms."""
+    job = sim.load_job(LARGE)
+    before = sim.simulate(job).breakdown_s
     waiting = sim.simulate(job.replace({"cluster.host.layer_wait": "3 ms"})).breakdown_s
-    layer_passes = job.microbatches * job.model.layers
+    passes = job.microbatches * job.model.layers
+    device = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.TENSOR_PARALLEL)
+    layer_s = sum(before.get(kind, 0.0) for kind in device) / passes
+    assert layer_s < 2 * 3.6e-3
     added_s = waiting[Category.HOST] - before.get(Category.HOST, 0.0)
-    assert added_s == pytest.approx(layer_passes * 3e-3, rel=0.05)
+    assert added_s == pytest.approx(passes * 3e-3 * (1 - layer_s / (2 * 3.6e-3)), rel=0.05)
+
+
+def test_a_step_whose_layers_hide_a_slow_host_tells_only_how_fast_the_rest_is():
+    """Layers of 10 ms: a host would have to be three times as slow as usual to be waited for."""
+    long = teaching_exposure(3.2, {Category.FORWARD: 1.0, Category.BACKWARD: 2.2}, 320)
+    told = lesson([run_of(1.2, long)], PRIOR, memory_spread=0.07)
+    assert long[1] == told.launches == 0.0
+    short = teaching_exposure(0.64, {Category.FORWARD: 0.2, Category.BACKWARD: 0.44}, 320)
+    assert short[1] == pytest.approx((320 * 3.6e-3 - 0.64 / 2) / 0.64)
+    assert lesson([run_of(1.2, short)], PRIOR, memory_spread=0.07).launches > 0.0
 
 
 def test_no_gpu_is_said_to_hold_less_than_nothing_beside_its_tensors():

@@ -160,7 +160,7 @@ class Host(Spec):
     """GPUs behind one PCIe switch, whose copies share the rate of one link to the host."""
     layer_wait_s: Seconds = 0.0
     """What a GPU waits for its host beyond what is predicted, for each layer forward and backward,
-    as own runs say (``clustersim calibrate runs``)."""
+    as own runs say (``clustersim calibrate runs``); less where the layer's own time hides it."""
     memory_bandwidth_bytes_per_s: SomeBytesPerSecond | None = None
     """Of all sockets of a node together; no limit of copies where it is unknown."""
     optimizer_efficiency: PositiveFraction = 0.46

@@ -20,7 +20,7 @@ from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import OwnRun, changes_of, lesson
-from simulator.results.step_error import error_before_runs, framework_of, job_exposure
+from simulator.results.step_error import error_before_runs, framework_of, job_teaching_exposure
 from simulator.validate.published.published_runs import (
     PublishedReport,
     PublishedResult,
@@ -90,7 +90,7 @@ def own_run(found: Simulated) -> OwnRun | None:
         result.id,
         result.measured_step_s,
         step.step_time_s,
-        job_exposure(job, step.step_time_s, step.breakdown_s),
+        job_teaching_exposure(job, step.step_time_s, step.breakdown_s),
         _GIB * (result.measured_mem_gib or 0.0) if has_memory else None,
         _GIB * (result.predicted_mem_gib or 0.0) if has_memory else None,
     )

@@ -188,7 +188,7 @@ def own_system(
     first, runs = jobs[0][0], [run for _, run in jobs]
     _refuse_implausible(runs)
     prior = error_before_runs(first)
-    told = lesson(runs, prior, job_spread(first).scale)
+    told = lesson(runs, prior, job_spread(first))
     _refuse_contradictory(runs, told)
     fields = told.fields(first.cluster.profile, framework, len(runs))
     learnt = [

@@ -7,6 +7,9 @@ import json
 
 import pytest
 
+from simulator.described.load import job_from_document, load_profile
+from simulator.results.fit_probability import job_spread
+from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import predicted
 from tests.validate.test_published import ROW
 
@@ -66,6 +69,24 @@ def test_every_command_takes_the_written_profile(clustersim, table, tmp_path, pr
     assert result.predicted_step_s == pytest.approx(SLOWER * predicted_s["8"], rel=0.06)
     low, high = result.band_s
     assert low < SLOWER * predicted_s["8"] < high
+
+
+def test_a_measured_memory_moves_the_odds_of_its_framework(clustersim, table, tmp_path):
+    path, ours = table(1.0), tmp_path / "ours.yaml"
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerow({**rows[0], "measured_mem_gib": "20"})
+    outcome = clustersim("calibrate", "runs", path, *BASE, "--out", ours)
+    assert "odds of fitting know it" in outcome.out
+    assert clustersim("profile", "check", ours).code == 0
+    own = load_profile(str(ours)).own_runs
+    assert own.memory.runs == 1
+    job = job_from_document(job_document({**ROW, "profile": str(ours)}))
+    assert job_spread(job) == (own.memory.scale, own.memory.freedom, own.memory.centre)
+    other = job.replace({"plan": {"stack": "jax"}})
+    assert job_spread(other).centre != own.memory.centre
 
 
 def test_a_written_profile_learns_on(clustersim, table, tmp_path):

@@ -70,7 +70,7 @@ def _learnt(
     """Later runs with what the first ones tell."""
     prior = model.learning(model.error_of(first[0].numbers, first[0].framework))
     own = [OwnRun(run.id, run.measured_s, run.predicted_s, run.teaching) for run in first]
-    told = lesson(own, prior, memory_spread=0.0)
+    told = lesson(own, prior)
     for run in later:
         learnt_s = run.predicted_s * math.exp(told.log_slowness(run.teaching))
         ends = told.error.band(run.exposed)

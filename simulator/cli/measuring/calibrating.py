@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -34,7 +35,7 @@ from simulator.cli.options import (
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
-from simulator.units import format_bytes, percent
+from simulator.units import format_bytes, percent, signed_percent
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration
@@ -417,7 +418,6 @@ def _print_runs(found: OwnSystem) -> None:
 
     columns = text_columns("run") + number_columns(*RUN_NUMBERS)
     print_table(f"runs of {found.framework} on {found.profile}", columns, run_rows(found))
-    if found.lesson.memory_bytes:
-        beyond = found.lesson.memory_bytes
-        word = "more" if beyond > 0 else "less"
-        typer.echo(f"GPUs hold {format_bytes(abs(beyond))} {word} than was predicted")
+    if found.lesson.memory is not None:
+        share = signed_percent(math.expm1(found.lesson.memory.spread.centre))
+        typer.echo(f"GPUs most likely hold {share} against predictions: odds of fitting know it")

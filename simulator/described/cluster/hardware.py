@@ -171,6 +171,19 @@ class Host(Spec):
     """Local drives, where there are any."""
 
 
+class OwnMemory(Spec):
+    """How far predicted memory is off, as own runs say."""
+
+    runs: Count
+    """How many runs told it."""
+    scale: Ratio
+    """Of the logarithm of held over predicted memory."""
+    freedom: Count
+    """Degrees of freedom of Student's t."""
+    centre: float
+    """Half of all runs hold no more than the predicted memory times e to this."""
+
+
 class OwnRuns(Spec):
     """What own runs leave open of a predicted step (``clustersim calibrate runs``)."""
 
@@ -184,6 +197,8 @@ class OwnRuns(Spec):
     """Of the error's logarithm by regime (:data:`simulator.results.step_error.REGIMES`)."""
     noise: tuple[float, ...]
     """Variance of a single run, by regime."""
+    memory: OwnMemory | None = None
+    """What their memory said; None where none was measured."""
 
 
 class HardwareProfile(Spec):

@@ -110,7 +110,7 @@ def _lessons(known: Sequence[Simulated]) -> Mapping[str, Mapping[str, Any]]:
     lessons = {}
     for (system, framework), runs in sorted(groups.items(), key=lambda item: len(item[1])):
         job = runs[0][0]
-        told = lesson([run for _, run in runs], error_before_runs(job), job_spread(job).scale)
+        told = lesson([run for _, run in runs], error_before_runs(job), job_spread(job))
         lessons[system] = changes_of(told.fields(job.cluster.profile, framework, len(runs)))
     return lessons
 

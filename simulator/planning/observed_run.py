@@ -110,12 +110,14 @@ class PredictionErrors:
         each: Of the step, or of one part of it, beside that.
         memory: Of the peak of memory.
         smallest_share: Error of a part that is next to nothing, as a share of the step.
+        memory_centre: Half of all runs hold no more than the predicted memory times e to this.
     """
 
     common: float
     each: float
     memory: float
     smallest_share: float = 0.002
+    memory_centre: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Observation:
         found = float(misses @ np.linalg.solve(_covariance(shares, errors), misses))
         if self.memory_bytes is not None:
             ratio = self.held_bytes(result) / self.memory_bytes
-            found += (math.log(ratio) / errors.memory) ** 2
+            found += ((math.log(ratio) + errors.memory_centre) / errors.memory) ** 2
         return found
 
     def log_width(self, job: Job, result: StepResult, errors: PredictionErrors) -> float:

@@ -305,7 +305,8 @@ def errors_of(job: Job, result: StepResult, share: float | None = None) -> Predi
     if share is None:
         exposed = job_exposure(job, result.step_time_s, result.breakdown_s)
         common = job_error(job).scale(exposed)
-        return PredictionErrors(common, common / 2, job_spread(job).scale)
+        memory = job_spread(job)
+        return PredictionErrors(common, common / 2, memory.scale, memory_centre=memory.centre)
     return PredictionErrors(common=share, each=share / 2, memory=share)
 
 

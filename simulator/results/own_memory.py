@@ -1,9 +1,9 @@
 """What does the memory of own runs say of other jobs on their system?
 
 What GPUs hold beyond the prediction is a part that all jobs hold, beside their tensors, and a share
-of what is predicted. One run cannot tell them apart: what is larger than contexts are is most likely a
-share, and grows with the job. Runs narrow how far predictions are off for their framework, and
-the odds of fitting with it.
+of what is predicted. One run cannot tell them apart: what is larger than contexts are is most
+likely a share, and grows with the job. Runs narrow how far predictions are off for their framework,
+and the odds of fitting with it.
 
 Source: Bayes' rule for a linear model with Gaussian prior, its scale that of the multivariate t;
 ``simulator/facts/own_memory.yaml``. Ignores that the two parts are not told apart once known.

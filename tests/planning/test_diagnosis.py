@@ -163,7 +163,11 @@ def test_errors_are_those_of_the_models_behind_band_and_probability_to_fit(job, 
     _, slow_s = before.step_time_band_s
     reach = students_t_quantile(0.9, job_error(job).freedom)
     assert slow_s / before.step_time_s == pytest.approx(math.exp(reach * errors.common))
-    assert errors.memory == before.memory_spread.scale
+    spread = before.memory_spread
+    assert (errors.memory, errors.memory_centre) == (spread.scale, spread.centre)
+    usual_bytes = before.peak_device_bytes * math.exp(spread.centre)
+    observation = Observation(before.step_time_s, usual_bytes, "device")
+    assert observation.surprise(job, before, errors) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_share_that_is_given_holds_for_step_and_memory(job, before):

@@ -44,7 +44,8 @@ def validate_anchored(
 
     Args:
         csv_path: Table with the columns described in ``reports/data/README.md``.
-        anchors: Runs of each source that calibrate; those that state no step time do not count.
+        anchors: Runs of each source that calibrate; those that state no step time, or one that no
+            error of a prediction explains, do not count.
         executor: Where sources are simulated; in this process if None.
         on_row: Called with each finished row, for progress.
 
@@ -72,7 +73,8 @@ def _predicted_source(anchors: int, rows: Sequence[Row]) -> list[PublishedResult
     changes: Mapping[str, Mapping[str, Any]] = {}
     for row in rows:
         found = simulated(row, adjusted=partial(_calibrated, changes))
-        is_anchor = len(known) < anchors and own_run(found) is not None
+        run = own_run(found)
+        is_anchor = len(known) < anchors and run is not None and run.is_plausible
         results.append(replace(found.result, anchor=is_anchor))
         if is_anchor:
             known.append(found)

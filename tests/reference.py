@@ -104,7 +104,7 @@ _PARTS_OF_A_JOB = {
     ),
     "The hardware profile": (
         "Device", "PeakRates", "KernelModel", "GemmModel", "AttentionModel", "Network", "ScaleUp",
-        "Torus", "Fabric", "SwitchTier", "Host", "Nvme", "OwnRuns", "Common",
+        "Torus", "Fabric", "SwitchTier", "Host", "Nvme", "OwnMemory", "OwnRuns", "Common",
     ),
 }  # fmt: skip
 

@@ -45,7 +45,9 @@ class DiagnoseAnswer(Answer):
             "memory_kind": observed.memory_kind,
             "predicted_step_s": found.result.step_time_s,
             "predicted_memory_bytes": observed.held_bytes(found.result),
+            "inside_interval": found.is_inside,
             "nothing_probability": found.nothing_probability,
+            "unlisted_probability": found.unlisted_probability,
             "is_explained": found.is_explained,
             "hypotheses": [
                 {
@@ -79,18 +81,18 @@ class DiagnoseAnswer(Answer):
                     format_bytes(observed.held_bytes(each.result)),
                 ]
             )
-            for each in found.hypotheses[:10]
+            for each in found.better_than_nothing[:10]
         ]
-        heads = columns(
-            ("possible cause", "how to check"), ("probability", "step with it", "memory with it")
-        )
+        numbers = ("probability", "step with it", f"{observed.memory_kind} memory with it")
+        heads = columns(("possible cause", "how to check"), numbers)
         nothing = percent(found.nothing_probability)
         return AnswerPage(
             title=f"Why does the run differ from its prediction? {found.job.title}",
             sentences=[
                 f"Measured {measured}, predicted {predicted}: {off}.",
                 f"With a probability of {nothing}, there is no hidden cause: predictions often "
-                "differ this much.",
+                "differ this much; with one of "
+                f"{percent(found.unlisted_probability)}, the cause is none of this list.",
             ],
             tables=[Table("Possible causes", "Each cause is simulated alone", heads, rows)],
             job_yaml=job_yaml(found.job),
@@ -114,7 +116,8 @@ def diagnose(
         job: The job that was run.
         step_s: The measured step time [s].
         memory_bytes: The measured peak memory [B].
-        memory_kind: Kind of that memory: ``allocated``, ``reserved`` or ``device``.
+        memory_kind: Kind of that memory: ``allocated``, ``reserved`` or ``device``; ``device`` is
+            shown where none was measured.
         phases_s: Measured parts of the step, by their name in the breakdown [s].
         trace: One rank's profile of torch.profiler, in place of the phases.
         error_share: Standard deviation of prediction errors of this system, as a share.
@@ -138,7 +141,8 @@ def diagnose(
         times = phase_times(dict(phases_s), step_s)
     result = run_step(job)
     tried = suspects(job, result, on_trial=on_trial or _nothing)
-    observation = Observation(step_s, memory_bytes, memory_kind, times)
+    shown_kind = "device" if memory_bytes is None else memory_kind
+    observation = Observation(step_s, memory_bytes, shown_kind, times)
     errors = errors_of(job, result, error_share)
     return DiagnoseAnswer(diagnosis_of(job, result, tried, observation, errors))
 
@@ -200,6 +204,7 @@ class CalibrateAnswer(Answer):
                 }
                 for each in found.runs
             ],
+            "skipped": [{"name": name, "reason": reason} for name, reason in found.skipped.items()],
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -219,8 +224,9 @@ class CalibrateAnswer(Answer):
         rows = [cells(row) for row in run_rows(found)]
         title = f"{found.profile}, calibrated with {found.framework} runs"
         table = Table("Runs", "", columns(("run",), RUN_NUMBERS), rows)
-        sentence = f"{len(found.fields)} numbers of the profile changed."
-        return AnswerPage(title=title, sentences=[sentence], tables=[table])
+        changed = f"{len(found.fields)} numbers of the profile changed."
+        left_out = [f"Left out {name}: {reason}." for name, reason in found.skipped.items()]
+        return AnswerPage(title=title, sentences=[changed, *left_out], tables=[table])
 
 
 def calibrate(
@@ -238,14 +244,15 @@ def calibrate(
         on_run: Called after each run.
 
     Raises:
-        InputError: A run cannot be simulated, or was measured on another system.
+        InputError: No run can be simulated, one is farther off than predictions are, or most
+            contradict the others.
     """
     from simulator.calibrate.own_system import job_run, on_system, own_system, table_runs
     from simulator.results.simulation import run_step
 
     name = str(profile)
     if isinstance(runs, (str, Path)):
-        return CalibrateAnswer(own_system(name, table_runs(Path(runs), name, on_run or _nothing)))
+        return CalibrateAnswer(own_system(name, *table_runs(Path(runs), name, on_run or _nothing)))
     if not runs:
         raise InputError.single("runs", "needs at least one run", hint="give (job, seconds)")
     moved = [(on_system(job, name), measured_s) for job, measured_s in runs]

@@ -8,27 +8,42 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
 from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.described.load import load_profile, profile_file
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
 from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, lesson
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.results.step_error import error_before_runs, framework_of, job_exposure
+from simulator.results.step_error import error_before_runs, framework_of, job_teaching_exposure
+from simulator.units import format_seconds
 from simulator.validate.published.anchored_runs import own_run
 from simulator.validate.published.published_runs import read_rows, simulated
 
 _FEWEST_TO_DISAGREE = 3
 """Runs of which one can contradict the others."""
+
+_MILLI = 1e-3
+
+
+class TableRuns(NamedTuple):
+    """What a table says of a system.
+
+    Attributes:
+        runs: Each run that can be learnt from, with its job.
+        skipped: Why the other rows cannot, by their name.
+    """
+
+    runs: list[tuple[Job, OwnRun]]
+    skipped: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,7 @@ class OwnSystem:
         lesson: What they tell.
         fields: Numbers of the profile that say so, by path.
         runs: Each of them.
+        skipped: Why rows of a table are not among them, by their name.
     """
 
     profile: str
@@ -66,6 +82,7 @@ class OwnSystem:
     lesson: Lesson
     fields: dict[str, Any]
     runs: Sequence[Learnt]
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def before(self) -> dict[str, Any]:
@@ -92,8 +109,8 @@ class OwnSystem:
         return with_sourced_values(file.read_text(encoding="utf-8"), values, str(file))
 
 
-def table_runs(table: Path, profile: str, on_row: Callable[[], None]) -> list[tuple[Job, OwnRun]]:
-    """Every row of a table as a run on a system; rows without a step time are left out.
+def table_runs(table: Path, profile: str, on_row: Callable[[], None]) -> TableRuns:
+    """Every row of a table as a run on a system, and the rows that are none.
 
     Args:
         table: With the columns of ``reports/data/runs_open.csv``.
@@ -101,24 +118,30 @@ def table_runs(table: Path, profile: str, on_row: Callable[[], None]) -> list[tu
         on_row: Called after each row, for progress.
 
     Raises:
-        InputError: The table cannot be read, no row has a step time, or one cannot run.
+        InputError: The table cannot be read, or no row can be learnt from.
     """
-    found = []
+    found = TableRuns([], {})
     for row in read_rows(table):
-        if row["measured_step_s"]:
-            found.append(_row_run(row, profile, str(table)))
+        read = _row_run(row, profile)
+        if isinstance(read, str):
+            found.skipped[row["id"]] = read
+        else:
+            found.runs.append(read)
         on_row()
-    if not found:
-        rule, hint = "states no step time", "give measured_step_s, in seconds"
-        raise InputError.single("measured_step_s", rule, hint=hint, file=str(table))
+    if not found.runs:
+        faults = [Fault(name, reason, file=str(table)) for name, reason in found.skipped.items()]
+        raise InputError(faults or [Fault("", "has no rows", file=str(table))])
     return found
 
 
-def _row_run(row: Row, profile: str, file: str) -> tuple[Job, OwnRun]:
+def _row_run(row: Row, profile: str) -> tuple[Job, OwnRun] | str:
+    """A row with its job, or why there is nothing to learn from it."""
+    if not row["measured_step_s"].strip():
+        return "measured_step_s: is empty"
     found = simulated(row, adjusted=lambda job: on_system(job, profile))
     run = own_run(found)
     if found.job is None or run is None:
-        raise InputError.single(row["id"], found.result.skipped, file=file)
+        return found.result.skipped
     return found.job, run
 
 
@@ -138,20 +161,24 @@ def on_system(job: Job, profile: str) -> Job:
 
 def job_run(job: Job, step: StepResult, measured_s: float, measured_bytes: float | None) -> OwnRun:
     """One measured job as a run; its memory is that of the device."""
-    exposed = job_exposure(job, step.step_time_s, step.breakdown_s)
+    exposed = job_teaching_exposure(job, step.step_time_s, step.breakdown_s)
     held_bytes = None if measured_bytes is None else step.peak_device_bytes
     return OwnRun(job.title, measured_s, step.step_time_s, exposed, measured_bytes, held_bytes)
 
 
-def own_system(profile: str, jobs: Sequence[tuple[Job, OwnRun]]) -> OwnSystem:
+def own_system(
+    profile: str, jobs: Sequence[tuple[Job, OwnRun]], skipped: Mapping[str, str] | None = None
+) -> OwnSystem:
     """What own runs say of a system; they are simulated once more.
 
     Args:
         profile: Name or file of the profile that they were predicted with.
         jobs: Each run with its job, at least one.
+        skipped: Why other rows of their table are not among them, by name.
 
     Raises:
-        InputError: The runs are of several frameworks.
+        InputError: The runs are of several frameworks, one is farther off than predictions are,
+            or most contradict the others.
     """
     frameworks = Counter(framework_of(job) for job, _ in jobs)
     if len(frameworks) > 1:
@@ -159,14 +186,47 @@ def own_system(profile: str, jobs: Sequence[tuple[Job, OwnRun]]) -> OwnSystem:
         raise InputError.single("framework", rule, ", ".join(frameworks), hint)
     (framework,) = frameworks
     first, runs = jobs[0][0], [run for _, run in jobs]
+    _refuse_implausible(runs)
     prior = error_before_runs(first)
-    told = lesson(runs, prior, job_spread(first).scale)
+    told = lesson(runs, prior, job_spread(first))
+    _refuse_contradictory(runs, told)
     fields = told.fields(first.cluster.profile, framework, len(runs))
     learnt = [
         _learnt(job, run, changes_of(fields), misfit, can_disagree=len(runs) >= _FEWEST_TO_DISAGREE)
         for (job, run), misfit in zip(jobs, told.misfits, strict=True)
     ]
-    return OwnSystem(profile, framework, told, fields, learnt)
+    return OwnSystem(profile, framework, told, fields, learnt, skipped or {})
+
+
+def _refuse_implausible(runs: Sequence[OwnRun]) -> None:
+    """A run that no error of a prediction explains is not what its job says."""
+    faults = [
+        Fault(run.name, f"{_said(run)}: no prediction is so far off", hint=_way_out(run))
+        for run in runs
+        if not run.is_plausible
+    ]
+    if faults:
+        raise InputError(faults)
+
+
+def _way_out(run: OwnRun) -> str:
+    if replace(run, measured_s=_MILLI * run.measured_s).is_plausible:
+        return "is it milliseconds? write seconds"
+    return "check its unit, and its model, batch and GPUs; or leave the run out"
+
+
+def _refuse_contradictory(runs: Sequence[OwnRun], told: Lesson) -> None:
+    """Of runs that do not agree, nobody can tell which are right."""
+    apart = [abs(misfit) > CONTRADICTS for misfit in told.misfits]
+    if len(runs) > 1 and 2 * sum(apart) > len(runs):
+        rule = f"contradict one another: {'; '.join(f'{run.name} {_said(run)}' for run in runs)}"
+        hint = "check their jobs and units, and leave out what is wrong"
+        raise InputError.single("runs", rule, hint=hint)
+
+
+def _said(run: OwnRun) -> str:
+    measured, predicted = map(format_seconds, (run.measured_s, run.predicted_s))
+    return f"took {measured} and is predicted to take {predicted}"
 
 
 def _learnt(

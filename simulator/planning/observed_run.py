@@ -110,12 +110,14 @@ class PredictionErrors:
         each: Of the step, or of one part of it, beside that.
         memory: Of the peak of memory.
         smallest_share: Error of a part that is next to nothing, as a share of the step.
+        memory_centre: Half of all runs hold no more than the predicted memory times e to this.
     """
 
     common: float
     each: float
     memory: float
     smallest_share: float = 0.002
+    memory_centre: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -141,22 +143,38 @@ class Observation:
         return 1 + parts + (self.memory_bytes is not None)
 
     def surprise(self, job: Job, result: StepResult, errors: PredictionErrors) -> float:
-        """What a simulated step leaves unexplained: minus twice the log of its likelihood.
+        """What a simulated step leaves unexplained: a sum of squares, in standard deviations.
 
-        Times are compared in shares of the measured step. Their errors are Gaussian: one factor
+        Errors are Gaussian in logarithms of predicted over measured values: of times, one factor
         that all share, and one of each its own, of which small parts have at least
-        ``smallest_share`` (assumptions). The memory's error is Gaussian in its logarithm.
+        ``smallest_share`` (assumptions).
         """
-        measured, predicted = self._times(job, result)
-        shares = measured / self.step_s
-        own = np.hypot(errors.each * shares, errors.smallest_share)
-        covariance = np.diag(own**2) + (errors.common**2) * np.outer(shares, shares)
-        misses = (predicted - measured) / self.step_s
-        found = float(misses @ np.linalg.solve(covariance, misses))
+        shares, misses = self._shares(job, result, errors.smallest_share)
+        found = float(misses @ np.linalg.solve(_covariance(shares, errors), misses))
         if self.memory_bytes is not None:
             ratio = self.held_bytes(result) / self.memory_bytes
-            found += (math.log(ratio) / errors.memory) ** 2
+            found += ((math.log(ratio) + errors.memory_centre) / errors.memory) ** 2
         return found
+
+    def log_width(self, job: Job, result: StepResult, errors: PredictionErrors) -> float:
+        """Logarithm of how wide errors spread over all quantities, but for a constant."""
+        shares, _ = self._shares(job, result, errors.smallest_share)
+        found = float(np.linalg.slogdet(_covariance(shares, errors))[1]) / 2
+        return found if self.memory_bytes is None else found + math.log(errors.memory)
+
+    def _shares(
+        self, job: Job, result: StepResult, smallest: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What each part weighs in the step, and by how much of the step it is missed.
+
+        Weights are logarithmic means of measured and predicted time, over that of the step, so a
+        miss over its weight is the logarithm of predicted over measured; shape (parts,).
+        """
+        measured, predicted = self._times(job, result)
+        step_s = _logarithmic_mean(self.step_s, result.step_time_s)
+        pairs = np.maximum(np.stack([measured, predicted]), smallest * step_s)
+        shares = np.array([_logarithmic_mean(*pair) for pair in pairs.T.tolist()]) / step_s
+        return shares, (predicted - measured) / step_s
 
     def _times(
         self, job: Job, result: StepResult
@@ -183,6 +201,19 @@ class Observation:
             "reserved": result.peak_reserved_bytes,
             "device": result.peak_device_bytes,
         }[self.memory_kind]
+
+
+def _covariance(shares: NDArray[np.float64], errors: PredictionErrors) -> NDArray[np.float64]:
+    """Of the misses of parts that weigh so much in a step, shape (parts, parts)."""
+    own = np.hypot(errors.each * shares, errors.smallest_share)
+    return np.asarray(np.diag(own**2) + errors.common**2 * np.outer(shares, shares))
+
+
+def _logarithmic_mean(one: float, other: float) -> float:
+    """Their difference over that of their logarithms: what makes a difference a ratio."""
+    if math.isclose(one, other, rel_tol=1e-6):
+        return (one + other) / 2
+    return (one - other) / math.log(one / other)
 
 
 def phase_times(seconds: Seconds, step_s: float) -> PhaseTimes:

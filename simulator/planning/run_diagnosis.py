@@ -2,7 +2,8 @@
 
 The list of changes is data: ``simulator/facts/hidden_changes.yaml``. Each is simulated and weighed
 by Bayes' rule: how common it is, times how well the changed job explains step, memory and phases.
-One more explanation is that nothing is hidden, and the prediction is off as predictions are.
+Two more explanations are that nothing is hidden, and the prediction is off as predictions are; and
+that something is the matter that is not on the list, by which a run may be off by any factor.
 Changes are tried one at a time; ignores that two may have happened together.
 """
 
@@ -99,6 +100,10 @@ OnTrial = Callable[[], None]
 
 _ODDS_OF_NOTHING = 20.0
 """How often a run hides nothing, in the unit of the list's odds (assumption)."""
+_ODDS_OF_UNLISTED = 3.0
+"""How often a run does something that is not on the list, in the same unit (assumption)."""
+_UNLISTED = 1.0
+"""Standard deviation of the logarithm by which that moves anything (assumption)."""
 _MOST_SURPRISE = 9.0
 """Squares of three standard deviations: errors are seldom larger."""
 _SAME = 1e-4
@@ -138,6 +143,7 @@ class Diagnosis:
         errors: How far predictions are off where nothing is hidden.
         nothing_probability: That the prediction is off, and nothing is hidden.
         nothing_surprise: What that leaves unexplained, as of a hypothesis.
+        unlisted_probability: That something is the matter that is not on the list.
         hypotheses: What may be hidden, the likeliest first.
     """
 
@@ -147,7 +153,19 @@ class Diagnosis:
     errors: PredictionErrors
     nothing_probability: float
     nothing_surprise: float
+    unlisted_probability: float
     hypotheses: tuple[Hypothesis, ...]
+
+    @property
+    def better_than_nothing(self) -> tuple[Hypothesis, ...]:
+        """Hypotheses that leave less unexplained than that nothing is hidden, likeliest first."""
+        return tuple(each for each in self.hypotheses if each.surprise < self.nothing_surprise)
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured step lies in the interval of the predicted one, if that has one."""
+        band_s = self.result.step_time_band_s
+        return None if band_s is None else band_s[0] <= self.observation.step_s <= band_s[1]
 
     @property
     def is_explained(self) -> bool:
@@ -200,14 +218,33 @@ def diagnose(
     surprise = observation.surprise(job, result, errors)
     weighed = [_weighed(suspect, observation, errors) for suspect in tried]
     nothing = math.log(_ODDS_OF_NOTHING) - surprise / 2
-    total = _log_sum([nothing, *(log_weight for log_weight, _ in weighed)])
+    unlisted = _log_weight_of_unlisted(job, result, observation, errors)
+    total = _log_sum([nothing, unlisted, *(log_weight for log_weight, _ in weighed)])
     found = [
         replace(hypothesis, probability=math.exp(log_weight - total))
         for log_weight, hypothesis in weighed
     ]
     ranked = tuple(sorted(found, key=lambda each: -each.probability))
-    probability = math.exp(nothing - total)
-    return Diagnosis(job, observation, result, errors, probability, surprise, ranked)
+    return Diagnosis(
+        job,
+        observation,
+        result,
+        errors,
+        nothing_probability=math.exp(nothing - total),
+        nothing_surprise=surprise,
+        unlisted_probability=math.exp(unlisted - total),
+        hypotheses=ranked,
+    )
+
+
+def _log_weight_of_unlisted(
+    job: Job, result: StepResult, observation: Observation, errors: PredictionErrors
+) -> float:
+    """The same of a cause that is not on the list: little is said beforehand, so all is likely."""
+    wide = replace(errors, common=_UNLISTED, memory=max(errors.memory, _UNLISTED))
+    wider = observation.log_width(job, result, wide) - observation.log_width(job, result, errors)
+    surprise = observation.surprise(job, result, wide)
+    return math.log(_ODDS_OF_UNLISTED) - surprise / 2 - wider
 
 
 def _sizes(
@@ -268,7 +305,8 @@ def errors_of(job: Job, result: StepResult, share: float | None = None) -> Predi
     if share is None:
         exposed = job_exposure(job, result.step_time_s, result.breakdown_s)
         common = job_error(job).scale(exposed)
-        return PredictionErrors(common, common / 2, job_spread(job).scale)
+        memory = job_spread(job)
+        return PredictionErrors(common, common / 2, memory.scale, memory_centre=memory.centre)
     return PredictionErrors(common=share, each=share / 2, memory=share)
 
 

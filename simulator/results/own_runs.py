@@ -14,6 +14,7 @@ that of the multivariate t.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,10 @@ from typing import Any
 import numpy as np
 
 from simulator.described.cluster.hardware import HardwareProfile
-from simulator.results.step_error import Floats, StepError, eager_layer_s, shipped_errors
+from simulator.program.price.host_pace import eager_layer_s
+from simulator.results.fit_probability import MemorySpread
+from simulator.results.own_memory import MeasuredMemory, MemoryLesson, memory_lesson
+from simulator.results.step_error import Floats, StepError, shipped_errors
 from simulator.units import format_quantity
 
 _ROUNDS = 50
@@ -31,8 +35,9 @@ _LEAST_SHARE = 0.2
 CONTRADICTS = 3.0
 """Standard deviations of a single run beyond which it contradicts the others."""
 
-_MEMORY_NOISE = 0.02
-"""Standard deviation of a measured memory's logarithm: assumption."""
+_MOST_FACTOR = 8.0
+"""Farthest that a prediction is off, either way (assumption). Of 1,044 published runs the farthest
+took 6.0 times as long as was predicted (``reports/data/step_bands.csv``)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class OwnRun:
     Attributes:
         name: What people call it.
         measured_s, predicted_s: The step [s].
-        exposed: How much each regime weighs in it, shape (regimes,).
+        exposed: How much each regime weighs in what it tells, shape (regimes,); from
+            :func:`.step_error.teaching_exposure`.
         measured_bytes, predicted_bytes: Memory of the fullest GPU, of the same kind [B]; None
             where it was not measured.
     """
@@ -54,6 +60,16 @@ class OwnRun:
     measured_bytes: float | None = None
     predicted_bytes: float | None = None
 
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the measured over the predicted step."""
+        return math.log(self.measured_s / self.predicted_s)
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether an error of a prediction may be as large."""
+        return abs(self.log_ratio) <= math.log(_MOST_FACTOR)
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -61,12 +77,12 @@ class Lesson:
 
     Attributes:
         common: Logarithm of how much slower everything is than predicted.
-        launches: What the device waits for its host beyond, per layer forward and backward, in
-            units of what a host that launches its kernels one by one takes.
+        launches: What the device waits for its host beyond, per layer forward and backward that
+            hides none of it, in units of what a host that launches its kernels one by one takes.
         exchanges, fabric: Share by which they are slower than everything.
         error: What is left open.
         misfits: How far each run is from what was learnt, in standard deviations of one run.
-        memory_bytes: What the fullest GPU holds beyond what is predicted [B].
+        memory: The same of memory; None where no run states its own.
     """
 
     common: float
@@ -75,7 +91,7 @@ class Lesson:
     fabric: float
     error: StepError
     misfits: tuple[float, ...]
-    memory_bytes: float
+    memory: MemoryLesson | None = None
 
     def log_slowness(self, exposed: Floats) -> float:
         """Logarithm of how much slower a step is than predicted, with those weights of regimes."""
@@ -94,7 +110,8 @@ class Lesson:
         up, fabric = profile.network.scale_up, profile.network.fabric
         wait_s = slower * (profile.host.layer_wait_s + self.launches * eager_layer_s())
         known = 0 if profile.own_runs is None else profile.own_runs.runs
-        context_bytes = max(0.0, profile.device.context_bytes + self.memory_bytes)
+        beyond_bytes = 0.0 if self.memory is None else self.memory.context_bytes
+        context_bytes = max(0.0, profile.device.context_bytes + beyond_bytes)
         return {
             "kernels.slowness": _rounded(profile.kernels.slowness * slower),
             "kernels.launch": _time(profile.kernels.launch_s * slower),
@@ -108,7 +125,24 @@ class Lesson:
                 "freedom": _rounded(self.error.freedom),
                 "covariance": [[_rounded(x) for x in row] for row in self.error.covariance],
                 "noise": [_rounded(x) for x in self.error.noise],
+                **self._memory_fields(profile, framework),
             },
+        }
+
+    def _memory_fields(self, profile: HardwareProfile, framework: str) -> dict[str, Any]:
+        """What is known of memory now; what was known before stays where runs say no more."""
+        own = profile.own_runs
+        before = own.memory if own is not None and own.framework == framework else None
+        if self.memory is None:
+            return {} if before is None else {"memory": before.model_dump(mode="json")}
+        spread = self.memory.spread
+        return {
+            "memory": {
+                "runs": self.memory.runs + (0 if before is None else before.runs),
+                "scale": _rounded(spread.scale),
+                "freedom": spread.freedom,
+                "centre": _rounded(spread.centre),
+            }
         }
 
 
@@ -122,20 +156,22 @@ def _time(seconds: float) -> str:
     return format_quantity(_rounded(seconds), "s")
 
 
-def lesson(runs: Sequence[OwnRun], prior: StepError, memory_spread: float) -> Lesson:
+def lesson(
+    runs: Sequence[OwnRun], prior: StepError, memory_spread: MemorySpread | None = None
+) -> Lesson:
     """What runs of one system and framework tell; at least one.
 
     Args:
         runs: The runs.
         prior: What was known before.
-        memory_spread: Standard deviation of the logarithm of measured over predicted memory, which
-            runs that state none do not ask for.
+        memory_spread: What was known of their memory; None tells nothing of it.
     """
     exposed = np.array([run.exposed for run in runs])
-    measured = np.log([run.measured_s / run.predicted_s for run in runs])
+    measured = np.array([run.log_ratio for run in runs])
     noise = np.minimum(exposed, 1.0) ** 2 @ prior.noise
     open_now = prior.covariance.copy()
-    weights, found, tail = np.ones(len(runs)), np.zeros(exposed.shape[1]), 1.0
+    weights = _weights((measured - np.median(measured)) / np.sqrt(noise))
+    found, tail = np.zeros(exposed.shape[1]), 1.0
     for _ in range(_ROUNDS):
         said, slopes = _logarithm(exposed, found)
         spread = tail * open_now
@@ -163,7 +199,7 @@ def lesson(runs: Sequence[OwnRun], prior: StepError, memory_spread: float) -> Le
         fabric,
         error=error,
         misfits=tuple(misfits.tolist()),
-        memory_bytes=_memory_bytes(runs, memory_spread),
+        memory=_memory_told(runs, memory_spread),
     )
 
 
@@ -192,17 +228,13 @@ def _logarithm(exposed: Floats, found: Floats) -> tuple[Floats, Floats]:
     return found[0] + np.log(slower), slopes
 
 
-def _memory_bytes(runs: Sequence[OwnRun], spread: float) -> float:
-    """What GPUs hold beyond what is predicted [B]: the median, trusted more by more runs."""
-    beyond = [
-        run.measured_bytes - run.predicted_bytes
+def _memory_told(runs: Sequence[OwnRun], prior: MemorySpread | None) -> MemoryLesson | None:
+    stated = [
+        MeasuredMemory(run.measured_bytes, run.predicted_bytes)
         for run in runs
         if run.measured_bytes is not None and run.predicted_bytes is not None
     ]
-    if not beyond:
-        return 0.0
-    trust = spread**2 / (spread**2 + _MEMORY_NOISE**2 / len(beyond))
-    return trust * float(np.median(beyond))
+    return memory_lesson(stated, prior) if stated and prior is not None else None
 
 
 def changes_of(fields: Mapping[str, Any]) -> dict[str, Any]:

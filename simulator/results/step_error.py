@@ -30,8 +30,8 @@ from simulator.described.job import Job
 from simulator.described.plan.stack import STACKS
 from simulator.facts import shipped_facts
 from simulator.program.ir import Category
+from simulator.program.price.host_pace import eager_layer_s, unhidden_layers
 from simulator.results.students_t import students_t_quantile
-from simulator.units import parse_quantity
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +51,7 @@ EAGER = "eager"
 _FILE = "step_errors"
 
 _EXCHANGES = (Category.TENSOR_PARALLEL, Category.CONTEXT_PARALLEL, Category.EXPERT_PARALLEL)
+_COMPUTING = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE)
 _FABRIC = (Category.DATA_PARALLEL, Category.PIPELINE)
 
 
@@ -247,15 +248,33 @@ def exposure(
     return np.array((1.0, *(seconds / step_time_s for seconds in parts_s)))
 
 
-def eager_layer_s() -> float:
-    """Time in which a host launches a layer's kernels one by one, forward and backward [s]."""
-    return parse_quantity(shipped_facts(_FILE)["eager_layer"]["value"], "s")
+def teaching_exposure(
+    step_time_s: float, breakdown_s: Mapping[Category, float], layer_passes: float
+) -> Floats:
+    """How much of a step each regime weighs in what its measured time tells; as :func:`exposure`.
+
+    Host work that is hidden behind what the device does cannot have made a step longer, however
+    slow a host may be (:func:`~simulator.program.price.host_pace.unhidden_layers`).
+    """
+    busy_s = math.fsum(breakdown_s.get(kind, 0.0) for kind in (*_COMPUTING, *_EXCHANGES))
+    return exposure(step_time_s, breakdown_s, unhidden_layers(layer_passes, busy_s))
 
 
 def job_exposure(job: Job, step_time_s: float, breakdown_s: Mapping[Category, float]) -> Floats:
-    """The same of a job's step."""
-    passes = job.microbatches * job.model.layers / job.plan.pp
-    return exposure(step_time_s, breakdown_s, passes)
+    """How much of a job's step each regime weighs."""
+    return exposure(step_time_s, breakdown_s, _layer_passes(job))
+
+
+def job_teaching_exposure(
+    job: Job, step_time_s: float, breakdown_s: Mapping[Category, float]
+) -> Floats:
+    """The same in what its measured time tells."""
+    return teaching_exposure(step_time_s, breakdown_s, _layer_passes(job))
+
+
+def _layer_passes(job: Job) -> float:
+    """Layers that a mean GPU runs forward and backward in a step."""
+    return job.microbatches * job.model.layers / job.plan.pp
 
 
 def framework_of(job: Job) -> str:

@@ -28,7 +28,8 @@ REGIME_COUNT = len(REGIMES)
 
 def run_of(source: str, number: int, log_ratio: float, exposed=(1.0, 0.0, 0.0, 0.0)) -> SeenRun:
     seconds = float(np.exp(log_ratio))
-    return SeenRun(f"{source}-{number}", "h100", "any", seconds, 1.0, np.array(exposed), ())
+    weights = np.array(exposed)
+    return SeenRun(f"{source}-{number}", "h100", "any", seconds, 1.0, weights, weights, ())
 
 
 def drawn_runs(spread: float, noise: float, sources: int = 40) -> list[SeenRun]:

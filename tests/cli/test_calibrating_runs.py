@@ -7,6 +7,9 @@ import json
 
 import pytest
 
+from simulator.described.load import job_from_document, load_profile
+from simulator.results.fit_probability import job_spread
+from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import predicted
 from tests.validate.test_published import ROW
 
@@ -68,6 +71,24 @@ def test_every_command_takes_the_written_profile(clustersim, table, tmp_path, pr
     assert low < SLOWER * predicted_s["8"] < high
 
 
+def test_a_measured_memory_moves_the_odds_of_its_framework(clustersim, table, tmp_path):
+    path, ours = table(1.0), tmp_path / "ours.yaml"
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerow({**rows[0], "measured_mem_gib": "20"})
+    outcome = clustersim("calibrate", "runs", path, *BASE, "--out", ours)
+    assert "odds of fitting know it" in outcome.out
+    assert clustersim("profile", "check", ours).code == 0
+    own = load_profile(str(ours)).own_runs
+    assert own.memory.runs == 1
+    job = job_from_document(job_document({**ROW, "profile": str(ours)}))
+    assert job_spread(job) == (own.memory.scale, own.memory.freedom, own.memory.centre)
+    other = job.replace({"plan": {"stack": "jax"}})
+    assert job_spread(other).centre != own.memory.centre
+
+
 def test_a_written_profile_learns_on(clustersim, table, tmp_path):
     ours, more = tmp_path / "ours.yaml", table(*[SLOWER] * 4)
     clustersim("calibrate", "runs", more, *BASE, "--out", ours)
@@ -82,6 +103,42 @@ def test_a_run_that_contradicts_the_others_is_named(clustersim, table):
     outcome = clustersim("calibrate", "runs", table(1.0, 1.0, 1.0, 2.5), *BASE)
     assert "ours-3 contradicts the other runs" in outcome.err
     assert "ours-1 contradicts" not in outcome.err
+
+
+@pytest.mark.parametrize("others", [(), (1.1,), (1.1, 1.0)])
+def test_a_run_in_milliseconds_is_refused_and_no_profile_is_written(
+    clustersim, table, tmp_path, others
+):
+    ours = tmp_path / "ours.yaml"
+    outcome = clustersim("calibrate", "runs", table(1000.0, *others), *BASE, "--out", ours)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "ours-0: took" in outcome.err
+    assert "is it milliseconds?" in outcome.err
+    assert not ours.exists()
+
+
+def test_runs_that_contradict_one_another_make_no_profile(clustersim, table, tmp_path):
+    ours = tmp_path / "ours.yaml"
+    outcome = clustersim("calibrate", "runs", table(1.0, 6.0), *BASE, "--out", ours)
+    assert outcome.code == 2
+    assert "runs: contradict one another: ours-0 took" in outcome.err
+    assert not ours.exists()
+
+
+def test_rows_that_teach_nothing_are_named_with_their_reason(clustersim, table):
+    path = table(1.0, 1.0, 1.0)
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    rows[1]["measured_step_s"], rows[2]["dp"] = "", "5"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerows(rows)
+    outcome = clustersim("calibrate", "runs", path, *BASE, "--json")
+    assert "left out ours-1: measured_step_s: is empty" in outcome.err
+    assert "left out ours-2: dp: 5 contradicts gpus" in outcome.err
+    document = json.loads(outcome.out)
+    assert [row["name"] for row in document["skipped"]] == ["ours-1", "ours-2"]
+    assert len(document["runs"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,4 +163,4 @@ def test_runs_without_a_step_time_are_refused(clustersim, table):
     path.write_text(path.read_text().replace(path.read_text().splitlines()[1].split(",")[-4], ""))
     outcome = clustersim("calibrate", "runs", path, *BASE)
     assert outcome.code == 2
-    assert "states no step time" in outcome.err
+    assert "ours-0: measured_step_s: is empty" in outcome.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -22,10 +23,20 @@ def test_the_document_holds_every_hypothesis_with_its_fields(clustersim, job_fil
     outcome = clustersim("diagnose", job_file, "--step", "1 s", "--error", "3%", "--json")
     document = json.loads(outcome.out)
     hypotheses = document["hypotheses"]
-    total = document["nothing_probability"] + sum(each["probability"] for each in hypotheses)
-    assert total == pytest.approx(1)
+    total = document["nothing_probability"] + document["unlisted_probability"]
+    assert total + sum(each["probability"] for each in hypotheses) == pytest.approx(1)
+    assert document["memory_kind"] == "device"
     assert all(each["fields"] and each["check"] for each in hypotheses)
     assert document["measured_memory_bytes"] is None
+
+
+def test_the_probabilities_that_are_shown_sum_to_one(clustersim, job_file):
+    outcome = clustersim("diagnose", job_file, "--step", "900ms", "--top", "2")
+    table = outcome.out.split("possible cause")[1].split("\n\n")[0].splitlines()[1:]
+    shares = [float(re.findall(r"([0-9.]+) %", row)[-1]) for row in table]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert "the 80 % prediction interval" in outcome.out
+    assert "device memory with it" in outcome.out
 
 
 @pytest.mark.parametrize(

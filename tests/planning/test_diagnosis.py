@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 import simulator as sim
+from simulator.cells import read_table
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.observed_run import Observation, PredictionErrors, phase_times
@@ -72,7 +74,8 @@ def test_a_run_as_predicted_hides_nothing(job, before, tried):
 
 def test_probabilities_sum_to_one(job, before, tried):
     found = diagnose(job, before, tried, Observation(1.1 * before.step_time_s), ERRORS)
-    total = found.nothing_probability + sum(each.probability for each in found.hypotheses)
+    total = sum(each.probability for each in found.hypotheses)
+    total += found.nothing_probability + found.unlisted_probability
     assert total == pytest.approx(1)
 
 
@@ -81,10 +84,39 @@ def test_a_step_ten_times_as_long_is_explained_by_no_single_change(job, before, 
     assert not found.is_explained
 
 
-def test_the_surprise_of_a_step_is_the_square_of_its_standard_deviations(job, before):
+@pytest.mark.parametrize("ratio", [0.2, 0.9, 1.1, 10.0])
+def test_the_surprise_of_a_step_is_the_square_of_its_logarithm_in_standard_deviations(
+    job, before, ratio
+):
     errors = PredictionErrors(common=0.03, each=0.04, memory=0.02, smallest_share=0.0)
-    observation = Observation(before.step_time_s / 0.9)
-    assert observation.surprise(job, before, errors) == pytest.approx((0.1 / 0.05) ** 2)
+    observation = Observation(ratio * before.step_time_s)
+    expected = (math.log(ratio) / 0.05) ** 2
+    assert observation.surprise(job, before, errors) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.2, 5.0, 10.0])
+def test_an_ordinary_error_does_not_explain_a_step_five_times_off(job, before, tried, ratio):
+    observation = Observation(ratio * before.step_time_s)
+    found = diagnose(job, before, tried, observation, errors_of(job, before))
+    assert found.nothing_probability < 0.02
+    assert found.is_inside is False
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.2])
+def test_a_step_faster_than_any_change_makes_it_has_a_cause_that_is_not_listed(
+    job, before, tried, ratio
+):
+    observation = Observation(ratio * before.step_time_s)
+    found = diagnose(job, before, tried, observation, errors_of(job, before))
+    assert found.unlisted_probability > 0.9
+    assert not found.is_explained
+
+
+def test_a_run_that_is_faster_is_explained_by_what_is_faster_alone(job, before, tried):
+    found = diagnose(job, before, tried, Observation(0.9 * before.step_time_s), ERRORS)
+    assert found.better_than_nothing
+    for each in found.better_than_nothing:
+        assert each.result.step_time_s < before.step_time_s
 
 
 def test_a_wait_and_an_error_of_the_scale_that_all_parts_share_are_told_apart(job, before):
@@ -119,13 +151,23 @@ def test_every_entry_of_the_list_says_how_common_it_is_and_what_settles_it():
         assert len(set(sizes)) == len(sizes)
 
 
+def test_every_change_of_a_real_pair_is_on_the_list():
+    pairs = read_table(Path("reports/data/hidden_change_pairs.csv"), ("change",))
+    listed = {entry["change"] for entry in shipped_facts("hidden_changes")["changes"]}
+    assert {pair["change"] for pair in pairs} <= listed
+
+
 def test_errors_are_those_of_the_models_behind_band_and_probability_to_fit(job, before):
     """A band reaches the quantile of nine tenths times one standard deviation."""
     errors = errors_of(job, before)
     _, slow_s = before.step_time_band_s
     reach = students_t_quantile(0.9, job_error(job).freedom)
     assert slow_s / before.step_time_s == pytest.approx(math.exp(reach * errors.common))
-    assert errors.memory == before.memory_spread.scale
+    spread = before.memory_spread
+    assert (errors.memory, errors.memory_centre) == (spread.scale, spread.centre)
+    usual_bytes = before.peak_device_bytes * math.exp(spread.centre)
+    observation = Observation(before.step_time_s, usual_bytes, "device")
+    assert observation.surprise(job, before, errors) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_share_that_is_given_holds_for_step_and_memory(job, before):

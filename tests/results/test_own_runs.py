@@ -11,26 +11,28 @@ import pytest
 import simulator as sim
 from simulator.described.load import load_profile
 from simulator.program.ir import Category
+from simulator.results.fit_probability import MemorySpread
+from simulator.results.own_memory import MemoryLesson
 from simulator.results.own_runs import CONTRADICTS, OwnRun, lesson
-from simulator.results.step_error import StepError
+from simulator.results.step_error import StepError, teaching_exposure
 
 PRIOR = StepError(np.diag((0.1**2, 0.4**2, 0.3**2, 0.5**2)), np.full(4, 0.02**2), freedom=3.0)
 COMPUTING = (1.0, 0.0, 0.0, 0.0)
 EXCHANGING = (1.0, 0.0, 0.5, 0.0)
 
 
-def run_of(ratio: float, exposed=COMPUTING, name: str = "run", **memory: float) -> OwnRun:
-    return OwnRun(name, ratio, 1.0, np.array(exposed), **memory)
+def run_of(ratio: float, exposed=COMPUTING, name: str = "run") -> OwnRun:
+    return OwnRun(name, ratio, 1.0, np.array(exposed))
 
 
 def test_one_run_moves_the_whole_step_as_far_as_prior_and_noise_say():
-    told = lesson([run_of(1.1)], PRIOR, memory_spread=0.07)
+    told = lesson([run_of(1.1)], PRIOR)
     assert told.common == pytest.approx(math.log(1.1) * 0.1**2 / (0.1**2 + 0.02**2))
     assert (told.launches, told.exchanges, told.fabric) == (0.0, 0.0, 0.0)
 
 
 def test_a_run_that_is_far_off_is_believed_the_more_because_few_systems_are():
-    near, far = (lesson([run_of(ratio)], PRIOR, memory_spread=0.07) for ratio in (1.1, 3.0))
+    near, far = (lesson([run_of(ratio)], PRIOR) for ratio in (1.1, 3.0))
     believed = [told.common / math.log(ratio) for told, ratio in ((near, 1.1), (far, 3.0))]
     usual = 0.1**2 / (0.1**2 + 0.02**2)
     assert believed[0] == pytest.approx(usual)
@@ -39,7 +41,7 @@ def test_a_run_that_is_far_off_is_believed_the_more_because_few_systems_are():
 
 
 def test_more_runs_of_one_kind_narrow_the_band_and_move_it_further():
-    one, ten = (lesson([run_of(1.1)] * n, PRIOR, memory_spread=0.07) for n in (1, 10))
+    one, ten = (lesson([run_of(1.1)] * n, PRIOR) for n in (1, 10))
     assert abs(ten.common - math.log(1.1)) < abs(one.common - math.log(1.1))
     widths = [error.band(np.array(COMPUTING))[1] for error in (PRIOR, one.error, ten.error)]
     assert widths == sorted(widths, reverse=True)
@@ -47,7 +49,7 @@ def test_more_runs_of_one_kind_narrow_the_band_and_move_it_further():
 
 def test_runs_of_several_regimes_tell_exchanges_from_computing():
     runs = [run_of(1.0), run_of(1.15, EXCHANGING)] * 5
-    told = lesson(runs, PRIOR, memory_spread=0.07)
+    told = lesson(runs, PRIOR)
     assert told.common == pytest.approx(0.0, abs=0.01)
     assert told.exchanges == pytest.approx(0.3, abs=0.03)
     assert told.log_slowness(np.array(EXCHANGING)) == pytest.approx(math.log(1.15), abs=0.01)
@@ -55,22 +57,35 @@ def test_runs_of_several_regimes_tell_exchanges_from_computing():
 
 def test_a_run_that_contradicts_the_others_counts_little_and_stands_out():
     runs = [run_of(1.02), run_of(1.03), run_of(1.025), run_of(1.8, name="shared node")]
-    told = lesson(runs, PRIOR, memory_spread=0.07)
+    told = lesson(runs, PRIOR)
     assert told.common == pytest.approx(math.log(1.025), abs=0.02)
     assert [abs(misfit) > CONTRADICTS for misfit in told.misfits] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize("order", [(900.0, 1.02, 1.03), (1.02, 900.0, 1.03), (1.02, 1.03, 900.0)])
+@pytest.mark.parametrize("other", [EXCHANGING, (1.0, 0.4, 0.08, 0.0)])
+def test_a_run_a_thousand_times_off_does_not_move_what_the_others_agree_on(order, other):
+    runs = [run_of(order[0]), run_of(order[1], other), run_of(order[2])]
+    told = lesson(runs, PRIOR)
+    assert told.log_slowness(np.array(COMPUTING)) == pytest.approx(math.log(1.025), abs=0.02)
+
+
+@pytest.mark.parametrize(("ratio", "is_plausible"), [(7.9, True), (1 / 7.9, True), (8.1, False)])
+def test_a_run_is_plausible_up_to_eight_times_its_prediction_either_way(ratio, is_plausible):
+    assert run_of(ratio).is_plausible is is_plausible
 
 
 def test_of_few_runs_most_decide_however_far_the_layouts_of_others_may_be_off():
     """Noise of a seventh: other layouts may be as far off as the third run is."""
     prior = StepError(PRIOR.covariance, np.full(4, 0.15**2), PRIOR.freedom)
-    told = lesson([run_of(1.0)] * 2 + [run_of(1.3)], prior, memory_spread=0.07)
+    told = lesson([run_of(1.0)] * 2 + [run_of(1.3)], prior)
     of_their_mean = math.log(1.3) / 3 * 0.1**2 / (0.1**2 + 0.15**2 / 3)
     assert 0.0 < told.common < of_their_mean / 2
 
 
 def test_runs_that_disagree_leave_more_open_than_runs_that_agree():
     agree, differ = (
-        lesson([run_of(1.1 / spread), run_of(1.1), run_of(1.1 * spread)], PRIOR, memory_spread=0.07)
+        lesson([run_of(1.1 / spread), run_of(1.1), run_of(1.1 * spread)], PRIOR)
         for spread in (1.0, 1.3)
     )
     exposed = np.array(COMPUTING)
@@ -78,7 +93,7 @@ def test_runs_that_disagree_leave_more_open_than_runs_that_agree():
 
 
 def test_no_host_waits_less_than_nothing():
-    told = lesson([run_of(1.0), run_of(0.8, (1.0, 1.0, 0.0, 0.0))], PRIOR, memory_spread=0.07)
+    told = lesson([run_of(1.0), run_of(0.8, (1.0, 1.0, 0.0, 0.0))], PRIOR)
     assert told.launches == 0.0
 
 
@@ -86,15 +101,9 @@ def test_the_covariance_that_is_left_is_one():
     exposed = np.random.default_rng(3).random((6, 4))
     exposed[:, 0] = 1.0
     runs = [run_of(0.9 + 0.05 * number, weights) for number, weights in enumerate(exposed)]
-    left = lesson(runs, PRIOR, memory_spread=0.07).error.covariance
+    left = lesson(runs, PRIOR).error.covariance
     assert np.allclose(left, left.T)
     assert np.linalg.eigvalsh(left).min() > 0
-
-
-def test_measured_memory_moves_what_is_beside_the_tensors():
-    runs = [run_of(1.0, measured_bytes=62e9, predicted_bytes=60e9)]
-    told = lesson(runs, PRIOR, memory_spread=0.07)
-    assert told.memory_bytes == pytest.approx(2e9 * 0.07**2 / (0.07**2 + 0.02**2))
 
 
 LARGE = {
@@ -105,21 +114,40 @@ LARGE = {
 }
 
 
-def test_slowness_multiplies_kernels_and_exchanges_and_waits_are_added_layer_by_layer():
+def test_slowness_multiplies_kernels_and_exchanges():
     job = sim.load_job(LARGE)
     before = sim.simulate(job).breakdown_s
     slower = {"cluster.kernels.slowness": 2.0, "cluster.network.scale_up.slowness": 3.0}
     after = sim.simulate(job.replace(slower)).breakdown_s
     assert after[Category.FORWARD] == pytest.approx(2 * before[Category.FORWARD], rel=1e-3)
     assert after[Category.TENSOR_PARALLEL] > 2.5 * before[Category.TENSOR_PARALLEL]
+
+
+def test_waits_are_added_layer_by_layer_where_a_host_twice_as_slow_is_not_hidden():
+    """Of 3 ms per layer, the share by which the layer is shorter than 2 x 3.6 ms."""
+    job = sim.load_job(LARGE)
+    before = sim.simulate(job).breakdown_s
     waiting = sim.simulate(job.replace({"cluster.host.layer_wait": "3 ms"})).breakdown_s
-    layer_passes = job.microbatches * job.model.layers
+    passes = job.microbatches * job.model.layers
+    device = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.TENSOR_PARALLEL)
+    layer_s = sum(before.get(kind, 0.0) for kind in device) / passes
+    assert layer_s < 2 * 3.6e-3
     added_s = waiting[Category.HOST] - before.get(Category.HOST, 0.0)
-    assert added_s == pytest.approx(layer_passes * 3e-3, rel=0.05)
+    assert added_s == pytest.approx(passes * 3e-3 * (1 - layer_s / (2 * 3.6e-3)), rel=0.05)
+
+
+def test_a_step_whose_layers_hide_a_slow_host_tells_only_how_fast_the_rest_is():
+    """Layers of 10 ms: a host would have to be three times as slow as usual to be waited for."""
+    long = teaching_exposure(3.2, {Category.FORWARD: 1.0, Category.BACKWARD: 2.2}, 320)
+    told = lesson([run_of(1.2, long)], PRIOR)
+    assert long[1] == told.launches == 0.0
+    short = teaching_exposure(0.64, {Category.FORWARD: 0.2, Category.BACKWARD: 0.44}, 320)
+    assert short[1] == pytest.approx((320 * 3.6e-3 - 0.64 / 2) / 0.64)
+    assert lesson([run_of(1.2, short)], PRIOR).launches > 0.0
 
 
 def test_no_gpu_is_said_to_hold_less_than_nothing_beside_its_tensors():
     profile = load_profile("h100-sxm-80gb")
-    told = lesson([run_of(1.0)], PRIOR, memory_spread=0.07)
-    less = replace(told, memory_bytes=-2 * profile.device.context_bytes)
+    memory = MemoryLesson(-2 * profile.device.context_bytes, MemorySpread(0.1, 3), runs=1)
+    less = replace(lesson([run_of(1.0)], PRIOR), memory=memory)
     assert less.fields(profile, "torch", 1)["device.context"] == "0 MiB"

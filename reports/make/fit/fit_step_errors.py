@@ -52,6 +52,7 @@ from simulator.results.step_error import (
     StepError,
     framework_of,
     job_exposure,
+    job_teaching_exposure,
     open_variance,
     shipped_errors,
 )
@@ -90,6 +91,7 @@ class SeenRun:
         measured_s: The step [s].
         predicted_s: The same, predicted without knowledge of its source [s].
         exposed: How much each regime weighs, shape (regimes,).
+        teaching: The same in what its measured time tells.
         numbers: Of its system, those that steps follow.
         in_view: Whether its source was in view when the simulator was built.
         has_experts: Whether its model has experts.
@@ -101,6 +103,7 @@ class SeenRun:
     measured_s: float
     predicted_s: float
     exposed: Floats
+    teaching: Floats
     numbers: tuple[OpenNumber, ...]
     in_view: bool = False
     has_experts: bool = False
@@ -151,6 +154,7 @@ def seen_run(row: Row, predicted_s: float | None, in_view: bool) -> SeenRun | No
         float(row["measured_step_s"]),
         predicted_s,
         job_exposure(job, step.step_time_s, step.breakdown_s),
+        job_teaching_exposure(job, step.step_time_s, step.breakdown_s),
         tuple(shipped_errors().open_numbers(profile, plan.precision)),
         in_view,
         job.model.experts is not None,

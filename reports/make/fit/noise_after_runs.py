@@ -69,9 +69,9 @@ def _learnt(
 ) -> Iterator[LearntRun]:
     """Later runs with what the first ones tell."""
     prior = model.learning(model.error_of(first[0].numbers, first[0].framework))
-    own = [OwnRun(run.id, run.measured_s, run.predicted_s, run.exposed) for run in first]
-    told = lesson(own, prior, memory_spread=0.0)
+    own = [OwnRun(run.id, run.measured_s, run.predicted_s, run.teaching) for run in first]
+    told = lesson(own, prior)
     for run in later:
-        learnt_s = run.predicted_s * math.exp(told.log_slowness(run.exposed))
+        learnt_s = run.predicted_s * math.exp(told.log_slowness(run.teaching))
         ends = told.error.band(run.exposed)
         yield LearntRun(run.id, len(first), run.measured_s, run.predicted_s, learnt_s, *ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -25,7 +26,7 @@ from simulator.cli.options import AsJson, Changes, Picture, file_to_write, optio
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
-from simulator.units import counted, format_bytes, percent
+from simulator.units import counted, format_bytes, percent, signed_percent
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration
@@ -325,6 +326,8 @@ def runs(
     else:
         _print_numbers(found)
         _print_runs(found)
+    for name, reason in found.skipped.items():
+        note(f"left out {name}: {reason}")
     for learnt in found.runs:
         if learnt.contradicts:
             note(f"{learnt.run.name} contradicts the other runs, so it has little weight: check it")
@@ -347,7 +350,7 @@ def _of_table(table: Path, profile: str | None) -> OwnSystem:
         hint = "name the system that the runs were measured on: --profile h100-sxm-80gb"
         raise InputError.single("--profile", "is missing", hint=hint)
     with counting("runs") as count:
-        return own_system(profile, table_runs(table, profile, count))
+        return own_system(profile, *table_runs(table, profile, count))
 
 
 def _of_job(
@@ -392,7 +395,6 @@ def _print_runs(found: OwnSystem) -> None:
 
     columns = text_columns("run") + number_columns(*RUN_NUMBERS)
     print_table(f"runs of {found.framework} on {found.profile}", columns, run_rows(found))
-    if found.lesson.memory_bytes:
-        beyond = found.lesson.memory_bytes
-        word = "more" if beyond > 0 else "less"
-        typer.echo(f"GPUs hold {format_bytes(abs(beyond))} {word} than was predicted")
+    if found.lesson.memory is not None:
+        share = signed_percent(math.expm1(found.lesson.memory.spread.centre))
+        typer.echo(f"GPUs most likely hold {share} against predictions: odds of fitting know it")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from simulator.planning.run_diagnosis import Diagnosis, Hypothesis
 
 _MEMORY_KINDS = ("allocated", "reserved", "device")
+_MOST_CHECKS = 3
+"""Causes of which is said what settles them."""
 
 
 def diagnose(
@@ -138,23 +142,43 @@ def _print(found: Diagnosis, top: int) -> None:
             f"{observed.memory_kind} memory measured {format_bytes(observed.memory_bytes)}, "
             f"predicted {format_bytes(held)}: {signed_percent(observed.memory_bytes / held - 1)}"
         )
+    _echo_interval(found)
     columns = text_columns("possible cause") + number_columns(
-        "probability", "step with it", "memory with it"
+        "probability", "step with it", f"{observed.memory_kind} memory with it"
     )
-    rows = [_row(each, found) for each in found.hypotheses[:top]]
-    nothing = (
-        "none: an ordinary prediction error",
-        percent(found.nothing_probability),
-        format_seconds(result.step_time_s),
-        format_bytes(observed.held_bytes(result)),
-    )
-    print_table(found.job.title, columns, [*rows, nothing])
-    for number, each in enumerate(found.hypotheses[: min(top, 3)], 1):
+    shown = found.better_than_nothing[:top]
+    rows = [*(_row(each, found) for each in shown), *_other_rows(shown, found)]
+    print_table(found.job.title, columns, rows)
+    if not shown:
+        typer.echo("No cause on the list explains it better than an ordinary prediction error.")
+    for number, each in enumerate(shown[:_MOST_CHECKS], 1):
         typer.echo(f"{number}. {each.words}. To check: {each.check}")
     if not found.is_explained:
         typer.echo("No single cause on the list explains it: check the job or the machine.")
     if observed.times is None:
         note("a trace (--trace) or logged parts of the step (--phase) would separate more causes")
+
+
+def _echo_interval(found: Diagnosis) -> None:
+    """Whether the measured step is one that predictions allow for."""
+    band_s = found.result.step_time_band_s
+    if band_s is not None:
+        place = "inside" if found.is_inside else "outside"
+        low, high = map(format_seconds, band_s)
+        typer.echo(f"the measured step is {place} the 80 % prediction interval, {low} to {high}")
+
+
+def _other_rows(shown: Sequence[Hypothesis], found: Diagnosis) -> Iterator[tuple[str, ...]]:
+    """What else there may be: with the causes that are shown, probabilities sum to 1."""
+    held = format_bytes(found.observation.held_bytes(found.result))
+    step = format_seconds(found.result.step_time_s)
+    yield "none: an ordinary prediction error", percent(found.nothing_probability), step, held
+    yield "something that is not on the list", percent(found.unlisted_probability), "", ""
+    others = [each.probability for each in found.hypotheses if each not in shown]
+    if others:
+        most = percent(math.ceil(1000 * max(others)) / 1000)
+        words = f"{len(others)} other causes, each at most {most}"
+        yield words, percent(math.fsum(others)), "", ""
 
 
 def _row(each: Hypothesis, found: Diagnosis) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ class Host(Spec):
     """GPUs behind one PCIe switch, whose copies share the rate of one link to the host."""
     layer_wait_s: Seconds = 0.0
     """What a GPU waits for its host beyond what is predicted, for each layer forward and backward,
-    as own runs say (``clustersim calibrate runs``)."""
+    as own runs say (``clustersim calibrate runs``); less where the layer's own time hides it."""
     memory_bandwidth_bytes_per_s: SomeBytesPerSecond | None = None
     """Of all sockets of a node together; no limit of copies where it is unknown."""
     optimizer_efficiency: PositiveFraction = 0.46
@@ -169,6 +169,19 @@ class Host(Spec):
     table 4)."""
     nvme: Nvme | None = None
     """Local drives, where there are any."""
+
+
+class OwnMemory(Spec):
+    """How far predicted memory is off, as own runs say."""
+
+    runs: Count
+    """How many runs told it."""
+    scale: Ratio
+    """Of the logarithm of held over predicted memory."""
+    freedom: Count
+    """Degrees of freedom of Student's t."""
+    centre: float
+    """Half of all runs hold no more than the predicted memory times e to this."""
 
 
 class OwnRuns(Spec):
@@ -184,6 +197,8 @@ class OwnRuns(Spec):
     """Of the error's logarithm by regime (:data:`simulator.results.step_error.REGIMES`)."""
     noise: tuple[float, ...]
     """Variance of a single run, by regime."""
+    memory: OwnMemory | None = None
+    """What their memory said; None where none was measured."""
 
 
 class HardwareProfile(Spec):

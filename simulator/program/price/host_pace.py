@@ -20,15 +20,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
+from simulator.facts import shipped_facts
 from simulator.program.layer.pieces import Axis, Exchange, Layer, MemoryBound, Piece, Role
+from simulator.units import parse_quantity
 
 _QUEUED_LAUNCHES = 1024
 """Launches that a CUDA stream takes before its host waits. Users measure about 1,000
 (stackoverflow.com/questions/53970187)."""
+
+SLOW_HOST = 2.0
+"""How many times as long as usual a slow host may take to launch a layer's kernels (assumption)."""
 
 
 class Launched(NamedTuple):
@@ -80,6 +86,39 @@ def waiting_s(queue: Iterable[Launched], *, launches_ahead: bool = True) -> floa
         if launches_ahead:
             ahead_s = max(0.0, ahead_s - later_s)
     return waited_s
+
+
+@cache
+def eager_layer_s() -> float:
+    """Time in which a host launches a layer's kernels one by one, forward and backward [s]."""
+    return parse_quantity(shipped_facts("step_errors")["eager_layer"]["value"], "s")
+
+
+def unhidden_layers(layers: float, device_s: float) -> float:
+    """Layers whose host work a device would wait for, of so many that it passes through.
+
+    The device's own time hides what it lasts of the work of a host that is :data:`SLOW_HOST` times
+    as slow as one that launches kernels one by one.
+
+    Args:
+        layers: Layers, forward and backward; one direction counts as its share.
+        device_s: What the device takes for all of them [s].
+    """
+    return max(0.0, layers - device_s / (SLOW_HOST * eager_layer_s()))
+
+
+def unpredicted_wait_s(layer_wait_s: float, layers: float, queue: Iterable[Launched]) -> float:
+    """What own runs say that a device waits for its host beyond [s].
+
+    Args:
+        layer_wait_s: For each layer, forward and backward, that hides none of it [s].
+        layers: How many; one direction counts as its share.
+        queue: What is launched for them.
+    """
+    if not layer_wait_s:
+        return 0.0
+    device_s = math.fsum(pieces.times * pieces.device_s for pieces in queue)
+    return layer_wait_s * unhidden_layers(layers, device_s)
 
 
 def launched_ahead(queue: Sequence[tuple[Launched, int]], *, hosts_wait: bool = False) -> list[int]:

@@ -33,7 +33,13 @@ from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Axis, Piece
 from simulator.program.price.expert_waits import ExpertWaits, Step, answers_s, stall_s
 from simulator.program.price.hooked_weights import with_hooks_s
-from simulator.program.price.host_pace import Launched, launched, launched_ahead, waiting_s
+from simulator.program.price.host_pace import (
+    Launched,
+    launched,
+    launched_ahead,
+    unpredicted_wait_s,
+    waiting_s,
+)
 from simulator.program.price.layer_cost import End, ForwardMemory, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
@@ -372,18 +378,14 @@ class StageCosts:
             _add_part(sums, copies, 1)
             queue.insert(0, Launched(1, copies.seconds, 0.0))
         waits_s = waiting_s(queue, launches_ahead=self.job.plan.stack.launches_ahead)
-        waits_s += self._unpredicted_wait_s(run, phase)
+        share = (2 if phase is Phase.BACKWARD else 1) / 3  # backward launches twice as many kernels
+        layer_wait_s = self.job.cluster.profile.host.layer_wait_s
+        waits_s += unpredicted_wait_s(layer_wait_s, share * (run.end - run.first), queue)
         if waits_s:
             sums["launch", Category.HOST] = waits_s, launches
         ordered = tuple(Part(*named, *total) for named, total in sums.items())
         seconds = math.fsum(part.seconds for part in ordered)
         return Work(seconds, ordered, flop=flop, collectives=self._collectives(run, phase))
-
-    def _unpredicted_wait_s(self, run: Slice, phase: Phase) -> float:
-        """What own runs say that layers wait for the host beyond; backward does twice the work."""
-        thirds = 2 if phase is Phase.BACKWARD else 1
-        layer_wait_s = self.job.cluster.profile.host.layer_wait_s
-        return (run.end - run.first) * layer_wait_s * thirds / 3
 
     def _launched(
         self, unit: UnitCost, count: int, phase: Phase, exposed: float

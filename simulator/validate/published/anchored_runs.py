@@ -20,7 +20,7 @@ from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import OwnRun, changes_of, lesson
-from simulator.results.step_error import error_before_runs, framework_of, job_exposure
+from simulator.results.step_error import error_before_runs, framework_of, job_teaching_exposure
 from simulator.validate.published.published_runs import (
     PublishedReport,
     PublishedResult,
@@ -44,7 +44,8 @@ def validate_anchored(
 
     Args:
         csv_path: Table with the columns described in ``reports/data/README.md``.
-        anchors: Runs of each source that calibrate; those that state no step time do not count.
+        anchors: Runs of each source that calibrate; those that state no step time, or one that no
+            error of a prediction explains, do not count.
         executor: Where sources are simulated; in this process if None.
         on_row: Called with each finished row, for progress.
 
@@ -72,7 +73,8 @@ def _predicted_source(anchors: int, rows: Sequence[Row]) -> list[PublishedResult
     changes: Mapping[str, Mapping[str, Any]] = {}
     for row in rows:
         found = simulated(row, adjusted=partial(_calibrated, changes))
-        is_anchor = len(known) < anchors and own_run(found) is not None
+        run = own_run(found)
+        is_anchor = len(known) < anchors and run is not None and run.is_plausible
         results.append(replace(found.result, anchor=is_anchor))
         if is_anchor:
             known.append(found)
@@ -90,7 +92,7 @@ def own_run(found: Simulated) -> OwnRun | None:
         result.id,
         result.measured_step_s,
         step.step_time_s,
-        job_exposure(job, step.step_time_s, step.breakdown_s),
+        job_teaching_exposure(job, step.step_time_s, step.breakdown_s),
         _GIB * (result.measured_mem_gib or 0.0) if has_memory else None,
         _GIB * (result.predicted_mem_gib or 0.0) if has_memory else None,
     )
@@ -110,7 +112,7 @@ def _lessons(known: Sequence[Simulated]) -> Mapping[str, Mapping[str, Any]]:
     lessons = {}
     for (system, framework), runs in sorted(groups.items(), key=lambda item: len(item[1])):
         job = runs[0][0]
-        told = lesson([run for _, run in runs], error_before_runs(job), job_spread(job).scale)
+        told = lesson([run for _, run in runs], error_before_runs(job), job_spread(job))
         lessons[system] = changes_of(told.fields(job.cluster.profile, framework, len(runs)))
     return lessons
 

@@ -76,8 +76,9 @@ def test_parameter_wise_zero_3_takes_its_thresholds_from_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("libraries", "attention"), [({}, "flash"), ({"torch": "2.1"}, "flash"), ({"torch": "2.0"}, "unfused")]
-)  # fmt: skip
+    ("libraries", "attention"),
+    [({}, "flash"), ({"torch": "2.1"}, "flash"), ({"torch": "2.0"}, "unfused")],
+)
 def test_models_under_deepspeed_have_the_attention_of_transformers_at_that_release(
     libraries, attention
 ):
@@ -89,7 +90,8 @@ def test_models_under_deepspeed_have_the_attention_of_transformers_at_that_relea
 
 @pytest.mark.parametrize(
     ("changes", "assumed"),
-    [({}, {"attention flash", "recompute none"}), ({"plan.attention": "unfused"}, {"recompute none"}),
+    [({}, {"attention flash", "recompute none"}),
+     ({"plan.attention": "unfused"}, {"recompute none"}),
      ({"plan.stack": "deepspeed-2021"}, {"attention fused-softmax", "recompute none"})],
 )  # fmt: skip
 def test_what_the_models_code_decides_is_named_with_what_is_taken_for_it(changes, assumed):

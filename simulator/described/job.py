@@ -158,7 +158,7 @@ class Job(Spec):
     def experts_one_by_one(self) -> int:
         """Experts that a rank computes one after another; 0 where their products are grouped."""
         experts = self.model.experts
-        if experts is None or self.plan.stack.grouped_experts:
+        if experts is None or self.plan.groups_experts:
             return 0
         return experts.count // self.plan.ep
 

@@ -373,8 +373,8 @@ def test_what_costs_time_in_the_way_of_tokens_is_not_called_free(tmp_path, dispa
     options = (
         "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --vocab-size 32000 --bf16 "
         "--num-experts 8 --moe-ffn-hidden-size 512 --expert-model-parallel-size 4 "
-        "--seq-length 1024 --micro-batch-size 1 --global-batch-size 16 --moe-permute-fusion --moe-router-fusion "
-        f"--moe-enable-deepep --moe-token-dispatcher-type {dispatcher}"
+        "--seq-length 1024 --micro-batch-size 1 --global-batch-size 16 --moe-permute-fusion "
+        f"--moe-router-fusion --moe-enable-deepep --moe-token-dispatcher-type {dispatcher}"
     )
     path = tmp_path / "launch.sh"
     path.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {options}\n", encoding="utf-8")

@@ -295,6 +295,11 @@ class Plan(Spec):
         return self.attention or self.stack.attention
 
     @property
+    def groups_experts(self) -> bool:
+        """Whether the products of all experts on a rank are one kernel."""
+        return self.stack.grouped_experts
+
+    @property
     def reduced_gradients(self) -> GradPrecision:
         """Format that gradients are reduced in."""
         usual = gradient_format(self.precision, self.stack.grad_reduce_precision)

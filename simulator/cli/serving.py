@@ -70,6 +70,8 @@ def run(
 ) -> None:
     """Simulate serving: throughput, latency, goodput and cost.
 
+    Exits with 1 if workload.objective is given and fewer requests meet it than its share.
+
     Example:  clustersim serve run llama3-70b-8xh100 --set deployment.tp=4
     """
     from simulator.serving.answers import answers_of
@@ -95,7 +97,18 @@ def run(
         write_page_of(serving_page(_title(job), served, answers, _lines(answers)), html, context)
     if as_json:
         print_json(answers.to_dict())
-        return
+    else:
+        _print_answers(job, answers)
+    objective = job.workload.objective
+    if objective.is_asked and answers.good_share < objective.share:
+        note(
+            f"{100 * answers.good_share:.1f} % of the requests meet the objective, which asks for "
+            f"{100 * objective.share:g} % (workload.objective)"
+        )
+        raise typer.Exit(_DOES_NOT_KEEP)
+
+
+def _print_answers(job: ServingJob, answers: Answers) -> None:
     columns = [*text_columns(""), *number_columns("")]
     print_table(_title(job), columns, _lines(answers))
     spreads = {"TTFT": answers.ttft_s, "TPOT": answers.tpot_s, "end to end": answers.end_to_end_s}

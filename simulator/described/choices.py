@@ -367,8 +367,8 @@ class Choices:
 
     @property
     def reduced_gradients(self) -> GradPrecision:
-        """Format that 16-bit training reduces gradients in."""
-        return self._plan.grad_reduce_precision or self._stack.grad_reduce_precision
+        """Format that gradients are reduced in."""
+        return self._plan.reduced_gradients
 
     @property
     def holds_tied_gradients(self) -> bool:

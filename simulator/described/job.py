@@ -20,6 +20,9 @@ from simulator.described.plan.plan import Plan
 from simulator.described.variation import Lengths, Perturbation, Variation
 
 _DEFAULT_STACK = "megatron-core"
+_GROUPING_STACKS = frozenset({"megatron-core"})
+"""Stacks that compute experts one by one unless they are told to group them
+(``--moe-grouped-gemm``)."""
 
 
 class Pool(Spec):
@@ -151,6 +154,19 @@ class Job(Spec):
     def microbatches(self) -> int:
         """Microbatches per data-parallel rank and step."""
         return self.batch.global_batch // (self.batch.micro_batch * max(1, self.dp))
+
+    @property
+    def experts_one_by_one(self) -> int:
+        """Experts that a rank computes one after another; 0 where their products are grouped."""
+        experts = self.model.experts
+        if experts is None or self.plan.groups_experts:
+            return 0
+        return experts.count // self.plan.ep
+
+    @property
+    def can_group_experts(self) -> bool:
+        """Whether a rank computes experts one by one that its framework could group."""
+        return self.experts_one_by_one > 1 and self.stack_name in _GROUPING_STACKS
 
     @property
     def title(self) -> str:

@@ -137,10 +137,10 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     cluster = document.get("cluster")
     if "model" in document:
         with _collecting(faults, resolved, "model"):
-            resolved["model"] = _model(document["model"], folder)
+            resolved["model"] = model_of(document["model"], folder)
     if document.get("reference") not in _REFERENCES:
         with _collecting(faults, resolved, "reference"):
-            resolved["reference"] = _model(document["reference"], folder, "reference")
+            resolved["reference"] = model_of(document["reference"], folder, "reference")
     if isinstance(cluster, Mapping) and "pools" in cluster:
         with _collecting(faults, resolved, "cluster"):
             resolved["cluster"] = _pooled(cluster, folder)
@@ -186,7 +186,17 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     return _named_profile(str(name_or_path), "profile", Path())
 
 
-def _model(given: object, folder: Path, field: str = "model") -> Model:
+def model_of(given: object, folder: Path, field: str = "model") -> Model:
+    """A model as a file names it, or writes it in place.
+
+    Args:
+        given: A name, a path, or a block of fields, which may change those of a ``base``.
+        folder: Folder that relative paths start from.
+        field: Path of the field that holds it, for error messages.
+
+    Raises:
+        InputError: There is no such model, or its fields are wrong.
+    """
     if isinstance(given, str):
         return _named_model(given, field, folder)
     if not isinstance(given, Mapping):

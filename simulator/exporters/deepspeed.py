@@ -13,9 +13,11 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import Offload
+from simulator.described.plan.stack import STACKS, Stack
 from simulator.exporters.plans import Refusals, changed_facts, spelled_out
 
 _STACK = "deepspeed"
+"""Stack of the JSON; those of other generations begin with it."""
 _ONLY = {
     "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None, "recompute_modules": (),
     "overlap_ep": False, "overlap_tp": False,
@@ -25,6 +27,13 @@ _ONLY = {
     "account_for_embedding": False, "account_for_loss": False,
 }  # fmt: skip
 """Fields of a plan that the JSON does not know."""
+
+_THRESHOLDS = {
+    "whole_below_numel": "stage3_param_persistence_threshold",
+    "live_numel": "stage3_max_live_parameters",
+    "reuse_numel": "stage3_max_reuse_distance",
+}
+"""Facts of ZeRO 3 that gathers each parameter on its own, by the settings that change them."""
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"type": "AdamW", "params": {}},
@@ -45,16 +54,17 @@ def deepspeed_config(job: Job) -> str:
     zero: dict[str, Any] = {"stage": plan.zero, "overlap_comm": plan.overlap_grad_reduce}
     if plan.zero_group:
         zero["mics_shard_size"] = plan.zero_group
-    zero |= _offload(plan.offload)
+    zero |= _offload(plan.offload) | _sizes(plan)
     config: dict[str, Any] = {
         "train_batch_size": job.batch.global_batch,
         "train_micro_batch_size_per_gpu": job.batch.micro_batch,
         "gradient_accumulation_steps": job.microbatches,
         "zero_optimization": zero,
         "optimizer": _OPTIMIZERS[plan.optimizer],
-        "communication_data_type": plan.grad_reduce_precision,
         "gradient_clipping": 1.0 if plan.clip_gradients else 0.0,
     }
+    if plan.grad_reduce_precision != plan.precision:
+        config["communication_data_type"] = plan.grad_reduce_precision
     if checkpoints := _checkpoints(job, plan):
         config["activation_checkpointing"] = checkpoints
     if plan.precision != "fp32":
@@ -63,10 +73,41 @@ def deepspeed_config(job: Job) -> str:
         config["tensor_parallel"] = {"autotp_size": plan.tp}
     if plan.cp > 1:
         config["sequence_parallel_size"] = plan.cp
-    kept = changed_facts(plan.stack, _STACK).get("main_grad_precision")
+    kept = changed_facts(plan.stack, _generation(plan.stack)).get("main_grad_precision")
     if kept:
         config["data_types"] = {"grad_accum_dtype": kept}
     return json.dumps(config, indent=2) + "\n"
+
+
+def _generation(stack: Stack) -> str:
+    """The stack of DeepSpeed that one is most like: files name no release."""
+    names = [name for name in STACKS if name.startswith(_STACK)]
+    return min(names, key=lambda name: len(changed_facts(stack, name)))
+
+
+def _sizes(plan: Plan) -> dict[str, Any]:
+    """Buckets and thresholds that differ from those of the stack [elements]."""
+    changed = changed_facts(plan.stack, _generation(plan.stack))
+    sizes = {name: changed[fact] for fact, name in _THRESHOLDS.items() if fact in changed}
+    if "bucket_bytes" in changed:
+        sizes["reduce_bucket_size"] = _bucket_numel(plan)
+    return {name: int(numel) if numel == int(numel) else numel for name, numel in sizes.items()}
+
+
+def _bucket_numel(plan: Plan) -> float:
+    """Elements of a bucket, each of the format that gradients are reduced in."""
+    return plan.stack.bucket_bytes / (4 if plan.reduced_gradients == "fp32" else 2)
+
+
+def _sayable_facts(plan: Plan) -> set[str]:
+    """Facts of the stack that the JSON can change."""
+    facts = {"main_grad_precision"}
+    numel = _bucket_numel(plan)
+    if numel >= 1 and numel == int(numel):
+        facts.add("bucket_bytes")
+    if plan.zero == 3 and plan.stack.sharding_units == "parameters":
+        facts |= {name for name in _THRESHOLDS if getattr(plan.stack, name) is not None}
+    return facts
 
 
 def _offload(offload: Offload) -> dict[str, Any]:
@@ -96,7 +137,7 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("DeepSpeed's JSON", plan)
     refusals.unless_default(plan, "plan", _ONLY)
     refusals.all_but_pretraining(job)
-    refusals.stack(plan.stack, _STACK, {"main_grad_precision"})
+    refusals.stack(plan.stack, _generation(plan.stack), _sayable_facts(plan))
     refusals.unusual_attention()
     refusals.unless_plan(plan.precision in ("bf16", "fp16", "fp32"), "precision")
     refusals.unless_plan(plan.optimizer in _OPTIMIZERS, "optimizer")

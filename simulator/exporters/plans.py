@@ -99,7 +99,7 @@ class Refusals:
             self.unless(False, "plan.stack", nearest, hint)
             return
         for name, value in changed.items():
-            hint = f"plans for {self._framework} have --set plan.stack={base}"
+            hint = f"export with --set plan.stack={base}, which leaves it as {base} has it"
             self.unless(name in set(expressible), f"plan.stack.{name}", value, hint)
 
     def unusual_attention(self) -> None:

@@ -21,6 +21,7 @@ from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import STACKS
+from simulator.described.plan.stack_options import gradient_format
 from simulator.errors import Fault, InputError
 from simulator.files import read_text, strict_json
 from simulator.importers.settings import Rules, Settings, plain_names, sort_out
@@ -300,6 +301,8 @@ def _plan_document(plan: Mapping[str, Any], stack: str, facts: Mapping[str, Any]
         default = Plan.model_fields[name].default
         if default is None:
             default = changed.get(name, getattr(base, name, None))
+        if name == "grad_reduce_precision" and default is not None:
+            default = gradient_format(plan.get("precision", "bf16"), default)
         if value is not None and value != default:
             kept[name] = value
     if changed:

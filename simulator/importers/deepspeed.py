@@ -16,6 +16,7 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
+from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import STACKS
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
@@ -48,14 +49,29 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
     draft = Draft(model=given.model, stack=stack, gpus=given.gpus)
     draft.plan = deepspeed_plan(settings)
     _assume_what_checkpoints_imply(settings, draft.plan)
-    draft.facts = deepspeed_facts(settings, stack, draft.plan["zero"])
+    precision = str(given.changes.get("plan.precision", draft.plan["precision"]))
+    draft.facts = deepspeed_facts(settings, stack, draft.plan["zero"], precision=precision)
     ranks = (given.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
     draft.micro_batch, draft.global_batch = _batch(settings, given, ranks)
-    settings.assumed.append(
-        f"recomputation ({draft.plan.get('recompute', 'none')}) and attention (the stack's) are "
-        "the model's code: --set plan.recompute=... and --set plan.attention=... set it"
-    )
+    if "plan.attention" not in given.changes:
+        settings.assumed.append(_assumed_attention(stack, precision))
+    if "plan.recompute" not in given.changes:
+        settings.assumed.append(
+            f"recompute {draft.plan.get('recompute', 'none')}: the model's code decides it; "
+            "--set plan.recompute=... says what it does"
+        )
     return finished(draft, settings, option_rules("deepspeed"), given, origin)
+
+
+def _assumed_attention(stack: str, precision: str) -> str:
+    """What is taken for attention, which the model's code decides, and what that means."""
+    plan = Plan.model_validate({"stack": stack, "precision": precision})
+    return (
+        f"attention {plan.attention_kernel}: the model's code decides it. Models of transformers "
+        "since 4.36 with PyTorch 2.1.1 call PyTorch's fused one (flash), older ones and those "
+        "with attn_implementation: eager compute it step by step (--set plan.attention=unfused), "
+        "Megatron-DeepSpeed with its own softmax (fused-softmax)"
+    )
 
 
 def _generation(given: Given) -> tuple[str, Given]:
@@ -226,7 +242,11 @@ def _optimizer(settings: Settings) -> str:
 
 
 def deepspeed_facts(
-    settings: Settings, stack: str, zero: int, hidden: int | None = None
+    settings: Settings,
+    stack: str,
+    zero: int,
+    hidden: int | None = None,
+    precision: str = "bf16",
 ) -> dict[str, Any]:
     """Facts of the stack that a configuration changes.
 
@@ -236,17 +256,18 @@ def deepspeed_facts(
         zero: Its ZeRO stage.
         hidden: Width of the model, by which the Trainer sizes what is left to it; None without
             a Trainer, or where the model is not known.
+        precision: Number format of the training.
     """
-    kept = settings.choice(
-        "data_types.grad_accum_dtype", meanings=option_table("deepspeed", "formats"), default=None
-    )
+    formats = option_table("deepspeed", "formats")
+    kept = settings.choice("data_types.grad_accum_dtype", meanings=formats, default=None)
     elements = settings.whole(_BUCKET, default=None)
     if hidden and _BUCKET in settings.left_open:
         elements = hidden**2
     facts: dict[str, Any] = {"main_grad_precision": kept} if kept else {}
     if elements:
         # Buckets are counted in elements of the format that gradients are reduced in.
-        bytes_each = 4 if settings.get("communication_data_type") == "fp32" else 2
+        sent = settings.choice("communication_data_type", meanings=formats, default=precision)
+        bytes_each = 4 if sent in ("fp32", "tf32") else 2
         facts["bucket"] = f"{elements * bytes_each} B"
     if zero == 3 and STACKS[stack].sharding_units == "parameters":
         facts |= _thresholds(settings, hidden)

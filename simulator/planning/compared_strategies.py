@@ -298,7 +298,11 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     family.name: family
     for family in (
-        Family("DDP", "every GPU holds the whole model; gradients are all-reduced", zero=(0,)),
+        Family(
+            "DDP",
+            "every GPU holds the model, of experts its share of ep; gradients are all-reduced",
+            zero=(0,),
+        ),
         Family("ZeRO-1", "DDP with sharded optimizer states", zero=(1,)),
         Family("ZeRO-2", "DDP with sharded optimizer states and gradients", zero=(2,)),
         Family(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from simulator.described.documents import (
     with_changes,
 )
 from simulator.described.json_schemas import DIALECT, schema_of
-from simulator.described.load import load_model, load_profile
+from simulator.described.load import load_model, load_profile, model_of
 from simulator.described.model import Model
 from simulator.errors import InputError
 from simulator.files import is_there
@@ -284,6 +284,11 @@ class Objective(Spec):
     share: _Share = 0.95
     """Share of the requests that must keep to it."""
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether there is any limit to keep to."""
+        return any(limit is not None for limit in (self.ttft_s, self.tpot_s, self.end_to_end_s))
+
 
 class Workload(Spec):
     """The traffic of a run."""
@@ -325,7 +330,8 @@ def load_serving(
 ) -> ServingJob:
     """A serving job from a YAML file, a shipped name, or what such a file says as a dictionary.
 
-    ``deployment.model`` and ``deployment.profile`` are shipped names or paths.
+    ``deployment.model`` and ``deployment.profile`` are shipped names or paths; a model may also be
+    written in place, or as a ``base`` with what differs.
 
     Args:
         source: The file, a shipped name, or the document of a file.
@@ -354,19 +360,33 @@ _WANTED = "give a YAML file with a deployment and a workload"
 
 def _resolved(deployment: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     resolved = dict(deployment)
-    for field, load in (("model", load_model), ("profile", load_profile)):
-        name = deployment.get(field)
-        if not isinstance(name, str):
-            rule, hint = "must be a name or a path", "for example llama3.1-70b or h100-sxm-80gb"
-            raise InputError.single(f"deployment.{field}", rule, name, hint)
-        beside = folder / name
-        resolved[field] = load(beside if is_there(beside) else name)
+    for field, load, rule, example in _NAMED:
+        given, path = deployment.get(field), f"deployment.{field}"
+        if isinstance(given, str):
+            beside = folder / given
+            resolved[field] = load(beside if is_there(beside) else given)
+        elif field == "model" and isinstance(given, Mapping):
+            resolved[field] = model_of(given, folder, path)
+        else:
+            raise InputError.single(path, rule, given, f"for example {example}")
     return resolved
 
 
-_NAMED = {
-    "model": "A shipped model, or a path to a .yaml file or to a Hugging Face config.json.",
-    "profile": "A shipped hardware profile, or a path to a .yaml file.",
+_NAMED: tuple[tuple[str, Callable[[str | Path], Any], str, str], ...] = (
+    ("model", load_model, "must be a name, a path, or a block of fields", "llama3.1-70b"),
+    ("profile", load_profile, "must be a name or a path", "h100-sxm-80gb"),
+)
+"""What a deployment names, how it is read, what it must be, and an example."""
+_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "model": {
+        "type": ["string", "object"],
+        "description": "A shipped model, a path to a .yaml file or to a Hugging Face config.json, "
+        "or the fields of a model, as a job of training writes them.",
+    },
+    "profile": {
+        "type": "string",
+        "description": "A shipped hardware profile, or a path to a .yaml file.",
+    },
 }
 
 
@@ -374,8 +394,7 @@ def serving_schema() -> dict[str, Any]:
     """JSON schema of a serving job's file."""
     schema = schema_of(ServingJob)
     blocks = schema["$defs"]
-    for field, text in _NAMED.items():
-        blocks["Deployment"]["properties"][field] = {"type": "string", "description": text}
+    blocks["Deployment"]["properties"] |= _SCHEMAS
     return {"$schema": DIALECT, **schema, "$defs": _reached(schema["properties"], blocks)}
 
 

@@ -28,4 +28,4 @@ def test_savings_are_part_of_the_memory_document(clustersim, job_file):
 def test_savings_are_a_table_of_changes(clustersim, job_file):
     out = clustersim("memory", job_file, "--savings").out
     assert "what would save most" in out
-    assert "plan.recompute=full" in out
+    assert "plan." in out.split("what would save most")[1]

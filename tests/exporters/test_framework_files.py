@@ -292,7 +292,8 @@ def deepspeed_jobs(draw: st.DrawFn) -> Job:
         "overlap_grad_reduce": draw(_FLAG), "overlap_param_gather": zero == 3,
         "grad_reduce_precision": draw(st.sampled_from(["fp32", "fp16", "bf16"])),
         "stack": {"base": "deepspeed",
-                  "main_grad_precision": draw(st.sampled_from(["fp16", "fp32", "bf16"]))},
+                  "main_grad_precision": draw(st.sampled_from(["fp16", "fp32", "bf16"])),
+                  "bucket": draw(st.sampled_from(["160 MB", "1 GB", "400 MB"]))},
     }  # fmt: skip
     if zero:
         plan["offload"] = draw(st.sampled_from(OFFLOADS if zero == 3 else OFFLOADS[:2]))
@@ -332,6 +333,58 @@ def test_a_job_told_to_deepspeed_and_read_back_is_the_same_job(job):
     text = deepspeed_config(job)
     given = {"model": "llama3.1-8b", "gpus": job.cluster.gpus, "seq_len": 2048}
     assert_same(job, imported(read_deepspeed_config, text, "ds_config.json", **given))
+
+
+_OPTIONAL = st.sampled_from([None, 0, 123_456, 5e8])
+"""Elements, where a file says them."""
+
+
+@st.composite
+def deepspeed_files(draw: st.DrawFn) -> dict[str, Any]:
+    """Files with every setting of DeepSpeed's that decides how states are sharded and reduced."""
+    precision = draw(st.sampled_from(["bf16", "fp16", None]))
+    zero = {
+        "stage": draw(st.integers(0, 3)),
+        "overlap_comm": draw(st.sampled_from([None, True, False])),
+        "reduce_bucket_size": draw(st.sampled_from([None, 1, 40_000_001, 5e8])),
+        "stage3_param_persistence_threshold": draw(_OPTIONAL),
+        "stage3_max_live_parameters": draw(_OPTIONAL),
+        "stage3_max_reuse_distance": draw(_OPTIONAL),
+    }
+    formats = st.sampled_from([None, "fp32", "fp16", "bf16"])
+    config = {
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": draw(st.sampled_from([1, 2])),
+        "communication_data_type": draw(formats),
+        "gradient_clipping": draw(st.sampled_from([None, 0.0, 1.0])),
+        "zero_optimization": {key: value for key, value in zero.items() if value is not None},
+        "data_types": {"grad_accum_dtype": draw(formats)},
+    }
+    if precision:
+        config[precision] = {"enabled": True}
+    if config["data_types"]["grad_accum_dtype"] is None:
+        del config["data_types"]
+    return {key: value for key, value in config.items() if value is not None}
+
+
+@settings(max_examples=40, deadline=None)
+@given(deepspeed_files(), st.sampled_from(["deepspeed", "deepspeed-2021"]))
+def test_a_file_of_deepspeed_is_the_same_job_when_it_is_exported_and_read_again(config, stack):
+    given = {"model": "llama3.1-8b", "gpus": 8, "seq_len": 2048, "changes": {"plan.stack": stack}}
+    job = imported(read_deepspeed_config, json.dumps(config), "ds_config.json", **given)
+    again = imported(read_deepspeed_config, deepspeed_config(job), "ds_config.json", **given)
+    assert_same(job, again)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_a_file_for_deepspeed_names_a_format_of_gradients_only_where_it_differs(precision, zero):
+    """DeepSpeed reduces in the format that it trains in (engine.py, communication_data_type)."""
+    job = job_with(stack="deepspeed", zero=zero, precision=precision)
+    assert "communication_data_type" not in deepspeed_config(job)
+    other = "bf16" if precision == "fp32" else "fp32"
+    job = job.replace(**{"plan.grad_reduce_precision": other})
+    assert json.loads(deepspeed_config(job))["communication_data_type"] == other
 
 
 @pytest.mark.parametrize(
@@ -407,7 +460,7 @@ def job_with(model: object = "llama3.1-8b", **plan: Any) -> Job:
         (megatron_script, job_with(rank_order="dp-tp-cp-ep-pp"), "plan.rank_order"),
         (deepspeed_config, job_with(stack="deepspeed", pp=2), "plan.pp"),
         (deepspeed_config, job_with(stack="deepspeed", recompute="full"), "plan.recompute"),
-        (deepspeed_config, job_with(stack="deepspeed", attention="flash"), "plan.attention"),
+        (deepspeed_config, job_with(stack="deepspeed", attention="unfused"), "plan.attention"),
         (torchtitan_config, job_with(stack="torchtitan", zero=1), "plan.zero"),
         (torchtitan_config, job_with("phi-2", stack="torchtitan", zero=3), "model"),
         (

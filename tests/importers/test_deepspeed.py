@@ -75,6 +75,36 @@ def test_parameter_wise_zero_3_takes_its_thresholds_from_the_file(tmp_path):
     assert (today.plan.stack.whole_below_numel, today.plan.stack.live_numel) == (0, None)
 
 
+@pytest.mark.parametrize(
+    ("libraries", "attention"),
+    [({}, "flash"), ({"torch": "2.1"}, "flash"), ({"torch": "2.0"}, "unfused")],
+)
+def test_models_under_deepspeed_have_the_attention_of_transformers_at_that_release(
+    libraries, attention
+):
+    """huggingface/transformers#28005: PyTorch's own since 4.36, which asks for PyTorch 2.1.1."""
+    changes = {"plan.libraries": libraries}
+    job, _ = read(read_deepspeed_config, "ds_config.json", **DEEPSPEED, changes=changes)
+    assert job.plan.attention_kernel == attention
+
+
+@pytest.mark.parametrize(
+    ("changes", "assumed"),
+    [({}, {"attention flash", "recompute none"}),
+     ({"plan.attention": "unfused"}, {"recompute none"}),
+     ({"plan.stack": "deepspeed-2021"}, {"attention fused-softmax", "recompute none"})],
+)  # fmt: skip
+def test_what_the_models_code_decides_is_named_with_what_is_taken_for_it(changes, assumed):
+    _, report = read(read_deepspeed_config, "ds_config.json", **DEEPSPEED, changes=changes)
+    assert {note.partition(":")[0] for note in report.assumed if "code decides" in note} == assumed
+
+
+def test_buckets_of_fp32_training_have_elements_of_four_bytes(tmp_path):
+    path = edited(tmp_path, "ds_config.json", ('{"enabled": true}', '{"enabled": false}'))
+    job, _ = read_deepspeed_config(path, Given(**DEEPSPEED))
+    assert (job.plan.precision, job.plan.stack.bucket_bytes) == ("fp32", 2e9)
+
+
 def test_two_of_three_batch_numbers_give_the_third():
     given = {"model": "llama3.1-8b", "gpus": 8, "seq_len": 4096}
     job, report = read(read_deepspeed_config, "ds_config.json", **given)

@@ -364,3 +364,23 @@ def test_graphs_and_determinism_are_fields_of_the_plan(tmp_path, options, graphs
     path = edited(tmp_path, "launch_gpt.sh", ("--fp16", f"--fp16 --deterministic-mode {options}"))
     plan = read_megatron_script(path, Given())[0].plan
     assert (plan.cuda_graphs, plan.deterministic) == (graphs, True)
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "way", "says"), [("flex", "hierarchical", 0), ("alltoall", "all_to_all", 1)]
+)
+def test_what_costs_time_in_the_way_of_tokens_is_not_called_free(tmp_path, dispatcher, way, says):
+    options = (
+        "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --vocab-size 32000 --bf16 "
+        "--num-experts 8 --moe-ffn-hidden-size 512 --expert-model-parallel-size 4 "
+        "--seq-length 1024 --micro-batch-size 1 --global-batch-size 16 --moe-permute-fusion "
+        f"--moe-router-fusion --moe-enable-deepep --moe-token-dispatcher-type {dispatcher}"
+    )
+    path = tmp_path / "launch.sh"
+    path.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {options}\n", encoding="utf-8")
+    job, report = read_megatron_script(path, Given())
+    assert job.plan.ep_dispatch == way
+    assert not {key for key in report.ignored if key.startswith("moe_")}
+    named = [note.partition(":")[0] for note in report.assumed]
+    assert {"moe_permute_fusion", "moe_router_fusion"} <= set(named)
+    assert sum("moe_enable_deepep" in note for note in report.assumed) == says

@@ -88,7 +88,7 @@ CONFIGS = [
     Public("accelerate_fsdp2.yaml", LLAMA, 8, 8, {"zero": 3, "recompute": "none"}),
     Public("accelerate_zero3.yaml", LLAMA, 8, 8, {"zero": 3, "precision": "fp16"}),
     Public("accelerate_ulysses.yaml", LLAMA, 4, 2,
-           {"cp": 2, "cp_method": "all_to_all", "attention": "flash", "zero": 3}),
+           {"cp": 2, "cp_method": "all_to_all", "attention_kernel": "flash", "zero": 3}),
     Public("accelerate_context.yaml", LLAMA, 2, 1, {"cp": 2, "cp_method": "all_gather"}),
     Public("accelerate_offload.yaml", LLAMA, 8, 8, {"zero": 3, "precision": "bf16"}),
     Public("nemo_llama3_405b.yaml",

@@ -41,7 +41,7 @@ JOBS = [
     Recipe("axolotl", ("axolotl_full.yaml",),
            {"model.name": "llama2-7b", "plan.zero": 2, "plan.optimizer": "adam-8bit",
             "plan.precision": "bf16", "plan.recompute": "full", "batch.global_batch": 16,
-            "batch.seq_len": 4096, "plan.attention": "flash"}, {"gpus": 8}),
+            "batch.seq_len": 4096, "plan.attention_kernel": "flash"}, {"gpus": 8}),
     Recipe("axolotl", ("axolotl_fsdp.yaml",),
            {"model.name": "llama3.1-8b", "plan.zero": 3, "plan.cp": 2, "plan.cp_method": "ring",
             "batch.global_batch": 8, "batch.micro_batch": 2}, {"gpus": 8}),

@@ -44,6 +44,15 @@ def test_every_strategy_is_a_job_that_one_could_run_alone():
         assert found[name].step.step_time_s == alone.step_time_s
 
 
+@pytest.mark.parametrize("stack", ["megatron-core", "torch", "deepspeed"])
+@pytest.mark.parametrize(("name", "zero"), [("DDP", 0), ("ZeRO-1", 1), ("ZeRO-2", 2)])
+def test_a_strategy_hides_exchanges_as_the_jobs_stack_does(stack, name, zero):
+    job = job_of(stack=stack)
+    alone = job.replace({"plan.zero": zero})
+    assert BY_NAME[name].applied(job).choices.overlaps_gather == alone.choices.overlaps_gather
+    assert outcomes(job, 1)[name].step.step_time_s == run_step(alone).step_time_s
+
+
 def test_every_gpu_keeps_its_microbatches_on_more_nodes():
     job = job_of(8, sequences=24)
     wide = on_nodes(job, 4)

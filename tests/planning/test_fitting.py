@@ -18,6 +18,7 @@ from simulator.planning.changes.advice import explain_misfit
 from simulator.planning.changes.helpful_changes import MOST_TRIED, FitSearch, savings, what_ifs
 from simulator.planning.changes.helpful_changes import nearest_fit as nearest_fit_at
 from simulator.planning.changes.single_changes import Question, single_changes
+from simulator.planning.changes.trials import Trial, unbeaten
 from simulator.results.fit_probability import DEFAULT_RISK, EVEN
 from simulator.results.simulation import run_step
 from simulator.units import format_seconds
@@ -317,6 +318,18 @@ def test_no_single_change_that_is_offered_for_speed_fits_and_beats_the_answer():
     ]
     best = min(offered, key=lambda each: each.step_time_s)
     assert nearest.changes == best.changes == {"plan.offload": {}}
+
+
+def test_what_another_change_beats_in_memory_and_time_is_no_way_out():
+    def trial(saved: float, step_s: float) -> Trial:
+        return Trial(
+            words="", changes={}, gain=0.0, step_time_s=step_s, peak_device_bytes=80 - saved,
+            fits_probability=1.0, fits=True, held_bytes={}, before_s=1.0, before_bytes=80.0,
+        )  # fmt: skip
+
+    most, quick, beaten, equal = trial(30, 9), trial(20, 1.1), trial(19, 2), trial(20, 1.1)
+    assert unbeaten([most, quick, beaten, equal]) == [most, quick, equal]
+    assert unbeaten([]) == []
 
 
 def test_savings_are_those_of_the_simulated_change_and_sorted():

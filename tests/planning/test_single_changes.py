@@ -108,3 +108,29 @@ def test_context_ranks_are_offered_for_speed_only_where_there_are_some():
     assert contexts(JOBS["dense in a pipeline"], Question.SMALLER) == [2]
     assert contexts(JOBS["contexts"], Question.FASTER) == [1, 4]
     assert contexts(JOBS["contexts"], Question.SMALLER) == [4]
+
+
+def offered(start, question):
+    """Fields of every change that is a candidate for the question, by their paths."""
+    return [dict(change.fields) for change in single_changes(start, question)]
+
+
+@pytest.mark.parametrize("question", [Question.FASTER, Question.SMALLER, Question.UNSEARCHED])
+def test_flash_attention_is_offered_where_the_job_has_another(question):
+    flash = {"plan.attention": "flash"}
+    assert flash in offered(job(attention="unfused"), question)
+    assert flash in offered(job(stack="megatron-deepspeed", zero=1), question)
+    assert flash not in offered(job(), question)
+    assert flash not in offered(job(precision="fp32"), question)
+
+
+@pytest.mark.parametrize("question", [Question.FASTER, Question.UNSEARCHED])
+def test_experts_are_grouped_and_sent_by_node_where_a_rank_has_several_of_them(question):
+    grouped = {"plan.stack.grouped_experts": True}
+    by_node = {"plan.ep_dispatch": "hierarchical"}
+    assert grouped in offered(JOBS["experts"], question)
+    assert by_node in offered(JOBS["experts"], question)
+    assert grouped not in offered(JOBS["experts"].replace(grouped), question)
+    assert grouped not in offered(job(experts=EXPERTS, ep=8), question)
+    assert grouped not in offered(job(experts=EXPERTS, stack="torchtitan", zero=3), question)
+    assert by_node not in offered(JOBS["one GPU"], question)

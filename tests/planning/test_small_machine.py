@@ -68,6 +68,15 @@ def test_a_rung_that_is_not_needed_is_taken_back(one_card):
     assert "plan.optimizer" not in found.answer.changes
 
 
+def test_a_command_without_every_remedy_of_its_list_says_so(one_card):
+    search = nearest_fit(one_card)
+    assert search.ladder is not None
+    text = explain_misfit(one_card, run_step(one_card, "replay"))
+    assert "LoRA and QLoRA train adapters only" in text
+    whole = [trial.changes for trial in search.ladder.trials]
+    assert ("leaves out the remedies" in text) == (search.nearest.changes not in whole)
+
+
 def test_two_cards_shard_a_model_that_one_cannot_hold():
     job = small("llama2-13b", "rtx-4090", 4)
     found = nearest_fit(job)

@@ -124,3 +124,35 @@ def test_a_shipped_serving_job_is_given_by_its_name(capsys):
     assert (code, said.out.splitlines()[0][:12]) == (0, "llama3.1-70b")
     code, said = ended(["serve", "run", "llama3-70b-8xh10"], capsys)
     assert (code, "did you mean 'llama3-70b-8xh100'" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(("objective", "ends"), [("ttft: 1 us", 1), ("ttft: 100 s", 0), ("", 0)])
+def test_a_run_whose_requests_miss_the_objective_that_was_asked_for_ends_with_1(
+    job, objective, ends, capsys
+):
+    changed = JOB.replace("ttft: 500 ms, tpot: 50 ms", objective)
+    Path(job).write_text(changed, encoding="utf-8")
+    code, said = ended(["serve", "run", job, "--json"], capsys)
+    assert code == ends
+    assert ("meet the objective" in said.err) == bool(ends)
+    assert json.loads(said.out)["output_tokens_per_s"] > 0
+
+
+def test_a_model_in_place_is_served_as_the_one_that_it_describes(job, capsys):
+    named = ended(["serve", "run", job, "--json"], capsys)[1].out
+    block = "model: {base: llama3.1-8b, name: mine}"
+    Path(job).write_text(JOB.replace("model: llama3.1-8b", block), encoding="utf-8")
+    code, said = ended(["serve", "run", job, "--json"], capsys)
+    assert (code, said.out) == (0, named)
+    fields = "model: {layers: 2, hidden: 512, heads: 8, ffn_hidden: 2048, vocab: 32000}"
+    Path(job).write_text(JOB.replace("model: llama3.1-8b", fields), encoding="utf-8")
+    assert ended(["serve", "run", job, "--json"], capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "example"), [("model", "llama3.1-70b"), ("profile", "h100-sxm-80gb")]
+)
+def test_an_example_is_one_of_the_field_that_it_stands_by(job, field, example, capsys):
+    code, said = ended(["serve", "run", job, "--set", f"deployment.{field}=3"], capsys)
+    assert code == 2
+    assert said.err.strip().endswith(f"for example {example}")

@@ -121,6 +121,9 @@ def _show_captured(
 
 
 def _print_savings(found: Sequence[Trial]) -> None:
+    from simulator.planning.changes.trials import unbeaten
+
+    best = unbeaten(found)
     columns = text_columns("change") + number_columns("saves per GPU", "step time", "longer by")
     rows = [
         (
@@ -129,9 +132,12 @@ def _print_savings(found: Sequence[Trial]) -> None:
             format_seconds(saving.step_time_s),
             percent(saving.slower_share),
         )
-        for saving in found[:_MOST_SAVINGS]
+        for saving in best[:_MOST_SAVINGS]
     ]
     print_table("what would save most, on the fullest GPU", columns, rows)
+    if hidden := len(found) - len(best):
+        changes = "change is" if hidden == 1 else "changes are"
+        typer.echo(f"{hidden} more {changes} left out: another one saves more in less time.")
 
 
 def print_peaks(result: StepResult, *, moments: bool = False) -> None:

@@ -203,6 +203,7 @@ def _print_result(result: Result) -> None:
     _print_class_groups(result)
     _print_expert_load(result)
     _print_breakdown(result)
+    _print_remarks(result)
     _print_exposed_communication(result)
     print_peaks(result)
     _print_sources(result)
@@ -335,6 +336,13 @@ def _print_breakdown(result: StepResult) -> None:
     rows.append(("step", format_seconds(total), percent(total / step_s if step_s else 0.0)))
     columns = text_columns("where the time goes") + number_columns("time", "share")
     print_table("breakdown", columns, rows)
+
+
+def _print_remarks(result: Result) -> None:
+    from simulator.results.views.remarks import remarks
+
+    for sentence in remarks(result, result.job):
+        typer.echo(f"{sentence}\n")
 
 
 def _print_exposed_communication(result: StepResult) -> None:

@@ -35,7 +35,7 @@ from simulator.described.plan.plan_blocks import (
 )
 from simulator.described.plan.releases import Libraries
 from simulator.described.plan.stack import DEFAULT_STACK, Stack, named_stack
-from simulator.described.plan.stack_options import CrossEntropy
+from simulator.described.plan.stack_options import CrossEntropy, GradPrecision, gradient_format
 from simulator.schedule import SCHEDULES
 
 Recompute = Literal["none", "selective", "full"]
@@ -272,7 +272,7 @@ class Plan(Spec):
     post_validation: Flag | None = None
     """Whether every pipeline stage updates its weights without waiting for the gradient norm
     of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""
-    grad_reduce_precision: Literal["fp32", "bf16", "fp16"] | None = None
+    grad_reduce_precision: GradPrecision | None = None
     """Number format that gradients are reduced in; by default as the stack does it."""
     first_stage_layers: LayersOrZero = 0
     """Layers of the first pipeline stage; 0 splits evenly."""
@@ -293,6 +293,17 @@ class Plan(Spec):
         if self.attention is None and self.precision in ("fp32", "tf32"):
             return "unfused"
         return self.attention or self.stack.attention
+
+    @property
+    def groups_experts(self) -> bool:
+        """Whether the products of all experts on a rank are one kernel."""
+        return self.stack.grouped_experts
+
+    @property
+    def reduced_gradients(self) -> GradPrecision:
+        """Format that gradients are reduced in."""
+        usual = gradient_format(self.precision, self.stack.grad_reduce_precision)
+        return self.grad_reduce_precision or usual
 
     @property
     def is_widened(self) -> bool:

@@ -10,6 +10,17 @@ from simulator.described.cluster.kernel_parameters import FlashKernel
 
 GradPrecision = Literal["fp32", "bf16", "fp16"]
 
+
+def gradient_format(precision: str, fact: GradPrecision) -> GradPrecision:
+    """Format of gradients that a stack keeps in ``fact``, in training of a number format.
+
+    Where that is one of 16 bits, it is the one that the plan trains in, and fp32 in fp32 training.
+    """
+    if fact == "fp32" or precision in ("fp32", "tf32"):
+        return "fp32"
+    return "fp16" if precision == "fp16" else "bf16"
+
+
 CrossEntropy = Literal[
     "fused",
     "in-place",

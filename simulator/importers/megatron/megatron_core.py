@@ -173,8 +173,14 @@ def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[
         meanings=option_table("megatron", "dispatchers"),
         default="all_gather",
     )
+    joins_by_node = settings.switch("moe_enable_deepep")
+    settings.get("moe_flex_dispatcher_backend")  # All of them join what goes to one node.
     if not has_experts:
         return {"ep": ep}
+    if way != "hierarchical" and joins_by_node:
+        settings.assumed.append(
+            f"tokens go {way}: moe_enable_deepep counts with moe_token_dispatcher_type flex alone"
+        )
     found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}
     return found | ({"ep_dispatch": way} if way != "all_to_all" else {})
 

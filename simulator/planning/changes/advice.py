@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from simulator.described.job import Job, options_text
 from simulator.planning.changes.helpful_changes import FitSearch, nearest_fit, what_ifs
 from simulator.planning.changes.profile_numbers import influences
-from simulator.planning.changes.small_machine import Ladder
+from simulator.planning.changes.small_machine import ADAPTER_RUNGS, Ladder
 from simulator.planning.changes.trials import OnTrial, Trial
 from simulator.results.fit_probability import Fit, fit_of, fit_text, misfit_text
 from simulator.results.step import ClassMemory, HostMemory, StepResult
@@ -132,6 +132,12 @@ def _ladder_lines(found: Ladder) -> Iterator[str]:
     for name, trial in zip(found.rungs, found.trials, strict=True):
         held = format_bytes(trial.peak_device_bytes)
         yield f"  {name}: {1 + trial.gain:.0%}, {held} on the fullest GPU, {_room(trial)}"
+    adapters = [name for name in found.rungs if name in ADAPTER_RUNGS]
+    if adapters:
+        verb = "trains" if len(adapters) == 1 else "train"
+        yield f"{' and '.join(adapters)} {verb} adapters only and leave the model's weights alone."
+    if found.answer and all(found.answer.changes != each.changes for each in found.trials):
+        yield "The change below leaves out the remedies that it does not need."
 
 
 def _room(trial: Trial) -> str:

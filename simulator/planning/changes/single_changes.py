@@ -126,6 +126,15 @@ def _global_batch(job: Job) -> Iterator[Change]:
     yield Change(_moved("microbatches", count, 2 * count), fields, _FASTER)
 
 
+def _attention(job: Job) -> Iterator[Change]:
+    """One kernel for all of attention: the same numbers, and no scores that are kept."""
+    now = job.plan.attention_kernel
+    if now != "flash" and job.plan.precision not in ("fp32", "tf32"):
+        words = f"changing attention from {now} to flash"
+        answers = _FASTER | _SMALLER | _UNSEARCHED
+        yield Change(words, {"plan.attention": "flash"}, answers)
+
+
 def _recompute(job: Job) -> Iterator[Change]:
     plan = job.plan
     # Modules and numbers of layers that only the old kind has go with it.
@@ -246,7 +255,14 @@ def _dispatch(job: Job) -> Iterator[Change]:
     now = job.plan.ep_dispatch
     if job.model.experts is not None and job.plan.ep > 1 and now != "hierarchical":
         words = f"changing ep_dispatch from {now} to hierarchical"
-        yield Change(words, {"plan.ep_dispatch": "hierarchical"}, _FASTER)
+        yield Change(words, {"plan.ep_dispatch": "hierarchical"}, _FASTER | _UNSEARCHED)
+
+
+def _grouped_experts(job: Job) -> Iterator[Change]:
+    """One kernel for the products of all experts of a rank, where it has several."""
+    if job.can_group_experts:
+        fields = {"plan.stack.grouped_experts": True}
+        yield Change("computing the experts of a rank in groups", fields, _FASTER | _UNSEARCHED)
 
 
 def _overlaps(job: Job) -> Iterator[Change]:
@@ -269,7 +285,6 @@ def _other_fields(job: Job) -> Iterator[Change]:
     half = "fp16" if job.plan.precision == "fp16" else "bf16"
     for name, value in (
         ("sequence_parallel", True),
-        ("attention", "flash"),
         ("cp_method", "all_to_all"),
         ("reshard_after_forward", False),
         ("rank_order", "tp-cp-ep-pp-dp"),
@@ -291,11 +306,12 @@ def _links(job: Job) -> Iterator[Change]:
         yield Change(f"doubling network.{name}", fields, Question.LINKS)
 
 
-_WITHIN_DEGREES = (_recompute, _microbatch, _zero, _offload)
+_WITHIN_DEGREES = (_attention, _recompute, _microbatch, _zero, _offload)
 """What saves memory and leaves every parallel degree as it is."""
 
 DECISIONS: tuple[Decision, ...] = (
     Decision(_FASTER, _global_batch),
+    Decision(_FASTER | _SMALLER | _UNSEARCHED, _attention),
     Decision(_FASTER | _SMALLER, _recompute),
     Decision(_FASTER | _SMALLER, _microbatch),
     Decision(_FASTER | _UNSEARCHED, _pipeline_order),
@@ -304,7 +320,8 @@ DECISIONS: tuple[Decision, ...] = (
     Decision(_FASTER, _shard_group),
     Decision(_FASTER | _SMALLER, _offload),
     Decision(_FASTER | _SMALLER, _degrees),
-    Decision(_FASTER, _dispatch),
+    Decision(_FASTER | _UNSEARCHED, _dispatch),
+    Decision(_FASTER | _UNSEARCHED, _grouped_experts),
     Decision(_FASTER | _UNSEARCHED, _overlaps),
     Decision(_UNSEARCHED, _other_fields),
     Decision(Question.LINKS, _links),

@@ -24,6 +24,8 @@ _MOST_GPUS = 8
 """GPUs of what people call one machine."""
 _RANK = 16
 """Rank of the adapters that are tried, as in the recipes of most frameworks."""
+ADAPTER_RUNGS = ("LoRA", "QLoRA")
+"""Rungs that train adapters in place of the model's weights."""
 _MAY_BE_FASTER = ("QLoRA",)
 """Rungs that may make one above them needless, which costs more."""
 _NOT_WORTH = 0.01

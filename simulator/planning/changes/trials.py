@@ -106,6 +106,19 @@ class Trials:
         return still_shards(changed, self.job)
 
 
+def unbeaten(found: Iterable[Trial]) -> list[Trial]:
+    """Trials in their order, without those than which another saves more memory and time."""
+    trials = list(found)
+    return [
+        each
+        for each in trials
+        if not any(
+            other.saved_bytes > each.saved_bytes and other.step_time_s < each.step_time_s
+            for other in trials
+        )
+    ]
+
+
 def held_bytes(step: StepResult) -> dict[str, float]:
     """Who holds the memory of the fullest GPU at its peak, by name [B]."""
     fullest = step.fullest

@@ -164,15 +164,27 @@ def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version,
     assert stack_facts(framework, version).get("cross_entropy") == loss
 
 
+_SORTS_FUSED = {"stack": {"fused_permutation": True}}
+
+
 @pytest.mark.parametrize(
     ("version", "plan", "settings"),
     [
         ("NeMo 25.02", {"tp": 4}, {"overlap_tp": True, "grad_reduce_precision": "bf16"}),
-        ("Megatron-Bridge", {"tp": 1}, {"grad_reduce_precision": "bf16"}),
-        ("NeMo 25.07", {"tp": 2, "sequence_parallel": False}, {"grad_reduce_precision": "bf16"}),
-        ("NeMo 25.11", {"tp": 2, "precision": "nvfp4"}, {"grad_reduce_precision": "bf16"}),
+        ("Megatron-Bridge", {"tp": 1}, {"grad_reduce_precision": "bf16", **_SORTS_FUSED}),
+        (
+            "NeMo 25.07",
+            {"tp": 2, "sequence_parallel": False},
+            {"grad_reduce_precision": "bf16", **_SORTS_FUSED},
+        ),
+        (
+            "NeMo 25.11",
+            {"tp": 2, "precision": "nvfp4"},
+            {"grad_reduce_precision": "bf16", **_SORTS_FUSED},
+        ),
         ("NeMo 22.11", {"tp": 4}, {}),
         ("Megatron-LM 0.14", {"tp": 4}, {}),
+        ("Megatron-Core, NeMo container 25.04", {"tp": 4}, {}),
     ],
 )
 def test_recipes_of_nvidia_overlap_exchanges_and_reduce_in_16_bits(version, plan, settings):

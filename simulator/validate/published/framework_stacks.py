@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
+from simulator.described.documents import merged
 from simulator.described.plan.releases import nearest_release
 from simulator.described.plan.stack import STACKS, Stack, named_stack
 from simulator.facts import shipped_facts
@@ -143,11 +145,13 @@ def recipe_settings(
     of_model = (
         settings for words, settings in recipes["models"].items() if re.search(words, model.lower())
     )
-    return {
-        **recipes["plan"],
-        **(recipes["split_plan"] if overlaps else {}),
-        **next(of_model, {}),
-    }
+    sorts_fused = re.search(recipes["fused_permutation"], f"{framework} {version}".lower())
+    parts: tuple[Mapping[str, Any], ...] = (
+        {"stack": {"fused_permutation": True}} if sorts_fused else {},
+        recipes["split_plan"] if overlaps else {},
+        next(of_model, {}),
+    )
+    return reduce(merged, parts, dict(recipes["plan"]))
 
 
 def releases_of_their_time(base: str, framework: str, version: str) -> dict[str, str]:

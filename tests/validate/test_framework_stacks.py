@@ -14,6 +14,7 @@ from simulator.validate.published.framework_stacks import (
     releases_of_their_time,
     stack_facts,
     stack_of,
+    untuned_fabric,
     zero_of,
 )
 
@@ -189,6 +190,21 @@ _SORTS_FUSED = {"stack": {"fused_permutation": True}}
 )
 def test_recipes_of_nvidia_overlap_exchanges_and_reduce_in_16_bits(version, plan, settings):
     assert recipe_settings("megatron", version, plan) == settings
+
+
+@pytest.mark.parametrize(
+    ("kind", "framework", "version", "latency"),
+    [
+        ("efa", "nanotron", "nanotron bench branch", "300 us"),
+        ("efa", "torch-fsdp", "PyTorch 2.1.2", "300 us"),
+        ("efa", "torch-fsdp", "PyTorch 2.4", None),
+        ("efa", "nanotron", "nanotron 2026", None),
+        ("ib", "nanotron", "nanotron bench branch", None),
+    ],
+)
+def test_nccl_2_18_takes_longer_hops_on_efa(kind, framework, version, latency):
+    """collectives_opened.csv, aws-p5-ar-old: all_reduces of NCCL 2.18.5 on p5.48xlarge."""
+    assert untuned_fabric(kind, framework, version).get("bulk_latency") == latency
 
 
 def test_recipes_of_megatron_bridge_keep_moments_of_deepseek_and_moonlight_in_16_bits():

@@ -82,6 +82,19 @@ def _compiled_model(said: str) -> dict[str, Any]:
     }
 
 
+def untuned_fabric(kind: str, framework: str, version: str) -> dict[str, Any]:
+    """In which numbers a fabric differs under the NCCL of a run, if that has no tuner for it.
+
+    Args:
+        kind: The fabric.
+        framework: What the table calls the framework.
+        version: What it says of its version.
+    """
+    words = shipped_facts(_FILE)["untuned_nccl"]
+    is_old = re.search(words["runs"], f"{framework} {version}".lower())
+    return dict(words["fabrics"].get(kind, {})) if is_old else {}
+
+
 def runs_transformers(framework: str, version: str) -> bool:
     """Whether the framework trains models of Hugging Face's transformers as they are."""
     said = f"{framework} {version}".lower().replace("_", "-")

@@ -111,6 +111,7 @@ def gemm_s(
         fits_tiles=fits_tiles,
         cuts_inner=cuts_inner,
         read_again_after=read_again_after,
+        hides_results=True,
     )
 
 
@@ -133,19 +134,28 @@ def grouped_gemm_s(
     fits_tiles: bool = False,
     cuts_inner: bool = True,
     read_again_after: int = 0,
+    hides_results: bool = False,
+    accumulator_bytes: float = 4.0,
 ) -> float:
     """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
 
     Tiles of all groups share the waves, as in a grouped kernel; groups without rows cost
-    nothing. Otherwise as :func:`gemm_s`.
+    nothing. Where results are accumulated, a part of reading and writing them hides behind no
+    computing (``grouped_results_exposed``), unless ``hides_results``: gradients of experts'
+    weights sum over few rows, so a tile is soon computed, and then read and written. An
+    accumulated result has ``accumulator_bytes`` per number. Otherwise as :func:`gemm_s`.
     """
     model = _gemm_model(profile, precision)
     total_rows = sum(rows)
-    traffic_bytes = product_bytes(rows, n, k, precision=precision, accumulate=accumulate)
+    result_bytes = 2.0 * accumulator_bytes if accumulate else output_bytes(precision)
+    traffic_bytes = product_bytes(rows, n, k, precision=precision, result_bytes=result_bytes)
     if read_again_after:
         traffic_bytes = memory_traffic_bytes(
             profile, traffic_bytes, meanwhile_bytes=read_again_after * traffic_bytes
         )
+    exposed_bytes = 0.0
+    if accumulate and not hides_results:
+        exposed_bytes = profile.kernels.grouped_results_exposed * result_bytes * total_rows * n
     bytes_per_s = model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
     sm_flop_per_s = (
         peak_flop_per_s(profile, precision)
@@ -173,10 +183,10 @@ def grouped_gemm_s(
             waves += tail * (math.ceil(filled) - waves)
             compute_s = waves * (step_s * math.ceil(k / split) + model.tile_start_s)
             partials_bytes = 8.0 * split * total_rows * n if split > 1 else 0.0
-            memory_s = (traffic_bytes + partials_bytes) / bytes_per_s
+            memory_s = (traffic_bytes - exposed_bytes + partials_bytes) / bytes_per_s
             if max(compute_s, memory_s) < fastest_s:
                 fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s, exponent))
-    return model.floor_s + fastest_s
+    return model.floor_s + fastest_s + exposed_bytes / bytes_per_s
 
 
 def _overlapped_s(one_s: float, other_s: float, exponent: float) -> float:
@@ -193,13 +203,14 @@ def product_bytes(
     k: int,
     *,
     precision: Precision = "bf16",
-    accumulate: bool = False,
+    result_bytes: float | None = None,
 ) -> float:
     """Bytes that products read and write once each, operands and results [B].
 
-    An accumulated result is read and written in fp32.
+    A result is written in the format of its product, or takes ``result_bytes`` per number.
     """
-    operand, output = ELEMENT_BYTES[precision], 8.0 if accumulate else output_bytes(precision)
+    operand = ELEMENT_BYTES[precision]
+    output = output_bytes(precision) if result_bytes is None else result_bytes
     total_rows = sum(rows)
     groups = sum(1 for m in rows if m > 0)
     return operand * k * (total_rows + groups * n) + output * total_rows * n

@@ -85,6 +85,25 @@ def test_a_library_that_cuts_no_inner_dimension_leaves_multiprocessors_idle():
     assert whole_s == pytest.approx(4 * cut_s, rel=0.01)
 
 
+@pytest.mark.parametrize("accumulator_bytes", [2.0, 4.0])
+def test_summing_up_the_gradients_of_experts_weights_is_half_exposed_where_the_profile_says_so(
+    accumulator_bytes,
+):
+    """Two sums of 64 x 64 numbers are read and written at 1 GB/s behind far longer products."""
+
+    def seconds(exposed: float) -> float:
+        profile = tiny_profile(grouped_results_exposed=exposed)
+        rows, k = [64, 64], 2**24
+        fast = with_bandwidth(profile, 1e12)
+        each = grouped_gemm_s(
+            fast, rows, 64, k, accumulate=True, accumulator_bytes=accumulator_bytes
+        )
+        return float(each)
+
+    summed_bytes = 2 * accumulator_bytes * 2 * 64 * 64
+    assert seconds(0.5) - seconds(0.0) == pytest.approx(0.5 * summed_bytes / 1e12, rel=1e-3)
+
+
 def test_small_tiles_lose_rate_as_tile_half_says():
     """One 64 x 64 tile per SM: overhead 1 + h/64 against 1 + h (1/256 + 1/128)/2."""
     plain, penalised = without_floor(), without_floor(tile_half=64.0)
@@ -239,14 +258,14 @@ def test_a_strided_kernel_finds_126_elements_in_100_cycles_on_every_multiprocess
 
 
 @pytest.mark.parametrize(
-    ("accumulate", "result_bytes"), [(False, 2 * 5 * 5), (True, (4 + 4) * 5 * 5)]
+    ("of_a_result", "result_bytes"), [(None, 2 * 5 * 5), (4.0 + 4.0, (4 + 4) * 5 * 5)]
 )
 def test_products_read_the_weights_of_groups_with_rows_and_those_of_the_others_not_at_all(
-    accumulate, result_bytes
+    of_a_result, result_bytes
 ):
     """Five rows of 7 in two groups, whose weights are 7 x 5 each; results are 5 wide."""
     operands_bytes = 2 * (5 * 7 + 2 * 7 * 5)
-    num_bytes = product_bytes([2, 0, 3, 0], 5, 7, accumulate=accumulate)
+    num_bytes = product_bytes([2, 0, 3, 0], 5, 7, result_bytes=of_a_result)
     assert num_bytes == operands_bytes + result_bytes
 
 

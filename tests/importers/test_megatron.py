@@ -46,6 +46,7 @@ def test_options_in_arrays_give_the_named_model():
     assert (job.cluster.gpus, job.plan.vpp, job.plan.ep, job.plan.etp) == (64, 2, 8, 1)
     assert job.plan.precision == "fp8"
     assert job.plan.stack.grouped_experts
+    assert not job.plan.stack.fused_permutation
     assert not report.unsupported
 
 
@@ -200,6 +201,13 @@ def test_the_option_for_expert_layers_adds_them_to_the_modules(tmp_path, options
     path = edited(tmp_path, "launch_moe.sh", ("--moe-grouped-gemm", new))
     job, report = read_megatron_script(path, Given())
     assert (job.plan.recompute, job.plan.recompute_modules) == ("selective", modules)
+    assert not report.unsupported
+
+
+def test_the_option_for_sorting_tokens_by_fused_kernels_is_read(tmp_path):
+    options = ("--moe-grouped-gemm", "--moe-grouped-gemm --moe-permute-fusion")
+    job, report = read_megatron_script(edited(tmp_path, "launch_moe.sh", options), Given())
+    assert job.plan.stack.fused_permutation
     assert not report.unsupported
 
 
@@ -382,5 +390,6 @@ def test_what_costs_time_in_the_way_of_tokens_is_not_called_free(tmp_path, dispa
     assert job.plan.ep_dispatch == way
     assert not {key for key in report.ignored if key.startswith("moe_")}
     named = [note.partition(":")[0] for note in report.assumed]
-    assert {"moe_permute_fusion", "moe_router_fusion"} <= set(named)
+    assert job.plan.stack.fused_permutation
+    assert "moe_router_fusion" in named
     assert sum("moe_enable_deepep" in note for note in report.assumed) == says

@@ -213,6 +213,13 @@ def test_without_a_grouped_kernel_every_local_expert_has_its_own():
     assert launches == [[COUNT // 2] * 2, [1] * 2]
 
 
+@pytest.mark.parametrize(("each", "calls"), [(True, COUNT // 2), (False, 1)])
+def test_a_grouped_product_holds_the_host_for_as_many_calls_as_its_library_makes(each, calls):
+    layer = divided(whole_layer(stack={"grouped_experts": True, "calls_each_expert": each}), ep=2)
+    products = [p for p in layer.pieces if isinstance(p, GroupedGemm)]
+    assert [(p.launches, p.calls) for p in products] == [(1, calls)] * 2
+
+
 def test_experts_in_one_kernel_share_its_waves():
     apart = expert_job(gpus=1, stack={"grouped_experts": False})
     together = expert_job(gpus=1, stack={"grouped_experts": True})

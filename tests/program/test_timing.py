@@ -57,3 +57,11 @@ def test_sorting_tokens_by_expert_streams_at_the_measured_shares(backward, share
     sort = MemoryBound("sort", share * 1e9, share * 1e9, scatters_rows=True)
     seconds = timer(tiny_profile()).memory_bound_s(sort, backward=backward)
     assert seconds == pytest.approx(1.0 + 1e-6)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_fused_kernels_sort_tokens_at_half_the_bandwidth_in_both_directions(backward):
+    """1 GB/s and a floor of 1 us. Source: SimuMax's configuration of B200, measured."""
+    sort = MemoryBound("sort", 0.5e9, 0.5e9, scatters_rows=True, scatters_fused=True)
+    seconds = timer(tiny_profile()).memory_bound_s(sort, backward=backward)
+    assert seconds == pytest.approx(1.0 + 1e-6)

@@ -14,6 +14,7 @@ from simulator.validate.published.framework_stacks import (
     releases_of_their_time,
     stack_facts,
     stack_of,
+    untuned_fabric,
     zero_of,
 )
 
@@ -164,19 +165,46 @@ def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version,
     assert stack_facts(framework, version).get("cross_entropy") == loss
 
 
+_SORTS_FUSED = {"stack": {"fused_permutation": True}}
+
+
 @pytest.mark.parametrize(
     ("version", "plan", "settings"),
     [
         ("NeMo 25.02", {"tp": 4}, {"overlap_tp": True, "grad_reduce_precision": "bf16"}),
-        ("Megatron-Bridge", {"tp": 1}, {"grad_reduce_precision": "bf16"}),
-        ("NeMo 25.07", {"tp": 2, "sequence_parallel": False}, {"grad_reduce_precision": "bf16"}),
-        ("NeMo 25.11", {"tp": 2, "precision": "nvfp4"}, {"grad_reduce_precision": "bf16"}),
+        ("Megatron-Bridge", {"tp": 1}, {"grad_reduce_precision": "bf16", **_SORTS_FUSED}),
+        (
+            "NeMo 25.07",
+            {"tp": 2, "sequence_parallel": False},
+            {"grad_reduce_precision": "bf16", **_SORTS_FUSED},
+        ),
+        (
+            "NeMo 25.11",
+            {"tp": 2, "precision": "nvfp4"},
+            {"grad_reduce_precision": "bf16", **_SORTS_FUSED},
+        ),
         ("NeMo 22.11", {"tp": 4}, {}),
         ("Megatron-LM 0.14", {"tp": 4}, {}),
+        ("Megatron-Core, NeMo container 25.04", {"tp": 4}, {}),
     ],
 )
 def test_recipes_of_nvidia_overlap_exchanges_and_reduce_in_16_bits(version, plan, settings):
     assert recipe_settings("megatron", version, plan) == settings
+
+
+@pytest.mark.parametrize(
+    ("kind", "framework", "version", "latency"),
+    [
+        ("efa", "nanotron", "nanotron bench branch", "300 us"),
+        ("efa", "torch-fsdp", "PyTorch 2.1.2", "300 us"),
+        ("efa", "torch-fsdp", "PyTorch 2.4", None),
+        ("efa", "nanotron", "nanotron 2026", None),
+        ("ib", "nanotron", "nanotron bench branch", None),
+    ],
+)
+def test_nccl_2_18_takes_longer_hops_on_efa(kind, framework, version, latency):
+    """collectives_opened.csv, aws-p5-ar-old: all_reduces of NCCL 2.18.5 on p5.48xlarge."""
+    assert untuned_fabric(kind, framework, version).get("bulk_latency") == latency
 
 
 def test_recipes_of_megatron_bridge_keep_moments_of_deepseek_and_moonlight_in_16_bits():

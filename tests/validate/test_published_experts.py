@@ -52,6 +52,14 @@ def test_a_model_that_nobody_named_has_experts_of_the_stated_width():
 
 
 @pytest.mark.parametrize(
+    ("notes", "is_fused"),
+    [("", False), ("DeepEP; permute fusion", True), ("no permute fusion", False)],
+)
+def test_notes_say_whether_tokens_are_sorted_by_fused_kernels(notes: str, is_fused: bool):
+    assert job_of(notes=notes).plan.stack.fused_permutation is is_fused
+
+
+@pytest.mark.parametrize(
     ("notes", "factor"),
     [("", None), ("capacity factor 1 padded", 1.0), ("variant (tokendrop)", 1.0)],
 )

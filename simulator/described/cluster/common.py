@@ -39,6 +39,8 @@ class Common(Spec):
     """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
     permute_backward_efficiency: PositiveFraction
     """The same, backward."""
+    fused_permute_efficiency: PositiveFraction
+    """The same of fused kernels, in both directions."""
     quantise_share: Ratio
     """Rate of kernels that scale an input to fp8, which load single elements (TensorRT-LLM's
     ``computeFP8QuantizeScale`` and ``scaleMatrix``), over that of streaming ones."""

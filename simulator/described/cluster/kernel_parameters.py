@@ -147,6 +147,9 @@ class KernelModel(Spec):
     ``memory_efficiency``."""
     launch_s: Seconds
     """Host time to launch one kernel from an eager framework on this system."""
+    grouped_results_exposed: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Part of the time of reading and writing fp32 results that computing does not hide where
+    grouped products accumulate them: gradients of the weights of experts."""
     table: Annotated[KernelTable, WithJsonSchema({"type": "string"})] | None = None
     """A CSV or Parquet file of measured matrix products, beside the file that names it, with the
     columns ``dtype``, ``m``, ``n``, ``k``, ``time_us`` and, where a call computes several,

@@ -255,6 +255,13 @@ class Stack(Spec):
     grouped_experts: Flag = False
     """The products of all experts on a rank are one kernel; else each expert has its own, one
     after another."""
+    calls_each_expert: Flag = False
+    """With ``grouped_experts``, the host still calls a library once for each expert, on a few
+    streams side by side (Transformer Engine's ``multi_stream_cublas_gemm``)."""
+    fused_permutation: Flag = False
+    """Copies of tokens are sorted by expert, and added up again, by kernels made for that
+    (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
+    ``scatter_add``."""
     fused_expert_extras: Flag = True
     """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
     are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""

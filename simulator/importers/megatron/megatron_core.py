@@ -371,6 +371,7 @@ def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
             facts[fact] = False
     if has_experts:
         facts["grouped_experts"] = settings.switch("moe_grouped_gemm")
+        facts["fused_permutation"] = settings.switch("moe_permute_fusion")
     return facts
 
 

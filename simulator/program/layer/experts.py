@@ -139,7 +139,8 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
     copies = token_copies(experts, shape.tokens)
     moved = (shape.tokens + copies) * hidden * shape.element_bytes
-    block.pieces.append(_reordering(Role.PERMUTE, moved))
+    fused = block.stack.fused_permutation
+    block.pieces.append(_reordering(Role.PERMUTE, moved, fused=fused))
     first = len(block.saved)
     gated = block.model.gated_mlp
     into = ("experts.gate", "experts.up") if gated else ("experts.up",)
@@ -155,7 +156,7 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
     if _is_loop(block, experts):
         block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
-    block.pieces.append(_reordering(Role.UNPERMUTE, moved))
+    block.pieces.append(_reordering(Role.UNPERMUTE, moved, fused=fused))
     routed = [replace(saved, role=Role.ROUTED) for saved in block.saved[first:]]
     block.saved[first:] = routed
     _repeat_activation(block, [saved.name for saved in routed])
@@ -187,10 +188,10 @@ def _eager_bias(elements: float, count: int) -> MemoryBound:
     return MemoryBound("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
 
 
-def _reordering(role: Role, moved_bytes: float) -> MemoryBound:
+def _reordering(role: Role, moved_bytes: float, *, fused: bool) -> MemoryBound:
     return MemoryBound(
         str(role), moved_bytes, moved_bytes, Region.SEQUENCE, _PERMUTE_KERNELS,
-        scatters_rows=True, role=role,
+        scatters_rows=True, scatters_fused=fused, role=role,
     )  # fmt: skip
 
 
@@ -202,7 +203,9 @@ def _grouped(
     groups = experts.count
     launches = 1 if block.stack.grouped_experts else groups
     block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
-    product = GroupedGemm(name, groups, copies / groups, n, k, split, launches, tensors=tensors)
+    calls = groups if block.stack.calls_each_expert else launches
+    rows = copies / groups
+    product = GroupedGemm(name, groups, rows, n, k, split, launches, calls, tensors=tensors)
     block.pieces.append(product)
 
 

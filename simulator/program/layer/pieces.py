@@ -149,6 +149,7 @@ class GroupedGemm:
         n, k: Columns and inner dimension of one expert's weight.
         split: How the ranks that share an expert divide it.
         launches: Kernels that do it: one for all experts, or one for each.
+        calls: Calls of the host for it, where these are more.
         loads: Rows of each expert over ``rows``; empty where all have the same.
         tensors, trained_share: As of :class:`Gemm`.
     """
@@ -160,6 +161,7 @@ class GroupedGemm:
     k: int
     split: Split
     launches: int = 1
+    calls: int = 1
     loads: tuple[float, ...] = ()
     tensors: tuple[str, ...] = ()
     trained_share: float = 1.0
@@ -223,6 +225,7 @@ class MemoryBound:
         reduces_rows: Whether backward also sums over tokens for a weight's gradient.
         per_expert: Whether each routed expert has a kernel of its own.
         scatters_rows: Whether rows are picked up or put down at indices, one by one.
+        scatters_fused: Whether a kernel made for that does it.
         strided: Whether operands are broadcast or permuted, so that an eager kernel computes
             where each element lies.
         role: What they are to the passes.
@@ -238,6 +241,7 @@ class MemoryBound:
     reduces_rows: bool = False
     per_expert: bool = False
     scatters_rows: bool = False
+    scatters_fused: bool = False
     strided: bool = False
     role: Role = Role.OTHER
     statistics_bytes: float = 0.0

@@ -239,7 +239,7 @@ class UnitCosts:
             plan.precision,
             _axis_groups(self.job),
             choices.flash_kernel,
-            accumulate_fp32=adds_up and fused and gradient_bytes > element_bytes,
+            accumulator_bytes=gradient_bytes if adds_up and fused else 0.0,
             accumulation_bytes=element_bytes + 2 * gradient_bytes if adds_up and not fused else 0.0,
             accumulates_in_python=adds_up and not fused and plan.stack.accumulates_in_python,
         )

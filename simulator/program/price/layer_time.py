@@ -404,7 +404,9 @@ def _in_step(times: int, steps: int, step: int) -> int:
 
 
 def _launches(gemm: Gemm | GroupedGemm) -> int:
-    return gemm.launches if isinstance(gemm, GroupedGemm) else gemm.products
+    if isinstance(gemm, GroupedGemm):
+        return max(gemm.launches, gemm.calls)
+    return gemm.products
 
 
 def _gemm_flop(gemm: Gemm | GroupedGemm) -> float:

@@ -56,7 +56,8 @@ class PieceTimer:
         precision: Format of products with weights.
         groups: The group that exchanges of each axis run in.
         flash_kernel: Which fused attention the framework brings.
-        accumulate_fp32: Whether weight gradients are added into fp32 buffers.
+        accumulator_bytes: Size of a number in the buffer that products add weight gradients to [B];
+            0 where they do not.
         accumulation_bytes: Traffic per weight of adding its gradient to an accumulator by a
             kernel of its own [B]; 0 where the product does it.
         accumulates_in_python: Whether Python launches that kernel.
@@ -66,7 +67,7 @@ class PieceTimer:
     precision: Precision
     groups: dict[Axis, Group]
     flash_kernel: FlashKernel
-    accumulate_fp32: bool
+    accumulator_bytes: float
     accumulation_bytes: float
     accumulates_in_python: bool = False
     _seconds: dict[object, float] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class PieceTimer:
             self.profile,
             num_bytes / piece.kernels,
             reduces_rows=backward and piece.reduces_rows,
-            efficiency=self._permute_efficiency(backward) if piece.scatters_rows else None,
+            efficiency=self._permute_efficiency(piece, backward) if piece.scatters_rows else None,
         )
         if piece.strided:
             read_and_written = 2 * ELEMENT_BYTES[self._half_precision]
@@ -118,8 +119,10 @@ class PieceTimer:
             kernel_s = max(kernel_s, strided_s(self.profile, elements))
         return piece.kernels * kernel_s
 
-    def _permute_efficiency(self, backward: bool) -> float:
+    def _permute_efficiency(self, piece: MemoryBound, backward: bool) -> float:
         common = self.profile.common
+        if piece.scatters_fused:
+            return common.fused_permute_efficiency
         return common.permute_backward_efficiency if backward else common.permute_efficiency
 
     def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:
@@ -271,11 +274,11 @@ class PieceTimer:
         if isinstance(gemm, GroupedGemm):
             # Gradients of weights sum over rows: all have the same shape, not the same depth.
             rows = [m] * gemm.groups if of_weight else _rows_of_experts(gemm)
-            accumulate = accumulate and self.accumulate_fp32
             return self._grouped_s(gemm, rows, n, k, accumulate=accumulate)
         half = gemm.half_precision or not gemm.has_weight
         precision = self._half_precision if half else self.precision
-        accumulate = accumulate and self.accumulate_fp32
+        # Sums in 16 bits are taken to cost no more than writing them (assumption).
+        accumulate = accumulate and self.accumulator_bytes > ELEMENT_BYTES["bf16"]
         # Whichever gradient it is, operands and result are as wide as the weight or its transpose.
         aligned = rows_are_aligned((gemm.n, gemm.k), precision)
         return self._once(
@@ -291,6 +294,7 @@ class PieceTimer:
     ) -> float:
         """The launches of a grouped product, each for as many groups as the others."""
         together, seconds = gemm.groups // gemm.launches, 0.0
+        accumulate = accumulate and self.accumulator_bytes > 0
         launches = Counter(tuple(rows[i : i + together]) for i in range(0, len(rows), together))
         aligned = rows_are_aligned((gemm.n, gemm.k), self.precision)
         for launch, count in launches.items():
@@ -299,6 +303,7 @@ class PieceTimer:
                 partial(
                     grouped_gemm_s, self.profile, launch, n, k,
                     precision=self.precision, accumulate=accumulate, aligned=aligned,
+                    accumulator_bytes=self.accumulator_bytes,
                 ),
             )  # fmt: skip
         return seconds

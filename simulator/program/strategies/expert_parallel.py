@@ -150,6 +150,7 @@ def _local(piece: Piece, ep: int, etp: int) -> Piece:
         groups=piece.groups // ep,
         rows=piece.rows * ep * etp,
         launches=max(1, piece.launches // ep),
+        calls=max(1, piece.calls // ep),
     )
     match piece.split:
         case Split.COLUMN:

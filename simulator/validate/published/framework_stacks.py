@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
+from simulator.described.documents import merged
 from simulator.described.plan.releases import nearest_release
 from simulator.described.plan.stack import STACKS, Stack, named_stack
 from simulator.facts import shipped_facts
@@ -82,6 +84,19 @@ def _compiled_model(said: str) -> dict[str, Any]:
     }
 
 
+def untuned_fabric(kind: str, framework: str, version: str) -> dict[str, Any]:
+    """In which numbers a fabric differs under the NCCL of a run, if that has no tuner for it.
+
+    Args:
+        kind: The fabric.
+        framework: What the table calls the framework.
+        version: What it says of its version.
+    """
+    words = shipped_facts(_FILE)["untuned_nccl"]
+    is_old = re.search(words["runs"], f"{framework} {version}".lower())
+    return dict(words["fabrics"].get(kind, {})) if is_old else {}
+
+
 def runs_transformers(framework: str, version: str) -> bool:
     """Whether the framework trains models of Hugging Face's transformers as they are."""
     said = f"{framework} {version}".lower().replace("_", "-")
@@ -145,11 +160,13 @@ def recipe_settings(
     of_model = (
         settings for words, settings in recipes["models"].items() if re.search(words, model.lower())
     )
-    return {
-        **recipes["plan"],
-        **(recipes["split_plan"] if overlaps else {}),
-        **next(of_model, {}),
-    }
+    sorts_fused = re.search(recipes["fused_permutation"], f"{framework} {version}".lower())
+    parts: tuple[Mapping[str, Any], ...] = (
+        {"stack": {"fused_permutation": True}} if sorts_fused else {},
+        recipes["split_plan"] if overlaps else {},
+        next(of_model, {}),
+    )
+    return reduce(merged, parts, dict(recipes["plan"]))
 
 
 def releases_of_their_time(base: str, framework: str, version: str) -> dict[str, str]:

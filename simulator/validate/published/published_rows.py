@@ -30,6 +30,7 @@ from simulator.validate.published.framework_stacks import (
     runs_transformers,
     stack_facts,
     unsaid_settings,
+    untuned_fabric,
     usual_adapters,
     zero_of,
 )
@@ -173,7 +174,9 @@ def _cluster(row: Row) -> dict[str, Any]:
     said = cells.text(row, "fabric")
     crosses = gpus > network.get("scale_up", {}).get("gpus", own.scale_up.gpus)
     if kind := spellings.fabric_kind(f"{said} {name}" if said else ""):
-        fabric["kind"] = kind
+        version = cells.text(row, "framework_version")
+        older = untuned_fabric(kind, cells.text(row, "framework"), version)
+        fabric |= {"kind": kind, **older}
     elif said and crosses and not spellings.is_inside_nodes(said):
         fabric["kind"] = said  # refused by name; within a node or a rack nothing crosses it
     if fabric:

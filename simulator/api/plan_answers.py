@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
 from simulator.described.job import Job, job_yaml, options_text
@@ -20,7 +20,6 @@ from simulator.exporters.html.answer_tables import (
     legend_of,
     stacked_seconds,
 )
-from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import format_bytes, format_seconds, percent
 
@@ -428,6 +427,7 @@ def plan(
     from simulator.planning.changes.helpful_changes import nearest_fit, reasons
     from simulator.planning.executors import worker_pool
     from simulator.planning.search.best_plans import GPUS
+    from simulator.planning.search.sized_jobs import at_other_risks, searched, variants_of
     from simulator.planning.search.space import checked_values
     from simulator.processor import core_count
     from simulator.results.simulation import run_step
@@ -448,78 +448,14 @@ def plan(
             "within": within,
             "on_progress": on_progress,
         }
-        variants = _variants(job, global_batches, sizes)
-        found = _searched(variants, top, {**settings, "risk": risk})
+        variants = variants_of(job, global_batches, sizes)
+        found = searched(variants, top, {**settings, "risk": risk})
         if why and found.choices:
             risks = [other for other in _OTHER_RISKS if other != risk]
-            prices = _at_other_risks(variants, risks, settings)
+            prices = at_other_risks(variants, risks, settings)
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
     causes = None
     if why and found.choices:
         best = job.replace(found.choices[0].changes)
         causes = reasons(best, risk=risk, on_trial=on_trial)
     return PlanAnswer(job, risk, found, prices, nearest, causes, run_step(job) if own else None)
-
-
-class _Variant(NamedTuple):
-    """The job with another global batch or number of GPUs.
-
-    Attributes:
-        changes: What it changes: ``{"cluster.gpus": 64}``.
-    """
-
-    changes: Mapping[str, Any]
-    job: Job
-
-
-def _variants(job: Job, global_batches: Sequence[int], gpus: Sequence[int]) -> list[_Variant]:
-    """The job, or one for each global batch and number of GPUs that it is to have."""
-    from simulator.planning.search.best_plans import BATCH, GPUS
-
-    found = [_Variant({}, job)]
-    if gpus:
-        found = [_Variant({GPUS: each}, with_gpus(job, each)) for each in gpus]
-    if not global_batches:
-        return found
-    return [
-        _Variant({**changes, BATCH: size}, _with_batch(each, size))
-        for changes, each in found
-        for size in global_batches
-    ]
-
-
-def _searched(variants: Sequence[_Variant], top: int, settings: dict[str, Any]) -> PlanSearch:
-    from simulator.planning.search.best_plans import merged_searches
-    from simulator.planning.search.search import search_plans
-
-    found = [(each.changes, search_plans(each.job, top=top, **settings)) for each in variants]
-    return found[0][1] if len(found) == 1 and not found[0][0] else merged_searches(found, top)
-
-
-def _at_other_risks(
-    variants: Sequence[_Variant], risks: Sequence[float], settings: dict[str, Any]
-) -> dict[float, PlanSearch]:
-    """The fastest plan at other risks than the one that is asked."""
-    from simulator.planning.search.best_plans import merged_searches
-    from simulator.planning.search.search import search_risks
-
-    found = [(each.changes, search_risks(each.job, risks, **settings)) for each in variants]
-    return {
-        risk: merged_searches([(changes, each[risk]) for changes, each in found], 1)
-        for risk in risks
-    }
-
-
-def with_gpus(job: Job, gpus: int) -> Job:
-    """The job on another number of GPUs, whether or not its own plan divides them.
-
-    Raises:
-        InputError: No job runs on that many.
-    """
-    return searchable_job(lambda changes: job.replace({"cluster.gpus": gpus, **changes}))
-
-
-def _with_batch(job: Job, size: int) -> Job:
-    """The job with another global batch, whether or not its own plan divides it."""
-    batch = job.batch.model_copy(update={"global_batch": size})
-    return job.model_copy(update={"batch": batch})

@@ -215,8 +215,8 @@ def plan(
 
 def _axes(job: Job, vary: Sequence[str] | None, max_tp: int | None) -> Axes:
     """Values by field: those of ``--vary``, and the degrees that ``--max-tp`` leaves."""
-    from simulator.api.plan_answers import with_gpus
     from simulator.planning.search.best_plans import GPUS
+    from simulator.planning.search.sized_jobs import with_gpus
     from simulator.planning.search.space import default_axes
 
     axes: dict[str, Sequence[Any]] = dict(parse_grid(vary or (), "--vary"))
@@ -236,9 +236,9 @@ def _draw_pareto(
     workers: int | None,
     path: Path,
 ) -> None:
-    from simulator.api.plan_answers import with_gpus
     from simulator.planning.executors import worker_pool
     from simulator.planning.search.search import pareto_front
+    from simulator.planning.search.sized_jobs import with_gpus
     from simulator.plots.style import save
     from simulator.plots.sweep import build_pareto_figure
 

@@ -13,8 +13,15 @@ from reports.make.accuracy.memory_left_out import (
     left_out_section,
     rows_to_predict_again,
 )
-from reports.make.accuracy.memory_page import Placed, Run, apart, page, placed, share_within
-from reports.make.fit.memory_errors import MemoryResidual, fitted_spread
+from reports.make.accuracy.memory_page import Run, apart, page, placed
+from reports.make.accuracy.memory_regimes import (
+    Placed,
+    SplitScore,
+    left_out_score,
+    regimes_section,
+    share_within,
+)
+from reports.make.fit.memory_errors import TRAITS, MemoryResidual, fitted_spread, traits_of
 from reports.make.fit.residual_facts import Bare
 from simulator.validate.published.published_runs import PublishedResult
 
@@ -102,3 +109,28 @@ def test_a_run_of_a_table_that_was_out_of_memory_is_none_that_ran():
         for name, ran in (("a-1", True), ("a-2", False))
     )
     assert apart({"a": [ran, failed]}) == ({"a": [ran]}, [failed])
+
+
+def test_a_spread_of_its_own_is_worth_having_where_runs_differ_by_what_is_known_of_them():
+    known = [
+        each._replace(id=f"{trait}{each.id}", traits=frozenset({trait} - {""}))
+        for trait, scale in (("experts", 0.3), ("", 0.02))
+        for each in residuals(scale, sources=3, runs=4)
+    ]
+    assert left_out_score(known, "experts") > left_out_score(known) + 0.1
+
+
+def test_shares_by_what_is_known_count_groups_of_five_sources_and_more():
+    found = [
+        Placed(f"s{n}", 0.1 if n % 2 else 0.85, frozenset({"experts"} if n < 6 else ()))
+        for n in range(9)
+    ]
+    text = regimes_section(found, {"experts": SplitScore(0.5, 0.4)})
+    assert "| experts | 6 | 50% | 50% | 100% | 100% | 100% | 0.50 | 0.40 |" in text
+    assert "without experts" not in text
+
+
+def test_traits_are_what_a_row_tells_beforehand():
+    row = {"experts": "8", "gpus": "1", "precision": "fp8", "facts": '{"plan": {"lora": {}}}'}
+    assert traits_of(row, "torch") == set(TRAITS)
+    assert traits_of({"gpus": "8", "precision": "bf16"}, "megatron-core") == set()

@@ -29,6 +29,12 @@ from reports.make.accuracy.memory_left_out import (
     left_out_section,
     rows_to_predict_again,
 )
+from reports.make.accuracy.memory_regimes import (
+    Placed,
+    regimes_section,
+    share_within,
+    split_scores,
+)
 from reports.make.fit.memory_errors import (
     MemoryResidual,
     first_residuals,
@@ -92,7 +98,11 @@ def apart(tables: Mapping[str, Sequence[Run]]) -> tuple[dict[str, list[Run]], li
 
 
 def page(
-    tables: Mapping[str, Sequence[Run]], misfits: Sequence[Run], shares: str, left_out: str
+    tables: Mapping[str, Sequence[Run]],
+    misfits: Sequence[Run],
+    shares: str,
+    left_out: str,
+    regimes: str = "",
 ) -> str:
     """The report.
 
@@ -101,6 +111,7 @@ def page(
         misfits: Runs that their sources report as out of memory.
         shares: Table of the calibration, see :func:`calibration_table`.
         left_out: Section on runs without what their own source told.
+        regimes: Section on what is known of runs beforehand.
     """
     runs = [run for table in tables.values() for run in table]
     named = {f"{name}, {kind}": of for name, table in tables.items()
@@ -109,7 +120,7 @@ def page(
     by_source = accuracy_table(("source", *COLUMNS), _by(runs, _source).items())
     return "\n".join([
         _HEAD, by_kind, _verdicts(runs, misfits), _SPREAD, shares,
-        "![calibration](memory.png)\n", left_out, "## By source\n", by_source,
+        "![calibration](memory.png)\n", regimes, left_out, "## By source\n", by_source,
     ])  # fmt: skip
 
 
@@ -145,13 +156,6 @@ def _likely(result: PublishedResult) -> bool:
     return (result.fits_probability or 0.0) >= EVEN
 
 
-class Placed(NamedTuple):
-    """Where the memory of a run lies in the distribution that other sources give."""
-
-    source: str
-    probability: float
-
-
 def placed(known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]) -> list[Placed]:
     """Each run, by the spread without its own source: the probability of holding no more."""
     found = []
@@ -167,16 +171,10 @@ def placed(known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]) -> 
             ]  # fmt: skip
             if held and not is_known:
                 spread = unmeasured_spread([e for e in first if e.source != source], spread)
-            found += [Placed(source, spread.share_below(each.log_ratio)) for each in held]
+            found += [
+                Placed(source, spread.share_below(each.log_ratio), each.traits) for each in held
+            ]
     return found
-
-
-def share_within(found: Sequence[Placed], level: float) -> float:
-    """Share of runs at or below a probability; sources count the same."""
-    by_source: dict[str, list[bool]] = {}
-    for each in found:
-        by_source.setdefault(each.source, []).append(each.probability <= level)
-    return fmean(fmean(inside) for inside in by_source.values())
 
 
 def calibration_table(found: Sequence[Placed]) -> str:
@@ -246,7 +244,9 @@ def main() -> None:
     ]
     style.save(build_calibration_figure(found, *likely), given.picture)
     left_out = [run for path in given.tables for run in _without_own_source(path, told[path.stem])]
-    print(page(tables, misfits, calibration_table(found), left_out_section(left_out)))
+    shares = calibration_table(found)
+    regimes = regimes_section(found, split_scores(known))
+    print(page(tables, misfits, shares, left_out_section(left_out), regimes))
 
 
 def _without_own_source(path: Path, runs: Sequence[Run]) -> list[LeftOutRun]:

@@ -44,9 +44,19 @@ _SCALES = 0.01 * 1.1 ** np.arange(44)
 _CENTRES = np.linspace(-0.12, 0.24, 73)
 _RATIOS = np.linspace(-2, 2, 801)
 """Logarithms of held over predicted memory for which shares of runs are found."""
+_NEGLIGIBLE = 1e-9
+"""Probability of a centre or a scale that does not count."""
 _LEVELS = np.array([0.8, 0.9, 0.95, 0.99])
 """Probabilities at which the spread of the next source is met by one Student's t, beside 0.5."""
 _GRADES = ("A", "A-")
+
+
+EXPERTS, ADAPTERS, ALONE, OWN_LOOP, NARROW = TRAITS = (
+    "experts", "adapters", "one GPU", "plain PyTorch", "8 bits and fewer",
+)  # fmt: skip
+"""What a run may be known to have, beside its stack and its system: experts, adapters, one GPU, a
+loop of its own in PyTorch, and products of operands in 8 bits and fewer."""
+_WIDE = ("", "bf16", "fp16", "fp32", "tf32")
 
 
 class MemoryResidual(NamedTuple):
@@ -56,12 +66,14 @@ class MemoryResidual(NamedTuple):
         id: The run.
         stack, profile: Its framework's stack, and its system.
         log_ratio: Logarithm of held over predicted memory.
+        traits: What is known of it before its error is, of :data:`TRAITS`.
     """
 
     id: str
     stack: str
     profile: str
     log_ratio: float
+    traits: frozenset[str] = frozenset()
 
     @property
     def source(self) -> str:
@@ -92,7 +104,20 @@ def first_residuals(rows: Iterable[Row], first_sight: Path) -> list[MemoryResidu
 def residual_of(row: Row, error_pct: float) -> MemoryResidual:
     """Of a run whose memory was missed by so much [%]."""
     stack = stack_of(row["framework"], row.get("framework_version", ""))
-    return MemoryResidual(row["id"], stack, row["profile"], -math.log1p(error_pct / 100))
+    log_ratio = -math.log1p(error_pct / 100)
+    return MemoryResidual(row["id"], stack, row["profile"], log_ratio, traits_of(row, stack))
+
+
+def traits_of(row: Row, stack: str) -> frozenset[str]:
+    """What a row tells of a run beforehand."""
+    has = {
+        EXPERTS: bool(row.get("experts")),
+        ADAPTERS: '"lora"' in (row.get("facts") or "") or "LoRA" in (row.get("notes") or ""),
+        ALONE: row.get("gpus") == "1",
+        OWN_LOOP: stack == "torch",
+        NARROW: row.get("precision", "") not in _WIDE,
+    }
+    return frozenset(name for name, is_so in has.items() if is_so)
 
 
 def unmeasured_spread(first: Iterable[MemoryResidual], known: MemorySpread) -> MemorySpread:
@@ -121,12 +146,20 @@ def fitted_spread(residuals: Iterable[MemoryResidual]) -> MemorySpread:
 
 def _shares_of_the_next(logs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
     """Share of runs of the next source at or below each of ``_RATIOS``."""
-    shares = np.zeros_like(_RATIOS)
-    for centre, of_centre in zip(_CENTRES, _likelihoods(logs), strict=True):
-        errors = (_RATIOS - centre)[:, None] / _SCALES
-        for weight, freedom in zip(of_centre, _FREEDOMS, strict=True):
-            shares += _shares_below(freedom)(errors) @ weight
+    shares, likelihoods = np.zeros_like(_RATIOS), _likelihoods(logs)
+    likely = likelihoods.max(axis=(0, 1)) > _NEGLIGIBLE
+    for centre, of_centre in zip(_CENTRES, likelihoods[:, :, likely], strict=True):
+        if of_centre.max() > _NEGLIGIBLE:
+            errors = (_RATIOS - centre)[:, None] / _SCALES[likely]
+            for weight, freedom in zip(of_centre, _FREEDOMS, strict=True):
+                shares += _shares_below(freedom)(errors) @ weight
     return shares
+
+
+def log_density(spread: MemorySpread, log_ratio: float) -> float:
+    """Logarithm of the density that a spread gives a logarithm of held over predicted memory."""
+    error = (log_ratio - spread.centre) / spread.scale
+    return float(_log_density(np.array(error), spread.freedom)) - math.log(spread.scale)
 
 
 def _by_source(residuals: Iterable[MemoryResidual]) -> list[list[float]]:

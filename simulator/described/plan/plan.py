@@ -319,6 +319,11 @@ class Plan(Spec):
         return self.autocasts and (not self.zero or self.stack.gathers_fp32_weights)
 
     @property
+    def keeps_cast_weights(self) -> bool:
+        """Whether 8-bit copies of weights stay beside 16-bit ones."""
+        return self.stack.keeps_cast_weights and self.precision in ("fp8", "mxfp8")
+
+    @property
     def loss_kernel(self) -> CrossEntropy:
         """How the loss is computed."""
         return self.cross_entropy or self.stack.cross_entropy

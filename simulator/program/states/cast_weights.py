@@ -23,15 +23,12 @@ from simulator.program.layer.tensors import ParameterGroup, TensorRole
 from simulator.program.states.resident import slice_tensors, tensor_parameters
 
 _LAYOUTS = 2
-_CAST = ("fp8", "mxfp8")
-"""Formats of products whose weights are cast to 8 bits."""
 _GROUPS = (ParameterGroup.DENSE, ParameterGroup.EXPERT)
 
 
 def cast_weight_bytes(job: Job, runs: Iterable[Slice]) -> float:
     """What stays of 8-bit weights on one rank, for its runs of layers [B]."""
-    precision = job.plan.precision
-    if not job.plan.stack.keeps_cast_weights or precision not in _CAST:
+    if not job.plan.keeps_cast_weights:
         return 0.0
     numel = math.fsum(
         layers * tensor_parameters(job, tensor).total
@@ -39,4 +36,4 @@ def cast_weight_bytes(job: Job, runs: Iterable[Slice]) -> float:
         for tensor, layers in slice_tensors(job, run)
         if tensor.role is TensorRole.MATRIX and tensor.group in _GROUPS
     )
-    return _LAYOUTS * ELEMENT_BYTES[precision] * numel
+    return _LAYOUTS * ELEMENT_BYTES[job.plan.precision] * numel

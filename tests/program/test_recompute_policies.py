@@ -11,9 +11,10 @@ from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.price.layer_cost import hardware_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.strategies.recompute import recomputation
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from tests.jobs import gpt_model, small_job
+from tests.jobs import gpt_model, small_job, small_model
 
 TOKENS, HIDDEN = 64, 64
 ROW = 2 * TOKENS * HIDDEN
@@ -141,3 +142,21 @@ def test_a_recomputed_layer_that_returns_keys_and_values_keeps_them_beside_its_i
         )
     ]
     assert kept == [ROW, ROW + 2 * ROW, ROW, ROW + 2 * ROW / 2]
+
+
+@pytest.mark.parametrize(("knows", "rows"), [(False, 2), (True, 2 + 3)])
+def test_a_policy_that_does_not_know_products_keeps_attention_alone(knows, rows):
+    """Beside a layer's input; where it knows them also query, value and half of the gated MLP.
+
+    torchtitan's list of operators and nvfp4.
+    """
+    model = small_model(kv_heads=8, ffn_hidden=HIDDEN)
+    units = StageCosts(small_job(model, stack="torchtitan")).units
+    layer = units.divided(units.layers[0])
+    outcome = recomputation(layer, "selective", "alternate-products", knows_products=knows)
+    log_sums = 4 * TOKENS * model.heads
+    assert sum(outcome.kept_bytes) == rows * ROW + log_sums
+    repeated = {"qkv", "attention_output", "mlp_up"} <= {
+        n for n, s in outcome.repeated.items() if s == 1
+    }
+    assert repeated is not knows

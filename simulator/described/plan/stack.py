@@ -225,6 +225,9 @@ class Stack(Spec):
     repeats_cudnn_attention: Flag = False
     """cuDNN's attention is not among the operators whose outputs ``selective_policy:
     alternate-products`` keeps."""
+    repeats_fp4_products: Flag = False
+    """nvfp4 products are not among the operators whose outputs ``selective_policy:
+    alternate-products`` keeps, so all of them are repeated."""
     recompute_stops_early: Flag = False
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""

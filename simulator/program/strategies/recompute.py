@@ -88,6 +88,7 @@ def recomputation(
     stops_early: bool = False,
     keeps_attention: bool = True,
     hands_out_key_values: bool = False,
+    knows_products: bool = True,
 ) -> Recomputation:
     """What is repeated and kept of one layer.
 
@@ -100,15 +101,15 @@ def recomputation(
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
         keeps_attention: Whether the policy that keeps every other product keeps attention's output.
         hands_out_key_values: Whether layers that ``full`` repeats return keys and values as well.
+        knows_products: Whether the policy that keeps every other product knows the products.
     """
     if recompute == "none":
         return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
     if recompute == "full":
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
         outcome = _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
-        if hands_out_key_values:
-            return replace(outcome, kept_bytes=outcome.kept_bytes + _key_values(layer))
-        return outcome
+        handed_out = _key_values(layer) if hands_out_key_values else ()
+        return replace(outcome, kept_bytes=outcome.kept_bytes + handed_out)
     if policy == "core-attention":
         again = _modules(layer, modules or CORE_ATTENTION)
         return replace(_outcome(layer, again.repeated, again.kept, inputs=0), in_turn=True)
@@ -117,6 +118,8 @@ def recomputation(
         repeated = {piece.name: 1.0 for piece in needed}
         # The output of the second one is as large as the layer's input.
         return _outcome(layer, repeated, _kept(layer, _PROJECTED), inputs=2)
+    if not knows_products:
+        return _only_attention_kept(layer, keeps_attention=keeps_attention)
     # The down product's output is one of those that are kept, but no backward reads it: eager
     # code keeps it all the same, a compiler does not. It is as large as the layer's input.
     inputs = 1 if compiled else 2
@@ -124,6 +127,15 @@ def recomputation(
     of_attention = _OF_ATTENTION if keeps_attention else {}
     outcome = _outcome(layer, repeated, _kept(layer, _KEPT_SHARES | of_attention), inputs=inputs)
     return replace(outcome, operations=operations)
+
+
+def _only_attention_kept(layer: Layer, *, keeps_attention: bool) -> Recomputation:
+    """Everything is repeated but attention, if that is known."""
+    pieces, kept = _needed_again(layer.pieces), {}
+    if keeps_attention:
+        pieces = [each for each in pieces if not isinstance(each, (FlashAttention, RingAttention))]
+        kept = _kept(layer, _OF_ATTENTION)
+    return _outcome(layer, {piece.name: 1.0 for piece in pieces}, kept, inputs=1)
 
 
 def _outcome(

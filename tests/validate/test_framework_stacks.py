@@ -230,3 +230,10 @@ def test_what_autocast_alone_makes_16_bit_keeps_no_16_bit_weights():
         assert stack_facts("torch ddp", said, notes)["keeps_half_weights"] is False
     for notes in ("pure bf16 without autocast", ""):
         assert "keeps_half_weights" not in stack_facts("torch ddp", "PyTorch 2.5", notes)
+
+
+def test_recipes_of_nemo_and_megatron_bridge_have_8_bit_weights_where_products_are():
+    """And so no copies of 16-bit ones, which Megatron-LM keeps where it is told nothing."""
+    for version in ("NeMo 25.02", "Megatron-Bridge main"):
+        assert stack_facts("megatron", version)["keeps_cast_weights"] is False
+    assert "keeps_cast_weights" not in stack_facts("megatron", "Megatron-Core v0.6.0")

@@ -3,6 +3,7 @@
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(patsubst %,reports/data/runs_%.csv,open opened gathered gathered_clusters gathered_single)
 JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 MUTANTS_FLAGS ?= --count 200 --seed 1
@@ -83,13 +84,11 @@ memory: $(VENV)/.core  ## reports/memory_by_schedule.png: what every stage holds
 
 memory-errors: $(VENV)/.core  ## simulator/facts/memory_errors.yaml: how far predicted memory is off, fitted
 	$(BIN)/python -m reports.make.fit.memory_errors reports/first_sight.csv \
-	  reports/data/runs_open.csv reports/data/runs_opened.csv reports/data/runs_gathered.csv \
-	  reports/data/memory_gathered.csv --write
+	  $(RUNS) reports/data/memory_gathered.csv --write
 
 memory-report: $(VENV)/.core  ## reports/memory.md: predicted against published memory, and how sure it is
 	$(BIN)/python -m reports.make.accuracy.memory_page reports/first_sight.csv reports/data/out_of_memory.csv \
-	  reports/data/runs_open.csv reports/data/runs_opened.csv reports/data/runs_gathered.csv \
-	  reports/data/memory_gathered.csv --picture reports/memory.png > build-memory.md
+	  $(RUNS) reports/data/memory_gathered.csv --picture reports/memory.png > build-memory.md
 	mv build-memory.md reports/memory.md
 
 looks: docs-site $(VENV)/.dev  ## reports/look/: how pages of --html, studio and site look, by an installed Chromium; 3 minutes
@@ -159,12 +158,10 @@ performance-against: $(VENV)/.core  ## processor times here and at COMMIT=..., i
 	$(BIN)/python -m tests.bench.against $(COMMIT)
 
 fit: $(VENV)/.core  ## fit clocks to the published runs of all tables, cross-validate by source
-	$(BIN)/python -m reports.make.fit.fit_training reports/data/runs_open.csv reports/data/runs_opened.csv \
-	  reports/data/runs_gathered.csv --write
+	$(BIN)/python -m reports.make.fit.fit_training $(RUNS) --write
 
 bands: $(VENV)/.core  ## fit the model of errors behind every band, and see what it covers; 3 minutes, after every change of predictions
-	$(BIN)/python -m reports.make.fit.fit_step_errors reports/data/runs_open.csv reports/data/runs_opened.csv \
-	  reports/data/runs_gathered.csv --write
+	$(BIN)/python -m reports.make.fit.fit_step_errors $(RUNS) --write
 
 diagnosis: $(VENV)/.core  ## reports/diagnosis.md: how often diagnose finds what a run hides; an hour
 	$(BIN)/python -m reports.make.planning.diagnosis_score 200 > build-diagnosis.md

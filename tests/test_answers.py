@@ -113,8 +113,8 @@ def test_schedule_and_sweep_and_validation_print_what_the_functions_give(path, c
 
 def test_own_runs_calibrate_alike_in_both(path, capsys):
     job = sim.load_job(path)
-    shown = printed(capsys, "calibrate", "runs", "--job", path, "--step", "0.3s", "--json")
-    assert shown == sim.calibrate([(job, 0.3)], "h100-sxm-80gb").to_json() + "\n"
+    shown = printed(capsys, "calibrate", "runs", "--job", path, "--step", "0.05s", "--json")
+    assert shown == sim.calibrate([(job, 0.05)], "h100-sxm-80gb").to_json() + "\n"
 
 
 UNITS = ("_s", "_bytes", "_probability", "_per_gpu", "_hours", "_kwh", "_kg", "_days", "_share")

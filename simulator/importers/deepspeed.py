@@ -67,10 +67,10 @@ def assumed_attention(stack: str, precision: str) -> str:
     """What is taken for attention, which the model's code decides, and what that means."""
     plan = Plan.model_validate({"stack": stack, "precision": precision})
     return (
-        f"attention {plan.attention_kernel}: the model's code decides it. Llama and most models of "
-        "transformers since 4.36 with PyTorch 2.1.1 call PyTorch's fused one (flash), older ones and those "
-        "with attn_implementation: eager compute it step by step (--set plan.attention=unfused), "
-        "Megatron-DeepSpeed with its own softmax (fused-softmax)"
+        f"attention {plan.attention_kernel}: the model's code decides it. Llama and most models "
+        "of transformers since 4.36 with PyTorch 2.1.1 call PyTorch's fused one (flash), older "
+        "ones and those with attn_implementation: eager compute it step by step "
+        "(--set plan.attention=unfused), Megatron-DeepSpeed with its own softmax (fused-softmax)"
     )
 
 

@@ -54,7 +54,7 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
     ranks = (given.gpus or 0) // (draft.plan["tp"] * draft.plan["cp"])
     draft.micro_batch, draft.global_batch = _batch(settings, given, ranks)
     if "plan.attention" not in given.changes:
-        settings.assumed.append(_assumed_attention(stack, precision))
+        settings.assumed.append(assumed_attention(stack, precision))
     if "plan.recompute" not in given.changes:
         settings.assumed.append(
             f"recompute {draft.plan.get('recompute', 'none')}: the model's code decides it; "
@@ -63,14 +63,14 @@ def read_deepspeed_config(path: str | Path, given: Given) -> tuple[Job, ImportRe
     return finished(draft, settings, option_rules("deepspeed"), given, origin)
 
 
-def _assumed_attention(stack: str, precision: str) -> str:
+def assumed_attention(stack: str, precision: str) -> str:
     """What is taken for attention, which the model's code decides, and what that means."""
     plan = Plan.model_validate({"stack": stack, "precision": precision})
     return (
-        f"attention {plan.attention_kernel}: the model's code decides it. Models of transformers "
-        "since 4.36 with PyTorch 2.1.1 call PyTorch's fused one (flash), older ones and those "
-        "with attn_implementation: eager compute it step by step (--set plan.attention=unfused), "
-        "Megatron-DeepSpeed with its own softmax (fused-softmax)"
+        f"attention {plan.attention_kernel}: the model's code decides it. Llama and most models "
+        "of transformers since 4.36 with PyTorch 2.1.1 call PyTorch's fused one (flash), older "
+        "ones and those with attn_implementation: eager compute it step by step "
+        "(--set plan.attention=unfused), Megatron-DeepSpeed with its own softmax (fused-softmax)"
     )
 
 

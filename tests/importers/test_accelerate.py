@@ -75,6 +75,15 @@ def test_accelerate_says_where_deepspeed_keeps_states(tmp_path):
     assert not report.unsupported
 
 
+def test_gpus_that_are_given_replace_those_of_the_file_and_attention_is_named(tmp_path):
+    path = tmp_path / "zero3.yaml"
+    path.write_text("distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n")
+    given = Given(model="gpt2", seq_len=1024, micro_batch=1, gpus=4)
+    job, report = read_accelerate_files([path], given)
+    assert (job.cluster.gpus, job.plan.attention_kernel) == (4, "flash")
+    assert any(note.startswith("attention flash: ") for note in report.assumed)
+
+
 def test_the_trainer_clips_gradients_unless_it_is_told_not_to(tmp_path):
     for number, clips in (("1.0", True), ("0.0", False)):
         old, new = '"bf16": true', f'"bf16": true, "max_grad_norm": {number}'

@@ -17,6 +17,7 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.importers.assembly import Draft, Given, finished, read_flat
+from simulator.importers.deepspeed import assumed_attention
 from simulator.importers.finetuning.sharding import (
     STACK_OF,
     fsdp_offload,
@@ -53,7 +54,8 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     settings = Settings(_together(paths), "accelerate")
     kind = _kind(settings)
     draft = Draft(model=given.model, stack=STACK_OF[kind])
-    draft.gpus = given.gpus or settings.whole("num_processes")
+    stated = settings.whole("num_processes")
+    draft.gpus = given.gpus or stated
     ranks = draft.gpus or 0
     tp = settings.whole("parallelism_config.parallelism_config_tp_size", default=1, least=1)
     draft.plan = {
@@ -66,6 +68,8 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         "clip_gradients": _clips(settings),
         **_offload(settings, kind),
     }
+    if kind == "deepspeed" and "attention" not in draft.plan:
+        settings.assumed.append(assumed_attention(draft.stack, draft.plan["precision"]))
     if settings.switch("torch_compile"):
         draft.facts = dict.fromkeys(FUSED_BY_COMPILER, True)
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length", least=1)

@@ -23,6 +23,7 @@ from simulator.files import is_there
 from simulator.importers.assembly import Draft, Given, read_flat
 from simulator.importers.deepspeed import (
     add_inner_faults,
+    assumed_attention,
     completed,
     deepspeed_facts,
     deepspeed_plan,
@@ -151,7 +152,11 @@ def add_deepspeed(
     inner = with_open_settings(completed(values, trainer))
     found = deepspeed_plan(inner)
     draft.plan |= {key: found[key] for key in _FROM_DEEPSPEED if found.get(key) not in (None, {})}
-    draft.facts |= deepspeed_facts(inner, draft.stack, found["zero"], _hidden(draft.model))
+    precision = str(given.changes.get("plan.precision", draft.plan.get("precision") or "bf16"))
+    hidden = _hidden(draft.model)
+    draft.facts |= deepspeed_facts(inner, draft.stack, found["zero"], hidden, precision)
+    if draft.plan.get("attention") is None and "plan.attention" not in given.changes:
+        settings.assumed.append(assumed_attention(draft.stack, precision))
     for key in _SAID_BY_THE_TRAINER:
         inner.get(key)
     add_inner_faults(inner, settings, name, given)

@@ -74,7 +74,8 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
     kind = kind_of_sharding(settings, beside)
     stack = "deepspeed" if kind == "deepspeed" else defaults.stack
     draft = Draft(model=named_model(settings, given, *_SPELLINGS["model"]), stack=stack)
-    draft.gpus = given.gpus or settings.whole("num_processes", "world_size")
+    stated = settings.whole("num_processes", "world_size")
+    draft.gpus = given.gpus or stated
     ranks = draft.gpus or 0
     draft.plan = {
         "tp": settings.whole(*_SPELLINGS["tp"], default=1) or 1,

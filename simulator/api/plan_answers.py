@@ -39,6 +39,8 @@ _OTHER_RISKS = (0.01, 0.2)
 """Risks whose price is told beside the plans of the one that is asked."""
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Smaller shares of a step are not told."""
+_MOST_CHANGES, _MOST_LINKS = 4, 2
+"""Changes outside the search, and links, that are named."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,11 +196,11 @@ class PlanAnswer(Answer):
         causes = self.reasons
         if causes is None:
             return
-        for what, knobs in (
-            ("change outside the search", causes.knobs),
-            ("faster link", causes.links),
+        for what, knobs, most in (
+            ("change outside the search", causes.knobs, _MOST_CHANGES),
+            ("faster link", causes.links, _MOST_LINKS),
         ):
-            for knob in [knob for knob in knobs if _is_gain(knob)][:2]:
+            for knob in [knob for knob in knobs if _is_gain(knob)][:most]:
                 saved = percent(knob.saved_share)
                 yield f"Next {what}: {options_text(knob.changes)} saves {saved}"
         if not any(map(_is_gain, (*causes.knobs, *causes.links))):

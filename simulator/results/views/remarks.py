@@ -39,7 +39,7 @@ def _on_the_host(result: StepResult, job: Job) -> Iterator[str]:
         *([f"--set {_GROUPS}"] if job.can_group_experts else []),
         *_ways(job, {"plan.cuda_graphs": "layer"}, "CUDA graphs"),
     ]
-    advice = f" What helps is {' or '.join(ways)}." if ways else ""
+    advice = f" What may help: {', '.join(ways)}." if ways else ""
     yield (
         f"GPUs wait for their host for {percent(share)} of the step: it launches kernels more "
         f"slowly than they compute them.{advice}"

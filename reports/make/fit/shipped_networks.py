@@ -17,7 +17,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from simulator.calibrate.network.link_priors import FABRIC_PRIORS, PCIE_PRIORS, priors_of
+from simulator.calibrate.network.link_priors import (
+    FABRIC_PRIORS,
+    PCIE_PRIORS,
+    SCALE_UP_PRIORS,
+    priors_of,
+)
 from simulator.calibrate.network.measured_network import value_text
 from simulator.calibrate.network.network_fit import (
     FEW_ROWS,
@@ -81,6 +86,10 @@ PARENTS: Mapping[str, str] = MappingProxyType(
 )
 """What is believed of the links of a system before its own rows: what the rows of its whole family
 say, and of a family those of the one above it."""
+
+_OTHER_ARCHITECTURE = frozenset({"a100-sxm-80gb", "v100-sxm2-32gb", "blackwell"})
+"""Systems and families whose parents are of another architecture. How long a kernel of all channels
+takes to start goes with the architecture, and is not inherited."""
 
 FABRIC_PARENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -168,7 +177,7 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
     systems = set(map(_pool, networks))
     for name in sorted(systems | set(PARENTS.values()), key=_generation):
         inherited, of = scale_up.get(PARENTS.get(name, ""), (None, ""))
-        parent = _of_links_alone(inherited) if inherited else None
+        parent = _of_links_alone(inherited, name) if inherited else None
         members = {name} if name in systems else {each for each in inside if name in _line(each)}
         cases = [case for each in sorted(members) for case in inside.get(each, [])]
         if len(cases) >= FEW_ROWS:
@@ -188,9 +197,12 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
     return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks, made))
 
 
-def _of_links_alone(fit: Fit) -> Fit:
+def _of_links_alone(fit: Fit, heir: str) -> Fit:
     """A fit with nothing of the servers that were measured, which links do not tell."""
-    assumed = {name: prior.value for name, prior in PCIE_PRIORS.items() if name in fit.values}
+    unsaid = dict(PCIE_PRIORS)
+    if heir in _OTHER_ARCHITECTURE:
+        unsaid["launch_s"] = SCALE_UP_PRIORS["launch_s"]
+    assumed = {name: prior.value for name, prior in unsaid.items() if name in fit.values}
     return replace(fit, values={**fit.values, **assumed})
 
 

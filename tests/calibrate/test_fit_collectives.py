@@ -18,13 +18,12 @@ from reports.make.fit.shipped_networks import (
     network_without_others,
     with_profile_fit,
 )
+from simulator.calibrate.network.link_priors import FABRIC_PRIORS, priors_of
 from simulator.calibrate.network.measured_network import Fit
 from simulator.calibrate.network.network_fit import (
-    FABRIC_PRIORS,
     Case,
     fit_links,
     priors_around,
-    priors_of,
 )
 from simulator.described.cluster.network import Network
 from simulator.described.load import load_profile

@@ -17,17 +17,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from simulator.calibrate.network.link_priors import (
+    FABRIC_PRIORS,
+    PCIE_PRIORS,
+    SCALE_UP_PRIORS,
+    priors_of,
+)
 from simulator.calibrate.network.measured_network import value_text
 from simulator.calibrate.network.network_fit import (
-    FABRIC_PRIORS,
     FEW_ROWS,
-    PCIE_PRIORS,
     Case,
     Fit,
     centred,
     fit_links,
     hidden_by_launches,
-    priors_of,
     with_values,
 )
 from simulator.described.base import file_name_of_field
@@ -49,6 +52,8 @@ POOLED: Mapping[str, str] = MappingProxyType(
         "gb300-nvl72": "gb200-nvl72",
         "mi325x": "mi300x",
         "v100-sxm3-32gb": "v100-sxm2-32gb",
+        "dgx1-v100-32gb": "v100-sxm2-32gb",
+        "a100-pcie-40gb": "a100-pcie-80gb",
         "v100-pcie-32gb": "v100-pcie-16gb",
         "mi250": "mi250x",
     }
@@ -59,8 +64,7 @@ _PCIE = (
     "a100-pcie-80gb", "h100-pcie-80gb", "h100-nvl-94gb", "h200-nvl-141gb", "rtx-5090-32gb",
     "rtx-pro-6000-blackwell-96gb", "rtx-4090", "rtx-4070ti-super-16gb", "rtx-6000-ada-48gb",
     "l40s", "l4-24gb", "a10g-24gb", "a40-48gb", "rtx-a6000-48gb", "rtx-3090-24gb",
-    "rtx-3090ti-24gb", "v100-pcie-16gb", "t4-16gb", "p100-pcie-16gb", "mi210", "mi100",
-    "gb10-dgx-spark",
+    "rtx-3090ti-24gb", "v100-pcie-16gb", "t4-16gb", "p100-pcie-16gb", "gb10-dgx-spark",
 )  # fmt: skip
 """Systems whose GPUs meet over PCIe."""
 
@@ -74,7 +78,6 @@ PARENTS: Mapping[str, str] = MappingProxyType(
         "b300-sxm": "blackwell",
         "gb200-nvl72": "blackwell",
         "blackwell": "h100-sxm-80gb",
-        "mi300x": "h100-sxm-80gb",
         "mi355x": "mi300x",
         "mi300a": "mi300x",
         "mi250x": "mi300x",
@@ -83,6 +86,10 @@ PARENTS: Mapping[str, str] = MappingProxyType(
 )
 """What is believed of the links of a system before its own rows: what the rows of its whole family
 say, and of a family those of the one above it."""
+
+_OTHER_ARCHITECTURE = frozenset({"a100-sxm-80gb", "v100-sxm2-32gb", "blackwell"})
+"""Systems and families whose parents are of another architecture. How long a kernel of all channels
+takes to start goes with the architecture, and is not inherited."""
 
 FABRIC_PARENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -170,7 +177,7 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
     systems = set(map(_pool, networks))
     for name in sorted(systems | set(PARENTS.values()), key=_generation):
         inherited, of = scale_up.get(PARENTS.get(name, ""), (None, ""))
-        parent = _of_links_alone(inherited) if inherited else None
+        parent = _of_links_alone(inherited, name) if inherited else None
         members = {name} if name in systems else {each for each in inside if name in _line(each)}
         cases = [case for each in sorted(members) for case in inside.get(each, [])]
         if len(cases) >= FEW_ROWS:
@@ -190,9 +197,12 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
     return NetworkFits(networks, scale_up, _fit_fabrics(rows, networks, made))
 
 
-def _of_links_alone(fit: Fit) -> Fit:
+def _of_links_alone(fit: Fit, heir: str) -> Fit:
     """A fit with nothing of the servers that were measured, which links do not tell."""
-    assumed = {name: prior.value for name, prior in PCIE_PRIORS.items() if name in fit.values}
+    unsaid = dict(PCIE_PRIORS)
+    if heir in _OTHER_ARCHITECTURE:
+        unsaid["launch_s"] = SCALE_UP_PRIORS["launch_s"]
+    assumed = {name: prior.value for name, prior in unsaid.items() if name in fit.values}
     return replace(fit, values={**fit.values, **assumed})
 
 

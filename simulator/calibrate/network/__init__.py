@@ -2,5 +2,6 @@
 
 measure_collectives    every rank times collectives
 measured_network       a profile's network from measured rows, and how far it is from each of them
-network_fit            the fit itself, with priors
+link_priors            what is believed of links before any row is seen
+network_fit            the fit itself
 """

@@ -4,6 +4,7 @@ algorithms         which algorithms there are, and what each asks of the links; 
                    whose single transfers engine/chunk_algorithms has
 closed_forms       rings, trees and direct exchanges on equal links
 collective_time    hops and bytes as seconds
+nccl_choice        which algorithm and protocol NCCL takes
 tiers, torus       switch tiers above leafs; links to neighbours
 types              the words of question and answer
 
@@ -39,6 +40,7 @@ from simulator.cost.collectives.collective_time import (
     links_of,
     reachable_link_share,
 )
+from simulator.cost.collectives.nccl_choice import chosen
 from simulator.cost.collectives.tiers import Climb, climb_of, network_above
 from simulator.cost.collectives.types import (
     NO_COST,
@@ -117,7 +119,7 @@ def demands_of(
     network: Network,
     algorithm: str | None = None,
 ) -> Mapping[str, Demand]:
-    """What passes the ports of one rank, by algorithm that can run.
+    """What passes the ports of one rank, by algorithm that can run, or of the one that NCCL takes.
 
     Args:
         kind: What is done.
@@ -136,6 +138,10 @@ def demands_of(
         if algorithm in {None, name}
     }
     demands = {name: _on_ports(each, network) for name, each in asked.items() if each is not None}
+    if demands and network.tuning and group.nodes == 1:
+        up = network.scale_up
+        name, protocol = chosen(kind, num_bytes, group, up, network.tuning, frozenset(demands))
+        return {name: demands[name]._replace(protocol=protocol)}
     if not demands:
         known = f"use one of {', '.join(algorithms)}, if the links allow it"
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)

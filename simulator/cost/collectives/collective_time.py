@@ -1,14 +1,16 @@
 """How do the hops and bytes of an algorithm become seconds?
 
-Two protocols compete, as in NCCL, and the faster one is taken:
+Three protocols, as in NCCL:
 
-- ``low_latency`` (LL, LL128) flags every word: short hops, a share of the bandwidth;
+- ``low_latency`` (LL) flags every word: short hops, a share of the bandwidth;
+- ``lines`` (LL128) flags lines of 128 bytes: longer hops, 120/128 of the bandwidth;
 - ``simple`` synchronises whole chunks: long hops, all of the bandwidth.
 
-Either way the time is latency, transfer at the rate of the busiest port of one rank, and
-the filling of a chunk pipeline.
+Where it is known which one the library takes (:mod:`simulator.cost.collectives.nccl_choice`), the
+time is latency, and transfer at the rate of the busiest port of one rank. Elsewhere the faster of
+the first and the last is taken, and a chunk pipeline has to fill.
 
-Ignores: the number of channels, discrete chunk sizes, congestion.
+Ignores: discrete chunk sizes, congestion.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from math import inf, sqrt
 from typing import Any, NamedTuple
 
 from simulator.cost.collectives.torus import ring_link_share
-from simulator.cost.collectives.types import Demand
+from simulator.cost.collectives.types import Demand, Protocol
 from simulator.described.cluster.network import Network, ScaleUp
 from simulator.errors import InputError
 
@@ -35,6 +37,13 @@ IN_SWITCH_TREE_EFFICIENCY = 0.9
 """Rate of in-switch reduction that feeds trees between nodes over its rate alone. Source: NCCL
 src/graph/tuning.cc, NVLSTree on two nodes of Hopper (8 channels of 57.7 GB/s) over NVLS."""
 
+LINE_SHARE = 120 / 128
+"""Data in what LL128 sends. Source: NCCL src/include/device.h."""
+
+FULL_HOP_BYTES = 4096
+"""What a channel passes in one LL hop where each of its threads has a word: 512 of 8 bytes. A
+message gets another channel for each. Source: NCCL src/include/device.h, src/enqueue.cc."""
+
 _LEAST_BYTES = 1e-9
 """No part of a message is as small."""
 
@@ -45,7 +54,7 @@ class Timing(NamedTuple):
     Attributes:
         seconds: Total [s].
         transfer_s: Part in which the busiest port is busy [s].
-        protocol: ``low_latency`` or ``simple``.
+        protocol: ``low_latency``, ``lines`` or ``simple``.
     """
 
     seconds: float
@@ -75,7 +84,9 @@ class Links(NamedTuple):
 
     Attributes:
         launch_s, in_switch_latency_s: Before the first hop, and of in-switch reduction [s].
-        scale_up_hop_s, scale_up_bulk_hop_s: Of small and of large messages [s].
+        scale_up_hop_s, scale_up_line_hop_s, scale_up_chunk_hop_s: By protocol [s].
+        scale_up_bulk_hop_s: Of large messages where the protocol is not known [s].
+        scale_up_loaded_s: What a hop of LL takes more with 4 KiB per channel [s].
         fabric_hop_s, fabric_bulk_hop_s: The same on the fabric [s].
         scale_up_low_latency_share, fabric_low_latency_share: Share of the rate that is left.
         scale_up_fill, fabric_fill: Weight of filling the pipeline.
@@ -92,6 +103,9 @@ class Links(NamedTuple):
     launch_s: float
     in_switch_latency_s: float
     scale_up_hop_s: float
+    scale_up_loaded_s: float
+    scale_up_line_hop_s: float
+    scale_up_chunk_hop_s: float
     scale_up_bulk_hop_s: float
     fabric_hop_s: float
     fabric_bulk_hop_s: float
@@ -118,6 +132,9 @@ def links_of(network: Network, local_ranks: int) -> Links:
         up.launch_s,
         up.in_switch_latency_s,
         up.latency_s,
+        up.loaded_latency_s,
+        up.line_latency_s,
+        up.chunk_latency_s,
         up.bulk_latency_s,
         fabric.latency_s,
         fabric.bulk_latency_s,
@@ -174,8 +191,8 @@ def demand_timing(demand: Demand, links: Links) -> Timing:
 
 def protocol_timings(
     demand: Demand, links: Links, by: Arithmetic = NUMBERS
-) -> tuple[Timing, Timing]:
-    """Times of a demand, or of arrays of them, under either protocol; infinite where it cannot run.
+) -> tuple[Timing, Timing, Timing]:
+    """Times of a demand, or of arrays of them, by protocol; infinite where it cannot run.
 
     Args:
         demand: What an algorithm asks of the links.
@@ -184,14 +201,17 @@ def protocol_timings(
     """
     up_s, fabric_s = _scale_up_s(demand, links, by), _fabric_s(demand, links)
     crosses = demand.fabric_bytes > 0
+    is_known = demand.protocol > Protocol.FASTEST
     slowness = by.where(crosses, links.fabric_slowness, links.scale_up_slowness)
     fill = by.where(crosses, links.fabric_fill, links.scale_up_fill)
+    # Rings whose protocol is known start as many chunks as they have channels, all at once.
+    fill = by.where(demand.in_switch, fill, by.where(is_known, 0.0, fill))
 
-    def timing(name: str, up_hop_s: float, hop_s: float, transfer_s: float) -> Timing:
+    def timing(name: str, runs: Any, inside_s: float, hops_s: float, transfer_s: float) -> Timing:
         latency_s = (
             links.launch_s
-            + demand.scale_up_hops * up_hop_s
-            + demand.fabric_hops * hop_s
+            + inside_s
+            + hops_s
             + by.where(demand.in_switch, links.in_switch_latency_s, 0.0)
         )
         # The levels of a tree between nodes pass on one piece at a time. In all else every rank
@@ -201,26 +221,55 @@ def protocol_timings(
             _tree_fill_s(demand, links, by),
             pipeline_fill_s(latency_s, transfer_s, fill, by.root),
         )
-        seconds = slowness * (latency_s + transfer_s + fill_s)
+        seconds = by.where(runs, slowness * (latency_s + transfer_s + fill_s), inf)
         return Timing(seconds, slowness * transfer_s, name)
 
+    hops, is_any = demand.scale_up_hops, demand.protocol == Protocol.FASTEST
     simple = timing(
         "simple",
-        links.scale_up_bulk_hop_s,
-        _bulk_hop_s(demand, links, by),
+        is_any | (demand.protocol == Protocol.SIMPLE),
+        by.where(
+            is_known,
+            _chunk_hops(demand, by) * links.scale_up_chunk_hop_s,
+            hops * links.scale_up_bulk_hop_s,
+        ),
+        demand.fabric_hops * _bulk_hop_s(demand, links, by),
         by.larger(up_s, fabric_s),
+    )
+    lines = timing(
+        "lines",
+        demand.protocol == Protocol.LINES,
+        hops * links.scale_up_line_hop_s,
+        0.0,
+        up_s / LINE_SHARE,
     )
     low_latency = timing(
         "low_latency",
-        links.scale_up_hop_s,
-        links.fabric_hop_s,
+        # In-switch reduction is written for one protocol.
+        by.where(demand.in_switch, False, is_any) | (demand.protocol == Protocol.LOW_LATENCY),
+        hops * (links.scale_up_hop_s + _load(demand, by) * links.scale_up_loaded_s),
+        demand.fabric_hops * links.fabric_hop_s,
         by.larger(
             up_s / links.scale_up_low_latency_share, fabric_s / links.fabric_low_latency_share
         ),
     )
-    # In-switch reduction is written for one protocol.
-    seconds = by.where(demand.in_switch, inf, low_latency.seconds)
-    return simple, low_latency._replace(seconds=seconds)
+    return simple, lines, low_latency
+
+
+def _chunk_hops(demand: Demand, by: Arithmetic) -> float:
+    """Hops of whole chunks: every rank waits once more, for what it works on at the last."""
+    hops: float = demand.scale_up_hops + by.where(demand.scale_up_hops > 0, 1.0, 0.0)
+    return hops
+
+
+def _load(demand: Demand, by: Arithmetic) -> float:
+    """How full a hop of a ring is in LL, 0 to 1."""
+    share: float = by.where(
+        demand.hop_bytes < FULL_HOP_BYTES, demand.hop_bytes / FULL_HOP_BYTES, 1.0
+    )
+    is_ring = demand.hop_bytes < inf
+    load: float = by.where(is_ring & (demand.protocol > Protocol.FASTEST), share, 0.0)
+    return load
 
 
 def _bulk_hop_s(demand: Demand, links: Links, by: Arithmetic) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from math import inf
 from typing import NamedTuple
 
@@ -20,6 +20,19 @@ class CollectiveKind(StrEnum):
     BROADCAST = "broadcast"
     REDUCE = "reduce"
     ALL_TO_ALL = "all_to_all"
+
+
+class Protocol(IntEnum):
+    """How NCCL's ranks tell each other that data have arrived."""
+
+    FASTEST = 0
+    """Not known: the fastest is taken."""
+    LOW_LATENCY = 1
+    """LL: every 4 bytes carry a flag of as many."""
+    LINES = 2
+    """LL128: 120 of 128 bytes are data."""
+    SIMPLE = 3
+    """Whole chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,7 @@ class Demand(NamedTuple):
         fabric_efficiency: Rate on the fabric, relative to a ring.
         in_switch: The scale-up switch reduces.
         is_tree: Nodes receive a piece from those below before they pass it on.
+        protocol: The one that the library takes.
     """
 
     scale_up_hops: float
@@ -116,6 +130,7 @@ class Demand(NamedTuple):
     fabric_efficiency: float = 1.0
     in_switch: bool = False
     is_tree: bool = False
+    protocol: Protocol = Protocol.FASTEST
 
 
 Algorithm = Callable[[float, Group, Network], Demand | None]

@@ -29,6 +29,7 @@ from simulator.units import format_quantity
 Wiring = Literal["fat-tree", "rail-optimised"]
 ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie", "torus"]
 Library = Literal["nccl", "gloo"]
+Tuning = Literal["volta", "ampere", "hopper", "blackwell"]
 FabricKind = Literal["ib", "roce", "efa", "efa-1", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Crowding = Annotated[float, Field(ge=0, le=3)]
@@ -72,6 +73,13 @@ class ScaleUp(Spec):
     """Share of it that large ring collectives reach."""
     latency_s: Seconds
     """One hop of a small message (NCCL's LL protocols)."""
+    loaded_latency_s: Seconds = 0.2e-6
+    """What such a hop takes more where it passes 4 KiB per channel, one word per thread."""
+    line_latency_s: Seconds = 2.2e-6
+    """One hop in NCCL's LL128 protocol."""
+    chunk_latency_s: Seconds = 6e-6
+    """One hop in NCCL's Simple protocol where all ranks are in the domain and it is known that NCCL
+    takes it; ``bulk_latency`` elsewhere."""
     bulk_latency_s: Seconds = 2e-6
     """One hop of a large message (NCCL's Simple protocol)."""
     launch_s: Seconds = 5e-6
@@ -181,6 +189,9 @@ class Network(Spec):
     fabric: Fabric
     library: Library = "nccl"
     """Who carries collectives: NCCL (or a library like it), or gloo between CPUs."""
+    tuning: Tuning | None = None
+    """Architecture by whose constants NCCL chooses algorithm and protocol inside a domain
+    (``facts/nccl_tuning.yaml``). By default the fastest is taken."""
 
     def taken_by(self, gpus: int) -> Network:
         """The network as a job of so many GPUs takes it: of racks only the nodes it is given.

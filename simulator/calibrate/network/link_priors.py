@@ -1,0 +1,89 @@
+"""What is believed of a network's parameters before any row of it is seen?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from simulator.described.cluster.network import Network
+
+
+class Prior(NamedTuple):
+    """What is believed of a parameter before any row is seen.
+
+    Attributes:
+        value: Best guess, SI unit.
+        spread: Factor, as a natural logarithm, by which it may well be wrong.
+        most: Upper bound.
+    """
+
+    value: float
+    spread: float
+    most: float = math.inf
+
+
+SCALE_UP_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "launch_s": Prior(6e-6, 0.15),
+        "latency_s": Prior(0.8e-6, 0.2),
+        "bulk_latency_s": Prior(1.2e-6, 0.7),
+        "efficiency": Prior(0.78, 0.1, 0.95),
+        "low_latency_share": Prior(0.5, 0.4, 1.0),
+        "pipeline_fill": Prior(0.4, 0.4, 1.5),
+        "local_copy_bytes_per_s": Prior(1e12, 0.5),
+    }
+)
+"""The bulk hop is what it takes beyond the small-message hop.
+
+Source: NCCL src/graph/tuning.cc (LL and Simple base and hop times, LL bandwidth); local
+copies: an assumption, 24 channels (connect.cc), each an SM that moves about 40 GB/s. The spreads
+of both times foretell sources that no fit has seen better than spreads twice as wide.
+"""
+
+
+CHOICE_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "loaded_latency_s": Prior(0.25e-6, 0.5),
+        "line_latency_s": Prior(1.9e-6, 0.4),
+        "chunk_latency_s": Prior(3.4e-6, 0.7),
+        "low_latency_share": Prior(0.45, 0.3, 1.0),
+    }
+)
+"""Where it is known which protocol the library takes. Source: NCCL src/graph/tuning.cc (hops of
+LL128 and of Simple, LL's rate); what a full hop takes more is an assumption.
+"""
+
+
+IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {"in_switch_efficiency": Prior(0.6, 0.2, 0.9), "in_switch_latency_s": Prior(25e-6, 0.5)}
+)
+"""Source: NCCL src/graph/tuning.cc, NVLS hop; large-message rates of H100 and B200."""
+
+
+PCIE_PRIORS: Mapping[str, Prior] = MappingProxyType({"crowding": Prior(0.25, 1.0, 3.0)})
+"""An assumption: eight cards reach seven tenths of what two reach."""
+
+
+FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "efficiency": Prior(0.93, 0.05, 0.98),
+        "latency_s": Prior(5e-6, 1.0),
+        "bulk_latency_s": Prior(15e-6, 1.0),
+        "low_latency_share": Prior(0.15, 0.5, 1.0),
+        "pipeline_fill": Prior(0.4, 0.4, 1.5),
+        "tree_piece_bytes": Prior(1.5e6, 0.15),
+    }
+)
+"""Source: NCCL src/graph/tuning.cc (network hops of LL and Simple on InfiniBand)."""
+
+
+def priors_of(part: str, network: Network) -> dict[str, Prior]:
+    """What NCCL's own model says of the parameters of ``scale_up`` or ``fabric``."""
+    if part == "fabric":
+        return dict(FABRIC_PRIORS)
+    in_switch = IN_SWITCH_PRIORS if network.scale_up.in_switch_reduction else {}
+    pcie = PCIE_PRIORS if network.scale_up.kind == "pcie" else {}
+    choice = CHOICE_PRIORS if network.tuning else {}
+    return {**SCALE_UP_PRIORS, **choice, **in_switch, **pcie}

@@ -55,5 +55,5 @@ def test_an_expert_layer_takes_as_long_as_megatrons_ci_measures(
     costs = UnitCosts(job)
     time = costs.of(costs.layers[0]).times.time
     backward_s = _seconds([time.backward_input, time.backward_weight])
-    assert 1e3 * _seconds([time.forward]) == pytest.approx(forward_ms, rel=0.11)
-    assert 1e3 * backward_s == pytest.approx(backward_ms, rel=0.11)
+    assert 1e3 * _seconds([time.forward]) == pytest.approx(forward_ms, rel=0.125)
+    assert 1e3 * backward_s == pytest.approx(backward_ms, rel=0.125)

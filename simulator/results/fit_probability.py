@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
-from simulator.results.step_error import framework_of
 from simulator.results.students_t import students_t_quantile, students_t_share
 from simulator.units import percent
 
@@ -117,6 +116,8 @@ def out_of_memory_probability(
 
 def job_spread(job: Job) -> MemorySpread:
     """What is known of predictions for a job's framework and systems, from own runs if they say."""
+    from simulator.results.step_error import framework_of
+
     own = job.cluster.profile.own_runs
     if own and own.memory and own.framework == framework_of(job) and not job.cluster.pools:
         return MemorySpread(own.memory.scale, own.memory.freedom, own.memory.centre)

@@ -157,7 +157,7 @@ def test_a_small_eager_layer_takes_the_host_time_of_a_layer_of_llama_7b_in_plain
         "fused_softmax": False,
     }
     job = job_from_document({
-        "model": "gpt2",
+        "model": {"base": "gpt2", "widens_scores": True},
         "cluster": {"profile": "a100-sxm-80gb", "gpus": 1},
         "batch": {"global": 1, "micro": 1, "seq_len": 64},
         "plan": {"stack": stack, "attention": "unfused", "recompute": "none"},

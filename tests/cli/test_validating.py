@@ -49,7 +49,8 @@ def kind(request, monkeypatch):
 
 def test_json_is_the_report(clustersim, kind):
     outcome = clustersim("validate", kind, "measured.csv", "--json")
-    assert (outcome.code, json.loads(outcome.out)) == (0, Report().to_dict())
+    versioned = {"schema_version": 1, **Report().to_dict()}
+    assert (outcome.code, json.loads(outcome.out)) == (0, versioned)
 
 
 def test_tables_show_rows_groups_and_summary(clustersim, kind):

@@ -30,10 +30,10 @@ def found():
 
 
 def test_every_gain_is_what_simulating_the_changed_job_gives(job, found):
-    base = sim.simulate(job, engine="replay")
+    base = sim.simulate(job)
     assert len(found) >= 5
     for each in found:
-        changed = sim.simulate(job.replace(each.changes), engine="replay")
+        changed = sim.simulate(job.replace(each.changes))
         rates = changed.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu
         assert each.gain == pytest.approx(rates - 1)
         assert each.step_time_s == changed.step_time_s

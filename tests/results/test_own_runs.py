@@ -80,7 +80,7 @@ def test_of_few_runs_most_decide_however_far_the_layouts_of_others_may_be_off():
     prior = StepError(PRIOR.covariance, np.full(4, 0.15**2), PRIOR.freedom)
     told = lesson([run_of(1.0)] * 2 + [run_of(1.3)], prior)
     of_their_mean = math.log(1.3) / 3 * 0.1**2 / (0.1**2 + 0.15**2 / 3)
-    assert 0.0 < told.common < of_their_mean / 2
+    assert 0.0 < told.common < 0.6 * of_their_mean
 
 
 def test_runs_that_disagree_leave_more_open_than_runs_that_agree():

@@ -75,11 +75,13 @@ def own_runs_section(runs: Sequence[LearntRun]) -> str:
         "source, in order of id, or the first three, calibrate its system, and its later runs are "
         "predicted. All were predicted at first sight before, and the model of errors that says "
         "how much a run teaches is fitted without their source. Some sources publish a hundred "
-        "runs, some two: the means over sources, and the share in the band, count sources the "
-        "same, as one team is.\n",
+        "runs, some two: means and medians over sources, and the share in the band, count sources "
+        "the same, as one team is. A source whose first runs are off for a cause of their own "
+        "misleads: `dsautotune` begins with runs that its table took in another format.\n",
         "| runs known | later runs | sources | mean %: before | after | median %: before | after "
-        "| mean over sources %: before | after | in the band % |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| mean over sources %: before | after | median over sources %: before | after "
+        "| in the band % |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [_line(known, runs) for known in sorted({run.known for run in runs})]
     return "\n".join(lines) + "\n"
@@ -91,16 +93,18 @@ def _line(known: int, runs: Sequence[LearntRun]) -> str:
         [100 * abs(step_s / run.measured_step_s - 1) for run, step_s in zip(later, of, strict=True)]
         for of in ([r.predicted_step_s for r in later], [r.learnt_step_s for r in later])
     )
-    means = (fmean(before), fmean(after), median(before), median(after))
-    of_sources = (_mean_of_sources(later, each) for each in (before, after))
-    cells = " | ".join(f"{figure:.1f}" for figure in (*means, *of_sources))
-    inside = _mean_of_sources(later, [100 * run.is_inside for run in later])
+    means = fmean(before), fmean(after), median(before), median(after)
+    of_sources = [list(_by_source(later, each).values()) for each in (before, after)]
+    means += tuple(taken(each) for taken in (fmean, median) for each in of_sources)
+    cells = " | ".join(f"{figure:.1f}" for figure in means)
+    inside = fmean(_by_source(later, [100 * run.is_inside for run in later]).values())
     sources = len({row_source(run.id) for run in later})
     return f"| {known} | {len(later)} | {sources} | {cells} | {inside:.0f} |"
 
 
-def _mean_of_sources(runs: Sequence[LearntRun], figures: Sequence[float]) -> float:
+def _by_source(runs: Sequence[LearntRun], figures: Sequence[float]) -> dict[str, float]:
+    """The mean of each source."""
     by_source: dict[str, list[float]] = defaultdict(list)
     for run, figure in zip(runs, figures, strict=True):
         by_source[row_source(run.id)].append(figure)
-    return fmean(fmean(own) for own in by_source.values())
+    return {source: fmean(own) for source, own in by_source.items()}

@@ -93,10 +93,15 @@ def _line(known: int, runs: Sequence[LearntRun]) -> str:
         [100 * abs(step_s / run.measured_step_s - 1) for run, step_s in zip(later, of, strict=True)]
         for of in ([r.predicted_step_s for r in later], [r.learnt_step_s for r in later])
     )
-    means = fmean(before), fmean(after), median(before), median(after)
-    of_sources = [list(_by_source(later, each).values()) for each in (before, after)]
-    means += tuple(taken(each) for taken in (fmean, median) for each in of_sources)
-    cells = " | ".join(f"{figure:.1f}" for figure in means)
+    of_runs = before, after
+    of_sources = [list(_by_source(later, each).values()) for each in of_runs]
+    figures = (
+        taken(each)
+        for group in (of_runs, of_sources)
+        for taken in (fmean, median)
+        for each in group
+    )
+    cells = " | ".join(f"{figure:.1f}" for figure in figures)
     inside = fmean(_by_source(later, [100 * run.is_inside for run in later]).values())
     sources = len({row_source(run.id) for run in later})
     return f"| {known} | {len(later)} | {sources} | {cells} | {inside:.0f} |"

@@ -140,4 +140,4 @@ def test_the_table_says_what_known_runs_are_worth_to_a_team():
     off = [LearntRun(f"a-{n}", 1, 1.0, 0.8, 0.9, 0.95, 1.05) for n in range(3)]
     near = LearntRun("b-1", 1, 1.0, 1.0, 1.0, 0.95, 1.05)
     line = own_runs_section([*off, near]).splitlines()[-1]
-    assert line == "| 1 | 4 | 2 | 15.0 | 7.5 | 20.0 | 10.0 | 10.0 | 5.0 | 50 |"
+    assert line == "| 1 | 4 | 2 | 15.0 | 7.5 | 20.0 | 10.0 | 10.0 | 5.0 | 10.0 | 5.0 | 50 |"

@@ -73,14 +73,14 @@ def test_sixteen_bit_peaks_are_dense(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_products_at_a_clock_that_nobody_fitted_draw_no_more_than_the_device_may(name):
-    """A clock copied from a device with twice the power limit would."""
+    """A clock copied from a device with twice the power limit would; energies are within 5 %."""
     profile = load_profile(name)
     kernels, device = profile.kernels, profile.device
     precision = "bf16" if device.peak.bf16_flop_per_s else "fp16"
     model = kernels.gemm[precision]
     rate = device.peak.of(precision) * model.efficiency * kernels.sustained_clock
     if profile.provenance["kernels.sustained_clock"].kind == "assumed":
-        assert rate * model.joule_per_operation < 1.03 * device.power_w
+        assert rate * model.joule_per_operation < 1.05 * device.power_w
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -69,17 +69,14 @@ def result_to_dict(
 def _resolved(job: Job) -> dict[str, Any]:
     """Size of the model, and what decides most of the plan, whether the job says it or not."""
     count, plan, batch = parameter_count_by_part(job.model), job.plan, job.batch
-    degrees = {f"plan.{name}": getattr(plan, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    names = ("tp", "pp", "vpp", "cp", "ep", "zero", "recompute", "precision")
     return {
         "parameters": count.parameters,
         "active_parameters": count.active_parameters,
         "resolved": {
             "plan.stack": job.stack_name,
-            **degrees,
+            **{f"plan.{name}": getattr(plan, name) for name in names},
             "plan.dp": job.dp,
-            "plan.zero": plan.zero,
-            "plan.recompute": plan.recompute,
-            "plan.precision": plan.precision,
             "batch.micro": batch.micro_batch,
             "microbatches": job.microbatches,
         },

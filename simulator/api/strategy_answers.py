@@ -151,7 +151,7 @@ class AdviseAnswer(Answer):
             for rung in self._rungs()
         ]
         heads = columns(("with",), ("step time", "fullest GPU", "likely to fit"))
-        caption = "Each includes those above it; simulated without contention"
+        caption = "Each includes those above it"
         return Table("Usual remedies on one machine", caption, heads, rows)
 
     def _strategies_table(self) -> Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
+from simulator.cost.collectives.nccl_choice import chosen
 from simulator.described.load import load_profile
 
 MIB = 1 << 20
@@ -100,3 +101,9 @@ def test_without_a_table_of_the_architecture_the_fastest_is_taken() -> None:
     network = load_profile("a100-sxm-80gb").network.model_copy(update={"tuning": None})
     cost = collective_cost(CollectiveKind.ALL_GATHER, 8 * MIB, Group(8, 8), network)
     assert cost.protocol in {"low_latency", "simple"}
+
+
+def test_of_algorithms_that_nccl_does_not_have_it_chooses_none() -> None:
+    up = load_profile("h100-sxm-80gb").network.scale_up
+    for kind, name in ((CollectiveKind.ALL_REDUCE, "own"), (CollectiveKind.ALL_TO_ALL, "pairwise")):
+        assert chosen(kind, MIB, Group(8, 8), up, "hopper", {name}) is None

@@ -14,7 +14,7 @@ Source: ``facts/nccl_tuning.yaml``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cache
+from functools import lru_cache
 from math import log2
 from typing import Any, NamedTuple
 
@@ -47,8 +47,8 @@ def chosen(
     up: ScaleUp,
     tuning: str,
     algorithms: Collection[str],
-) -> tuple[str, Protocol]:
-    """The algorithm and the protocol that NCCL takes.
+) -> tuple[str, Protocol] | None:
+    """The algorithm and the protocol that NCCL takes; None where its model has none of them.
 
     Args:
         kind: What is done.
@@ -59,13 +59,13 @@ def chosen(
         algorithms: Names of those that can run.
     """
     if kind is CollectiveKind.ALL_TO_ALL:
-        return "pairwise", Protocol.FASTEST
+        return None
     estimates = {
         pair: estimate.us(num_bytes * _share_of_large(pair, num_bytes))
         for pair, estimate in _estimates(kind, group.ranks, up, tuning).items()
         if pair[0] in algorithms
     }
-    return min(estimates, key=lambda pair: estimates[pair])
+    return min(estimates, key=lambda pair: estimates[pair], default=None)
 
 
 def _share_of_large(pair: tuple[str, Protocol], num_bytes: float) -> float:
@@ -77,7 +77,7 @@ def _share_of_large(pair: tuple[str, Protocol], num_bytes: float) -> float:
     return 1 / factors[size] if size < len(factors) else 1.0
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _estimates(
     kind: CollectiveKind, ranks: int, up: ScaleUp, tuning: str
 ) -> Mapping[tuple[str, Protocol], _Estimate]:

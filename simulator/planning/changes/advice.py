@@ -134,8 +134,9 @@ def _ladder_lines(found: Ladder) -> Iterator[str]:
         yield f"  {name}: {1 + trial.gain:.0%}, {held} on the fullest GPU, {_room(trial)}"
     adapters = [name for name in found.rungs if name in ADAPTER_RUNGS]
     if adapters:
-        verb = "trains" if len(adapters) == 1 else "train"
-        yield f"{' and '.join(adapters)} {verb} adapters only and leave the model's weights alone."
+        verbs = ("trains", "leaves") if len(adapters) == 1 else ("train", "leave")
+        names, weights = " and ".join(adapters), "the model's weights alone"
+        yield f"{names} {verbs[0]} adapters only and {verbs[1]} {weights}."
     if found.answer and all(found.answer.changes != each.changes for each in found.trials):
         yield "The change below leaves out the remedies that it does not need."
 

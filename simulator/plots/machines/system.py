@@ -404,7 +404,7 @@ def _write_facts(axes: Axes, profile: HardwareProfile, top: float) -> None:
     left = [
         ("GPU memory", memory),
         ("large rings in a node", f"{format_rate(network.scale_up_bytes_per_s)} per GPU"),
-        ("per hop, small and large messages", _hops(up.latency_s, up.bulk_latency_s)),
+        ("per hop, small, large messages", _hops(up.latency_s, up.bulk_latency_s)),
     ]
     right = [("fabric", _FABRIC_NAMES[fabric.kind])]
     if fabric.nics_per_node:
@@ -413,7 +413,7 @@ def _write_facts(axes: Axes, profile: HardwareProfile, top: float) -> None:
                 f"large rings between {_domain_name(network)}s",
                 f"{format_rate(network.fabric_bytes_per_s)} per GPU",
             ),
-            ("per hop, small and large messages", _hops(fabric.latency_s, fabric.bulk_latency_s)),
+            ("per hop, small, large messages", _hops(fabric.latency_s, fabric.bulk_latency_s)),
         ]
     for x, facts in ((_LEFT_IN, left), (_LEFT_IN + _NODE_WIDTH_IN + _BETWEEN_IN, right)):
         for line, (name, value) in enumerate(facts):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterator
+from math import sqrt
 from pathlib import Path
 
 from simulator import cells
@@ -39,6 +40,12 @@ CALL_S = 0.4e-6
 """Host time to queue one more send or receive of a group call. Source: the 86 us floor of the
 all-to-all of one process that drives eight A100s (superbench logs)."""
 
+LATE_START = 0.5
+"""Weight of the pipeline that GPUs fill which one process starts one after the other.
+
+Source: one machine measured both ways (notes on nccl-tests of one A100 node): all_reduces of eight
+A100 that take eight processes 38, 82, 131 and 616 us take one 53, 104, 163 and 696 us."""
+
 ONE_CALL_S = 25e-6
 """Host time of one all_reduce of PyTorch, which a benchmark that times it on an idle GPU counts.
 Source: "some 20-30us" (stas00/ml-engineering, network/benchmarks/all_reduce_bench.py)."""
@@ -58,7 +65,7 @@ _RACK = re.compile(r"(?i)\bGB[23]00|nvl ?72")
 _RACK_GPUS = 72
 """GPUs that the links of a GB200 or GB300 rack join, whatever hosts they are in."""
 
-_WIDEST_NODE_GPUS = 16
+WIDEST_NODE_GPUS = 16
 """Scale-up domains of more GPUs than this are racks."""
 
 
@@ -230,7 +237,7 @@ def _fabric_of_row(row: CollectiveRow, network: Network) -> Fabric:
 def group_of(row: CollectiveRow, network: Network) -> Group:
     """The row's ranks; in racks, spread evenly over as few as hold them."""
     domain = network.scale_up.gpus
-    if domain <= _WIDEST_NODE_GPUS:
+    if domain <= WIDEST_NODE_GPUS:
         return Group(row.ranks, row.gpus_per_node)
     racks = -(-row.ranks // domain)
     return Group(row.ranks, -(-row.ranks // racks))
@@ -239,7 +246,8 @@ def group_of(row: CollectiveRow, network: Network) -> Group:
 def predicted_s(row: CollectiveRow, network: Network) -> float:
     """Seconds that the row should take on ``network``, which already has its facts."""
     links, demands = links_of_row(row, network), demands_of_row(row, network)
-    return counted_s(row, min(demand_timing(demand, links).seconds for demand in demands))
+    seconds = min(demand_timing(demand, links).seconds for demand in demands)
+    return counted_s(row, seconds, network)
 
 
 def demands_of_row(row: CollectiveRow, network: Network) -> Collection[Demand]:
@@ -269,9 +277,24 @@ def exchange_of(row: CollectiveRow, network: Network) -> tuple[CollectiveKind | 
     return kind, group_of(row, network)
 
 
-def counted_s(row: CollectiveRow, seconds: float) -> float:
+def counted_s(row: CollectiveRow, seconds: float, network: Network) -> float:
     """What the row's benchmark counts of a collective that takes so long: also its launch."""
-    return (ONE_CALL_S if row.one_call else 0.0) + max(seconds, host_s(row))
+    one_call_s = ONE_CALL_S if row.one_call else 0.0
+    return one_call_s + max(host_s(row), seconds + _late_s(row, seconds, network))
+
+
+def _late_s(row: CollectiveRow, seconds: float, network: Network) -> float:
+    """Seconds that a collective takes more whose GPUs are started one after the other.
+
+    Later GPUs join as the stages of a pipeline do. The delay ends with them: each of the two passes
+    of a ring waits once. Roots start first, and switches that add wait for nobody (measured).
+    """
+    in_switch = network.scale_up.in_switch_reduction and row.kind == CollectiveKind.ALL_REDUCE
+    is_rooted = row.kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+    if not row.one_process or not network.tuning or in_switch or is_rooted:
+        return 0.0
+    start_s = host_s(row)
+    return min(2 * start_s, LATE_START * sqrt(start_s * seconds))
 
 
 def host_s(row: CollectiveRow) -> float:

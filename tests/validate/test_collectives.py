@@ -12,6 +12,7 @@ from simulator.described.load import load_profile, profile_names
 from simulator.errors import InputError
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow
 from simulator.tables.collective_rows import (
+    counted_s,
     group_of,
     host_s,
     network_of,
@@ -120,6 +121,18 @@ def test_one_process_on_eight_gpus_takes_eight_launches(
     row = read_collective_rows(table([PUBLISHED[6]]))[0]
     assert host_s(row) == pytest.approx(8 * 4.5e-6)
     assert predicted_s(row, network_of(row, load_profile("a100-sxm-40gb").network)) == host_s(row)
+
+
+@pytest.mark.parametrize(("apart_us", "one_us"), [(81.7, 103.8), (130.6, 162.6), (616, 696)])
+def test_a_collective_of_gpus_that_one_process_starts_takes_what_one_machine_took_both_ways(
+    table: Callable[[Sequence[str]], Path], apart_us: float, one_us: float
+) -> None:
+    # all_reduce of 8 A100 by eight processes and by one: notes on nccl-tests of one A100 node.
+    one = read_collective_rows(table([PUBLISHED[6].replace("reduce_scatter", "all_reduce")]))[0]
+    network = network_of(one, load_profile("a100-sxm-80gb").network)
+    assert counted_s(one, apart_us * 1e-6, network) == pytest.approx(one_us * 1e-6, rel=0.05)
+    apart = replace(one, one_process=False)
+    assert counted_s(apart, apart_us * 1e-6, network) == apart_us * 1e-6
 
 
 def test_a_call_that_is_timed_by_itself_counts_its_launch(row: CollectiveRow) -> None:

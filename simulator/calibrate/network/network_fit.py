@@ -126,6 +126,7 @@ class Fit:
             values = {k: v for k, v in values.items() if not k.startswith("in_switch")}
         if scale_up.kind != "pcie":
             values.pop("crowding", None)
+            values.pop("socket_link_bytes_per_s", None)
         return replace(self, values=values)
 
 
@@ -243,7 +244,7 @@ class _Batch:
         seconds = np.minimum.reduceat(fastest, self.first).tolist()
         return np.log(
             [
-                counted_s(case.row, each) / case.row.seconds
+                counted_s(case.row, each, case.network) / case.row.seconds
                 for case, each in zip(self.cases, seconds, strict=True)
             ]
         )

@@ -149,7 +149,8 @@ def _is_without_effect(field: str, profile: HardwareProfile) -> bool:
     is_off = field in (
         "background_load", "slowness", "ring_piece_bytes", "grouped_results_exposed",
     )  # fmt: skip
-    return is_off or (field == "crowding" and up.kind != "pcie")
+    of_cards = field in ("crowding", "socket_link_bytes_per_s")
+    return is_off or (of_cards and up.kind != "pcie") or field == "host_ring_share"
 
 
 def _unlike(profile: HardwareProfile, neighbours: Sequence[HardwareProfile]) -> Iterator[Remark]:

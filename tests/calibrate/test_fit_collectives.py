@@ -74,6 +74,15 @@ def test_scale_up_parameters_are_found_again(network: Network) -> None:
     assert fit.values["efficiency"] == pytest.approx(network.scale_up.efficiency, rel=0.05)
 
 
+def test_a_hop_over_pcie_is_believed_to_take_five_thirds_of_one_over_nvlink(
+    network: Network,
+) -> None:
+    # NCCL src/graph/tuning.cc: 1.0 and 0.6 us in LL.
+    cards = load_profile("l40s").network
+    hops_s = [priors_of("scale_up", each)["latency_s"].value for each in (cards, network)]
+    assert hops_s[0] / hops_s[1] == pytest.approx(1.0 / 0.6, rel=0.01)
+
+
 def test_fabric_parameters_are_found_again(network: Network) -> None:
     fit = fit_fabric(cases_on(network, nodes=4), network)
     assert fit.median_error < 0.02

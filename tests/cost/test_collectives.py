@@ -327,6 +327,28 @@ def test_cards_on_a_crowded_bus_each_get_what_two_got_divided_by_how_many_more_t
     assert [reachable_link_share(bus, ranks) for ranks in (2, 4, 8)] == [1.0, 0.5, 0.25]
 
 
+def test_more_than_two_cards_pass_on_no_more_than_the_link_between_their_sockets_carries() -> None:
+    bus = round_network(scale_up__kind="pcie", scale_up__socket_link="250 MB/s").scale_up
+    assert [reachable_link_share(bus, ranks) for ranks in (2, 4, 8)] == [1.0, 0.25, 0.25]
+
+
+def test_rings_through_hosts_of_a_rack_keep_a_share_and_exchanges_of_all_their_rate() -> None:
+    one = round_network()
+    rack = one.model_copy(
+        update={
+            "gpus_per_node": 4,
+            "scale_up": one.scale_up.model_copy(update={"gpus": 72, "host_ring_share": 0.5}),
+        }
+    )
+
+    def seconds(kind: CollectiveKind, ranks: int) -> float:
+        return collective_cost(kind, 8e9, Group(ranks, ranks), rack).seconds
+
+    assert seconds(CollectiveKind.ALL_GATHER, 4) == pytest.approx(6.0)
+    assert seconds(CollectiveKind.ALL_GATHER, 8) == pytest.approx(14.0)
+    assert seconds(CollectiveKind.ALL_TO_ALL, 8) == pytest.approx(7.0)
+
+
 def test_two_gpus_of_a_dgx_1_share_one_link_of_six() -> None:
     cube = round_network(scale_up__kind="hybrid-cube-mesh").scale_up
     assert reachable_link_share(cube, 2) == pytest.approx(1 / 6)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.described.cluster.network import Network
+from simulator.tables.collective_rows import WIDEST_NODE_GPUS
 
 
 class Prior(NamedTuple):
@@ -62,8 +63,24 @@ IN_SWITCH_PRIORS: Mapping[str, Prior] = MappingProxyType(
 """Source: NCCL src/graph/tuning.cc, NVLS hop; large-message rates of H100 and B200."""
 
 
-PCIE_PRIORS: Mapping[str, Prior] = MappingProxyType({"crowding": Prior(0.25, 1.0, 3.0)})
-"""An assumption: eight cards reach seven tenths of what two reach."""
+PCIE_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {"crowding": Prior(0.01, 1.0, 3.0), "socket_link_bytes_per_s": Prior(22e9, 0.2)}
+)
+"""What the servers of cards are. Source: NCCL src/graph/topo.h, link between processors of servers
+with PCIe 5 (SRP_QPI_BW; 24 GB/s on AMD's of that time). Assumption: nothing else crowds.
+"""
+
+
+PCIE_HOP_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {"latency_s": Prior(1.33e-6, 0.2), "line_latency_s": Prior(2.5e-6, 0.4)}
+)
+"""Source: NCCL src/graph/tuning.cc, hops of rings over PCIe: in LL 1.0 us where NVLink's take 0.6,
+in LL128 2.5 us.
+"""
+
+
+RACK_PRIORS: Mapping[str, Prior] = MappingProxyType({"host_ring_share": Prior(1.0, 0.3, 1.0)})
+"""An assumption: hosts of a rack are joined as GPUs of a host are."""
 
 
 FABRIC_PRIORS: Mapping[str, Prior] = MappingProxyType(
@@ -84,6 +101,7 @@ def priors_of(part: str, network: Network) -> dict[str, Prior]:
     if part == "fabric":
         return dict(FABRIC_PRIORS)
     in_switch = IN_SWITCH_PRIORS if network.scale_up.in_switch_reduction else {}
-    pcie = PCIE_PRIORS if network.scale_up.kind == "pcie" else {}
+    pcie = {**PCIE_HOP_PRIORS, **PCIE_PRIORS} if network.scale_up.kind == "pcie" else {}
     choice = CHOICE_PRIORS if network.tuning else {}
-    return {**SCALE_UP_PRIORS, **choice, **in_switch, **pcie}
+    rack = RACK_PRIORS if network.scale_up.gpus > WIDEST_NODE_GPUS else {}
+    return {**SCALE_UP_PRIORS, **choice, **in_switch, **pcie, **rack}

@@ -44,6 +44,7 @@ FULL_HOP_BYTES = 4096
 """What a channel passes in one LL hop where each of its threads has a word: 512 of 8 bytes. A
 message gets another channel for each. Source: NCCL src/include/device.h, src/enqueue.cc."""
 
+_PAIR = 2
 _LEAST_BYTES = 1e-9
 """No part of a message is as small."""
 
@@ -93,6 +94,7 @@ class Links(NamedTuple):
         scale_up_slowness, fabric_slowness: Factors of own runs.
         scale_up_bytes_per_s: Rate of a GPU's port in rings; infinite where there is none [B/s].
         reachable_share: Share of it that leads to the group.
+        ring_share: Share of that rate that is left to rings.
         in_switch_bytes_per_s: Rate of in-switch reduction [B/s].
         free_share: What other traffic leaves of the links.
         copy_bytes_per_s: Rate of a rank's own part; infinite where it is no limit [B/s].
@@ -117,6 +119,7 @@ class Links(NamedTuple):
     fabric_slowness: float
     scale_up_bytes_per_s: float
     reachable_share: float
+    ring_share: float
     in_switch_bytes_per_s: float
     free_share: float
     copy_bytes_per_s: float
@@ -146,6 +149,7 @@ def links_of(network: Network, local_ranks: int) -> Links:
         fabric.slowness,
         network.scale_up_bytes_per_s or inf,
         reachable_link_share(up, local_ranks),
+        up.host_ring_share if local_ranks > network.gpus_per_node else 1.0,
         up.bandwidth_bytes_per_s * up.in_switch_efficiency,
         1 - up.background_load,
         up.local_copy_bytes_per_s or inf,
@@ -301,7 +305,10 @@ def _scale_up_s(demand: Demand, links: Links, by: Arithmetic) -> float:
     rate = by.where(
         demand.in_switch,
         links.in_switch_bytes_per_s * feeding * links.free_share,
-        links.scale_up_bytes_per_s * demand.scale_up_efficiency * links.reachable_share,
+        links.scale_up_bytes_per_s
+        * demand.scale_up_efficiency
+        * links.reachable_share
+        * by.where(demand.hop_bytes < inf, links.ring_share, 1.0),
     )
     moved_s = demand.scale_up_bytes / rate + demand.copied_bytes / links.copy_bytes_per_s
     seconds: float = by.where(demand.scale_up_bytes > 0, moved_s, 0.0)
@@ -318,9 +325,24 @@ def reachable_link_share(up: ScaleUp, ranks: int) -> float:
         return ring_link_share(ranks, up.torus)
     if up.kind == "pcie":
         share: float = (2 / max(2, ranks)) ** up.crowding
-        return share
+        return share * _socket_share(up, ranks)
     if up.kind == "full-mesh":
         return min(1.0, (ranks - 1) / (up.gpus - 1)) if ranks > 1 else 1.0
     if up.kind == "hybrid-cube-mesh":
         return HYBRID_CUBE_MESH_RINGS.get(ranks, NVLINKS_PER_V100) / NVLINKS_PER_V100
     return 1.0
+
+
+def _socket_share(up: ScaleUp, ranks: int) -> float:
+    """Share of the rate of two GPUs that is left to each of more, whose ring crosses sockets.
+
+    NCCL opens as many channels as the slowest link of its ring has use for. Source: NCCL
+    src/graph/topo.h (links between processors), search.cc and connect.cc. Eight RTX PRO 6000 on two
+    sockets pass 22.2 GB/s each with the channels that it opens, and 37.6 with eight (voipmonitor/
+    rtx6kpro, hardware/pcie-bandwidth.md).
+
+    Ignores: which cards share a socket.
+    """
+    if ranks <= _PAIR or up.socket_link_bytes_per_s is None:
+        return 1.0
+    return min(1.0, up.socket_link_bytes_per_s / (up.bandwidth_bytes_per_s * up.efficiency))

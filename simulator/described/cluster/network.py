@@ -100,6 +100,12 @@ class ScaleUp(Spec):
     crowding: Crowding = 0.0
     """Over PCIe, how the rate of each falls with the GPUs that take part, as (2 / GPUs) to this
     power: their traffic meets in switches, sockets and host memory. 0 where it does not."""
+    socket_link_bytes_per_s: BytesPerSecond | None = None
+    """Over PCIe, the most that each of more than two GPUs passes on: what NCCL takes the link
+    between processors to carry, and opens channels for. Never a limit where unknown."""
+    host_ring_share: PositiveFraction = 1.0
+    """Share of their rate that rings keep where they pass through several hosts of a rack. What
+    the switches add, and exchanges of all with all, keep theirs."""
     sm_count: WidthOrZero = 24
     """Multiprocessors that a collective's kernel holds: NCCL's channels (connect.cc)."""
     background_load: Load = 0.0

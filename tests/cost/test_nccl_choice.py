@@ -80,6 +80,22 @@ def test_four_ranks_of_a_switch_that_adds_take_rings_for_large_messages() -> Non
     assert taken("h100-sxm-80gb", CollectiveKind.ALL_REDUCE, 512 * MIB, 4)[0] == "ring"
 
 
+def test_bytes_of_an_ll_ring_take_time_beside_its_hops_once_every_thread_has_passed_a_word() -> (
+    None
+):
+    # Eight hops of 24 channels, each of 512 threads with words of 8 bytes.
+    network, first = load_profile("h100-sxm-80gb").network, 8 * 24 * 512 * 8
+
+    def gather_s(num_bytes: float) -> float:
+        return collective_cost(CollectiveKind.ALL_GATHER, num_bytes, Group(8, 8), network).seconds
+
+    assert gather_s(first) == pytest.approx(gather_s(first / 12))
+    up = network.scale_up
+    rate = up.bandwidth_bytes_per_s * up.efficiency * up.low_latency_share
+    more_s = gather_s(2 * first) - gather_s(first)
+    assert more_s == pytest.approx(first * 7 / 8 / rate, rel=0.1)
+
+
 def test_pcie_has_no_ll128() -> None:
     sizes = [2.0**power for power in range(9, 30)]
     protocols = {taken("l40s", CollectiveKind.ALL_GATHER, size, 8)[1] for size in sizes}

@@ -438,7 +438,8 @@ class Choices:
         """How the caching allocator is set."""
         stack = self._stack
         split, limit = stack.max_split_bytes, stack.garbage_collection_threshold
-        return AllocatorSettings(stack.expandable_segments, split or math.inf, limit or math.inf)
+        sizes = split or math.inf, limit or math.inf
+        return AllocatorSettings(stack.expandable_segments, *sizes, stack.plans_memory)
 
     @property
     def own_streams(self) -> tuple[bool, bool]:

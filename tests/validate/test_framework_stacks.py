@@ -99,6 +99,14 @@ def test_a_compiled_model_has_fused_kernels_and_one_that_is_not_has_none_of_its_
     assert stack_facts("FSDP2", "PyTorch 2.6", "no torch.compile") == {"base": "torch"}
 
 
+def test_xla_compiles_a_step_of_torch_and_places_its_tensors():
+    facts = stack_facts("torch_xla", "PyTorch/XLA 2.6, torchprime")
+    assert facts["base"].startswith("torch")
+    assert facts["plans_memory"]
+    assert facts["fused_elementwise"]
+    assert "plans_memory" not in stack_facts("torch", "PyTorch 2.6")
+
+
 def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
     assert stack_facts("torch-fsdp", "Composer/llm-foundry PyTorch FSDP") == {"base": "torch-fsdp"}
     assert stack_facts("FSDP", "PyTorch 2.3")["flash_kernel"] == "sdpa-2.2"

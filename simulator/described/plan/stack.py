@@ -30,6 +30,7 @@ from simulator.described.plan.stack_options import (
     FusedAttention,
     GradientScaling,
     GradPrecision,
+    NamedOutput,
     Offloading,
     SelectivePolicy,
     ShardingUnits,
@@ -222,6 +223,9 @@ class Stack(Spec):
     """What it can keep in host memory or on NVMe."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
+    named_outputs: tuple[NamedOutput, ...] = ()
+    """With ``selective_policy: named-outputs``, what stays of a layer beside its input; all else is
+    repeated (``jax.checkpoint_policies.save_only_these_names``)."""
     repeats_cudnn_attention: Flag = False
     """cuDNN's attention is not among the operators whose outputs ``selective_policy:
     alternate-products`` keeps."""
@@ -360,6 +364,9 @@ class Stack(Spec):
     records_streams: Flag = False
     """What a collective reads serves nothing else before the device is past it (PyTorch before 2.8
     without ``TORCH_NCCL_AVOID_RECORD_STREAMS``), however far the host is ahead."""
+    plans_memory: Flag = False
+    """A compiler gives every tensor its place before the program runs (XLA's buffer assignment), so
+    no allocator keeps what is free."""
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None

@@ -70,8 +70,14 @@ ExpertWaits = Literal["none", "layer", "expert"]
 that nothing behind is launched before: nowhere, once in each layer, or for each expert of it
 (:mod:`simulator.program.price.expert_waits`)."""
 
-SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
+SelectivePolicy = Literal[
+    "core-attention", "alternate-products", "all-but-projections", "named-outputs"
+]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
+
+NamedOutput = Literal["query", "key", "value", "context", "output", "gate", "up"]
+"""Outputs of a layer that ``selective_policy: named-outputs`` may keep: of the products in front of
+attention, of attention itself, of the product behind it, and of those into a dense MLP."""
 
 FusedAttention = Literal[
     FlashKernel, "sdpa-2.0", "sdpa-2.2", "sdpa-2.9", "sdpa-2.11", "cudnn", "cudnn-on-blackwell"

@@ -398,6 +398,7 @@ class UnitCosts:
             recompute,
             plan.stack.selective_policy,
             modules=plan.recompute_modules,
+            named=plan.stack.named_outputs,
             compiled=plan.stack.fused_elementwise,
             stops_early=plan.stack.recompute_stops_early,
             keeps_attention=not (runs_cudnn and plan.stack.repeats_cudnn_attention),

@@ -60,6 +60,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         facts |= shipped_facts(_FILE)["autocast_model"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
         facts |= _compiled_model(said)
+    if re.search(shipped_facts(_FILE)["compiled_by_xla"], said):
+        facts |= shipped_facts(_FILE)["xla_model"]
     return facts
 
 

@@ -364,6 +364,9 @@ class Stack(Spec):
     records_streams: Flag = False
     """What a collective reads serves nothing else before the device is past it (PyTorch before 2.8
     without ``TORCH_NCCL_AVOID_RECORD_STREAMS``), however far the host is ahead."""
+    records_sums: Flag = False
+    """The same of what all_reduces read alone: reductions that are scattered record nothing where
+    their caller waits for them (PyTorch 2.2 to 2.7, ``_reduce_scatter_base``)."""
     plans_memory: Flag = False
     """A compiler gives every tensor its place before the program runs (XLA's buffer assignment), so
     no allocator keeps what is free."""

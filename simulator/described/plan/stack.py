@@ -186,7 +186,8 @@ class Stack(Spec):
     little is trained (DeepSpeed's ``contiguous_gradients``)."""
     uneven_layers: UnevenLayers = "middle"
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
-    to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo)."""
+    to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo); ``by-cost``, each
+    stage takes layers until it has passed its share of all products, the head's too (nanotron)."""
     zero_in_pipeline: int = Field(default=3, ge=0, le=3, strict=True)
     """Highest ZeRO stage that the framework runs inside a pipeline."""
     sharding_units: ShardingUnits = "layers"

@@ -104,8 +104,8 @@ of ``stage_1_and_2.py``, ``stage3.py`` and ``fused_optimizer.py``; its ``bf16_op
 past the limit, its fp32 path where it clips). ``in-update``: while they are read for the update
 (compilers)."""
 
-UnevenLayers = Literal["middle", "last"]
-"""Which stages take a layer more where layers do not divide by stages."""
+UnevenLayers = Literal["middle", "last", "by-cost"]
+"""Which stages take a layer more where layers do not divide by stages, or where head counts."""
 
 
 class _Choice(NamedTuple):

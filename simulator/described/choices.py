@@ -20,6 +20,7 @@ from simulator.described.plan.stack_options import (
     Offloading,
     SelectivePolicy,
     ShardingUnits,
+    UnevenLayers,
     flash_kernel_on,
 )
 from simulator.schedule import ScheduleInfo, schedule_info
@@ -111,9 +112,9 @@ class Choices:
         return self._stack.scatter_p2p and not self._plan.cuts_boundary
 
     @property
-    def short_stages_come_first(self) -> bool:
-        """Whether the first stages get a layer less where layers do not divide."""
-        return self._stack.uneven_layers == "last"
+    def uneven_layers(self) -> UnevenLayers:
+        """Which stages take a layer more than others."""
+        return self._stack.uneven_layers
 
     @property
     def copies_embedding(self) -> bool:
@@ -436,9 +437,9 @@ class Choices:
     @property
     def allocator(self) -> AllocatorSettings:
         """How the caching allocator is set."""
-        stack = self._stack
-        split, limit = stack.max_split_bytes, stack.garbage_collection_threshold
-        return AllocatorSettings(stack.expandable_segments, split or math.inf, limit or math.inf)
+        stack, most = self._stack, math.inf
+        limits = stack.max_split_bytes or most, stack.garbage_collection_threshold or most
+        return AllocatorSettings(stack.expandable_segments, *limits, stack.plans_memory)
 
     @property
     def own_streams(self) -> tuple[bool, bool]:

@@ -77,7 +77,16 @@ def chunks_of_schedule(name: str | None) -> int | None:
 
 def facts_in_notes(notes: str) -> Iterator[Mapping[str, Any]]:
     """Fields of a job that phrases in the notes of a published run decide."""
-    for phrase in shipped_facts(_FILE)["notes"]:
+    return _facts_of_phrases("notes", notes)
+
+
+def usual_facts(notes: str) -> Iterator[Mapping[str, Any]]:
+    """Fields of a job that phrases mostly stand for, which leave them open."""
+    return _facts_of_phrases("vague_notes", notes)
+
+
+def _facts_of_phrases(table: str, notes: str) -> Iterator[Mapping[str, Any]]:
+    for phrase in shipped_facts(_FILE)[table]:
         if re.search(phrase["pattern"], notes):
             yield phrase["job"]
 

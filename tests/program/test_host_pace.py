@@ -62,6 +62,7 @@ def test_hosts_that_wait_for_each_other_are_ahead_of_a_slower_device_only():
         ({"records_streams": True}, 9),
         ({"records_streams": True, "exchange_check": "1 us"}, 0),
         ({"records_streams": False}, 0),
+        ({"records_sums": True}, 0),
     ],
 )
 def test_what_tensor_parallel_ranks_add_up_lingers_until_the_device_is_past_it(stack, times):
@@ -71,6 +72,16 @@ def test_what_tensor_parallel_ranks_add_up_lingers_until_the_device_is_past_it(s
     sum_bytes = 2 * job.batch.seq_len * job.model.hidden
     lingers = StageCosts(job).forward(stage_slices(job, 1)[0]).lingers
     assert [size for _, size in lingers] == times * [sum_bytes]
+
+
+@pytest.mark.parametrize("fact", ["records_streams", "records_sums"])
+def test_sums_that_are_not_scattered_linger_too_but_for_the_first_layers_input(fact):
+    """Two of each of the four layers (pytorch/pytorch#124260)."""
+    stack = {"base": "torch", fact: True}
+    job = small_job(small_model(layers=4), gpus=2, tp=2, sequence_parallel=False, stack=stack)
+    sum_bytes = 2 * job.batch.seq_len * job.model.hidden
+    lingers = StageCosts(job).forward(stage_slices(job, 1)[0]).lingers
+    assert [size for _, size in lingers] == 8 * [sum_bytes]
 
 
 @pytest.mark.parametrize(("overlaps", "lingers"), [(True, True), (False, False)])

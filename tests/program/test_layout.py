@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.cells import read_table
 from simulator.described.documents import validated
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
@@ -18,6 +22,8 @@ from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
 from tests.jobs import small_job, small_model
+
+RUNS = Path(__file__).parents[2] / "reports" / "data" / "runs_opened.csv"
 
 
 def counts(layers: int, stages: int, **plan) -> list[int]:
@@ -51,6 +57,40 @@ def test_stages_differ_by_at_most_one_unit(stages, extra, embedding, loss):
     units[0] += embedding
     units[-1] += loss
     assert max(units) - min(units) <= 1
+
+
+def test_nanotron_gives_each_stage_layers_until_it_has_passed_its_share_of_the_cost():
+    """Llama 3 8B: 34.2 times a layer with the head, 4.3 for each of 8 stages."""
+    model = small_model(
+        layers=32, hidden=4096, ffn_hidden=14336, heads=32, kv_heads=32, vocab=128256,
+        head_dim=128,
+    )  # fmt: skip
+    job = small_job(model, gpus=8, pp=8, stack="nanotron", global_batch=8)
+    held = [run.end - run.first for run in stage_slices(job, 8)]
+    assert held == [5, 4, 4, 5, 4, 4, 4, 2]
+
+
+def test_nanotron_deals_layers_as_55_published_runs_say():
+    """Their units per stage, with embedding and head."""
+    said = re.compile(r"units per stage incl\. embedding and head ([\d/]+)")
+    seen = 0
+    for row in read_table(RUNS, ["id", "notes"]):
+        found = said.search(row["notes"])
+        if not row["id"].startswith("nanotron-") or not found:
+            continue
+        layers, hidden, ffn, heads, vocab, pp = (
+            int(row[name]) for name in ("layers", "hidden", "ffn_hidden", "heads", "vocab", "pp")
+        )
+        model = small_model(
+            layers=layers, hidden=hidden, ffn_hidden=ffn, heads=heads, kv_heads=heads, vocab=vocab,
+            head_dim=hidden // heads,
+        )  # fmt: skip
+        job = small_job(model, gpus=pp, pp=pp, stack="nanotron", global_batch=pp)
+        units = [run.end - run.first for run in stage_slices(job, pp)]
+        units[0], units[-1] = units[0] + 1, units[-1] + 1
+        assert "/".join(map(str, units)) == found.group(1)
+        seen += 1
+    assert seen == 55
 
 
 def test_layers_that_divide_are_dealt_out_evenly():

@@ -34,6 +34,13 @@ def test_only_groups_of_several_ranks_have_a_communicator():
     assert communicator_bytes(1, a_job().cluster.profile.common) == 0
 
 
+def test_chips_of_a_torus_have_no_communicators():
+    """XLA's reports of TPUs list reserved memory, program and arguments."""
+    job = small_job(gpus=8, global_batch=8, stack="jax", profile=load_profile("tpu-v6e"))
+    assert communicator_memory(job) == {}
+    assert outside_memory(job) == {}
+
+
 @pytest.mark.parametrize(("dispatch", "peers"), [("all_to_all", 7), ("all_gather", 0)])
 def test_an_all_to_all_of_eight_ranks_takes_what_was_seen_on_eight_h100(dispatch, peers):
     """3.28 GB (NVIDIA/nccl#1685)."""

@@ -46,6 +46,56 @@ def test_all_but_projections_repeats_attention_and_the_first_product_of_the_mlp(
     assert run_step(job).hfu > run_step(job).mfu
 
 
+NAMED_ROWS = {"query": 1, "key": 1, "value": 1, "context": 1, "output": 1, "up": 4}
+"""Rows of what each named output of GPT's layer is wide."""
+
+
+@pytest.mark.parametrize(
+    "named",
+    [(), ("query", "key", "value"), ("query", "key", "value", "context"),
+     ("query", "key", "value", "output", "up")],
+)  # fmt: skip
+def test_a_policy_of_named_outputs_keeps_these_beside_the_input(named):
+    """MaxText: full; its recipes for Llama 3.1 70B on v6e and on TPU7x; and ``minimal``."""
+    stack = {"base": "jax", "selective_policy": "named-outputs", "named_outputs": named}
+    job = small_job(gpt_model(), recompute="selective", stack=stack)
+    log_sums = 4 * TOKENS * job.model.heads if "context" in named else 0
+    rows = 1 + sum(NAMED_ROWS[name] for name in named)
+    assert total_bytes(StageCosts(job).saved(LAYER)) == rows * ROW + log_sums
+
+
+@pytest.mark.parametrize(
+    ("named", "kept_products"),
+    [((), ()), (("query", "key", "value", "context"), ("qkv", "attention")),
+     (("query", "key", "value", "output", "up"), ("qkv", "output", "up"))],
+)  # fmt: skip
+def test_a_policy_of_named_outputs_repeats_what_gives_all_others(named, kept_products):
+    """The last product's output is read by no backward, so it is never repeated."""
+    products = {
+        "qkv": 2 * TOKENS * 3 * HIDDEN**2, "output": 2 * TOKENS * HIDDEN**2,
+        "up": 2 * TOKENS * 4 * HIDDEN**2, "attention": 4 * TOKENS * TOKENS * HIDDEN / 2,
+    }  # fmt: skip
+    stack = {"base": "jax", "selective_policy": "named-outputs", "named_outputs": named}
+    costs = StageCosts(small_job(gpt_model(), recompute="selective", stack=stack, global_batch=1))
+    again = sum(flop for name, flop in products.items() if name not in kept_products)
+    time = costs.units.of(costs.units.layers[0]).times.time
+    assert time.recompute.flop == pytest.approx(again)
+
+
+def test_half_of_a_gated_mlp_may_be_named():
+    stack = {"base": "jax", "selective_policy": "named-outputs"}
+    kept = [
+        total_bytes(
+            StageCosts(
+                small_job(small_model(), recompute="selective", stack={**stack, **names})
+            ).saved(LAYER)
+        )
+        for names in ({}, {"named_outputs": ["gate"]}, {"named_outputs": ["gate", "up"]})
+    ]
+    width_bytes = 2 * TOKENS * small_model().ffn_hidden
+    assert [kept[1] - kept[0], kept[2] - kept[1]] == [width_bytes, width_bytes]
+
+
 def again(memory: Memory) -> float:
     return sum(size for owner, size in memory if owner is Owner.RECOMPUTE)
 

@@ -225,6 +225,14 @@ def test_what_a_layer_gave_back_stays_reserved_and_serves_a_head_that_fits_in_it
     assert memory.peak_reserved_bytes == reserved * mib
 
 
+def test_a_compiler_that_places_all_tensors_leaves_nothing_unused():
+    """As XLA's buffer assignment; its reports print 0.2 to 0.4 % of fragmentation."""
+    for stack in ("jax", {"base": "torch", "plans_memory": True}):
+        job = small_job(gpus=2, zero=3, global_batch=4, stack=stack)
+        memory = run_step(job).fullest
+        assert memory.peak_reserved_bytes == memory.peak_allocated_bytes
+
+
 def test_operations_that_do_the_same_with_memory_are_counted_as_one_kind():
     """Microbatches and layers of ZeRO 3 make thousands of operations of few kinds."""
     job = small_job(small_model(layers=8), gpus=4, zero=3, global_batch=64)

@@ -99,6 +99,32 @@ def test_a_compiled_model_has_fused_kernels_and_one_that_is_not_has_none_of_its_
     assert stack_facts("FSDP2", "PyTorch 2.6", "no torch.compile") == {"base": "torch"}
 
 
+@pytest.mark.parametrize(
+    ("framework", "version", "records"),
+    [
+        ("megatron", "Megatron-Core v0.6.0, Transformer Engine", True),
+        ("megatron", "Megatron-Core v0.12", False),
+        ("megatron", "NGC PyTorch 25.06 container", False),
+        ("megatron", "NeMo 24.07", False),
+        ("megatron", "Megatron-Bridge 25.02", False),
+    ],
+)
+def test_megatron_records_streams_before_may_2025_unless_recipes_of_nvidia_say_no(
+    framework, version, records
+):
+    """NVIDIA/Megatron-LM#1586; PERF_ENV_VARS of NeMo's scripts."""
+    assert "records_streams" in stack_facts("megatron", "Megatron-LM 2023")
+    assert stack_facts(framework, version).get("records_sums", False) is records
+
+
+def test_xla_compiles_a_step_of_torch_and_places_its_tensors():
+    facts = stack_facts("torch_xla", "PyTorch/XLA 2.6, torchprime")
+    assert facts["base"].startswith("torch")
+    assert facts["plans_memory"]
+    assert facts["fused_elementwise"]
+    assert "plans_memory" not in stack_facts("torch", "PyTorch 2.6")
+
+
 def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
     assert stack_facts("torch-fsdp", "Composer/llm-foundry PyTorch FSDP") == {"base": "torch-fsdp"}
     assert stack_facts("FSDP", "PyTorch 2.3")["flash_kernel"] == "sdpa-2.2"

@@ -228,7 +228,17 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("remat_policy: minimal_offloaded", "plan.offload.activations", "cpu"),
         ("remat save_dot_except_mlp", "plan.offload.activations", None),
         ("remat save_dot_except_mlp", "plan.stack.selective_policy", "all-but-projections"),
-        ("remat_policy minimal_flash", "plan.stack.selective_policy", None),
+        ("remat_policy qkv_proj_offloaded", "plan.stack.named_outputs", ["query", "key", "value"]),
+        (
+            "remat_policy minimal, tp 4",
+            "plan.stack.named_outputs",
+            ["query", "key", "value", "output", "gate", "up"],
+        ),
+        (
+            "remat_policy minimal_flash",
+            "plan.stack.named_outputs",
+            ["query", "key", "value", "context", "output", "gate", "up"],
+        ),
         ("FP8 hybrid, FP8 parameters", "plan.stack.gathers_casted", True),
         ("gradient checkpointing offloaded", "plan.offload.activations", "cpu"),
         ("recompute mlp + core_attn", "plan.recompute_modules", ["mlp", "core_attn"]),

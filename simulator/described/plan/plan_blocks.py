@@ -232,8 +232,10 @@ class AllocatorSettings(NamedTuple):
             smaller (``max_split_size_mb``) [B].
         collects_above_share: Part of the device's memory above which segments that have been unused
             for long are returned before more is asked for (``garbage_collection_threshold``).
+        is_planned: Whether a compiler places all tensors before the program runs, instead.
     """
 
     expandable_segments: bool = False
     max_split_bytes: float = math.inf
     collects_above_share: float = math.inf
+    is_planned: bool = False

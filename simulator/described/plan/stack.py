@@ -30,6 +30,7 @@ from simulator.described.plan.stack_options import (
     FusedAttention,
     GradientScaling,
     GradPrecision,
+    NamedOutput,
     Offloading,
     SelectivePolicy,
     ShardingUnits,
@@ -185,7 +186,8 @@ class Stack(Spec):
     little is trained (DeepSpeed's ``contiguous_gradients``)."""
     uneven_layers: UnevenLayers = "middle"
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
-    to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo)."""
+    to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo); ``by-cost``, each
+    stage takes layers until it has passed its share of all products, the head's too (nanotron)."""
     zero_in_pipeline: int = Field(default=3, ge=0, le=3, strict=True)
     """Highest ZeRO stage that the framework runs inside a pipeline."""
     sharding_units: ShardingUnits = "layers"
@@ -222,6 +224,9 @@ class Stack(Spec):
     """What it can keep in host memory or on NVMe."""
     selective_policy: SelectivePolicy = "core-attention"
     """What selective recomputation repeats."""
+    named_outputs: tuple[NamedOutput, ...] = ()
+    """With ``selective_policy: named-outputs``, what stays of a layer beside its input; all else is
+    repeated (``jax.checkpoint_policies.save_only_these_names``)."""
     repeats_cudnn_attention: Flag = False
     """cuDNN's attention is not among the operators whose outputs ``selective_policy:
     alternate-products`` keeps."""
@@ -360,6 +365,12 @@ class Stack(Spec):
     records_streams: Flag = False
     """What a collective reads serves nothing else before the device is past it (PyTorch before 2.8
     without ``TORCH_NCCL_AVOID_RECORD_STREAMS``), however far the host is ahead."""
+    records_sums: Flag = False
+    """The same of what all_reduces read alone: reductions that are scattered record nothing where
+    their caller waits for them (PyTorch 2.2 to 2.7, ``_reduce_scatter_base``)."""
+    plans_memory: Flag = False
+    """A compiler gives every tensor its place before the program runs (XLA's buffer assignment), so
+    no allocator keeps what is free."""
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None

@@ -70,8 +70,14 @@ ExpertWaits = Literal["none", "layer", "expert"]
 that nothing behind is launched before: nowhere, once in each layer, or for each expert of it
 (:mod:`simulator.program.price.expert_waits`)."""
 
-SelectivePolicy = Literal["core-attention", "alternate-products", "all-but-projections"]
+SelectivePolicy = Literal[
+    "core-attention", "alternate-products", "all-but-projections", "named-outputs"
+]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
+
+NamedOutput = Literal["query", "key", "value", "context", "output", "gate", "up"]
+"""Outputs of a layer that ``selective_policy: named-outputs`` may keep: of the products in front of
+attention, of attention itself, of the product behind it, and of those into a dense MLP."""
 
 FusedAttention = Literal[
     FlashKernel, "sdpa-2.0", "sdpa-2.2", "sdpa-2.9", "sdpa-2.11", "cudnn", "cudnn-on-blackwell"
@@ -98,8 +104,8 @@ of ``stage_1_and_2.py``, ``stage3.py`` and ``fused_optimizer.py``; its ``bf16_op
 past the limit, its fp32 path where it clips). ``in-update``: while they are read for the update
 (compilers)."""
 
-UnevenLayers = Literal["middle", "last"]
-"""Which stages take a layer more where layers do not divide by stages."""
+UnevenLayers = Literal["middle", "last", "by-cost"]
+"""Which stages take a layer more where layers do not divide by stages, or where head counts."""
 
 
 class _Choice(NamedTuple):

@@ -22,12 +22,14 @@ from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, named_model
 from simulator.importers.interpolation import typed
-from simulator.importers.settings import Settings, leave_out, option_rules, option_table
+from simulator.importers.settings import Settings, option_rules, option_table
 from simulator.importers.shell.command_options import launched_gpus
 from simulator.importers.shell.launch_script import read_script
 
 _WANTED = "give a YAML of MaxText, or a script that starts its train.py"
 _NO_MODEL = (None, "default")
+_LAYER_INPUT = "decoder_layer_input"
+"""What a layer reads, which custom keeps somewhere in any case."""
 
 
 def read_maxtext_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -50,9 +52,8 @@ def read_maxtext_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
         settings.pass_over(shipped_facts("importers/maxtext")["dimensions"].replace(" ", ""))
     draft.stack, draft.gpus = "jax", given.gpus or gpus
     settings.add_defaults(option_table("maxtext", "defaults"))
-    draft.plan = {**_degrees(settings), **_plan(settings)}
-    if draft.plan["recompute"] == "selective":
-        draft.facts = {"selective_policy": "all-but-projections"}
+    recomputation, draft.facts = _recomputation(settings)
+    draft.plan = {**_degrees(settings), **_plan(settings), **recomputation}
     draft.seq_len = settings.whole("max_target_length", least=1)
     _batch(settings, draft)
     return finished(draft, settings, option_rules("maxtext"), given, origin)
@@ -141,20 +142,36 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     return {"zero": 3, "zero_group": inside * between if is_fixed else 0}
 
 
+def _recomputation(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of the plan and facts of the stack about what is computed again."""
+    policy = settings.get("remat_policy") or "full"
+    kept = settings.choice("remat_policy", meanings=option_table("maxtext", "policies"), default=[])
+    if kept is None:
+        return {"recompute": "none"}, {}
+    outputs, places = option_table("maxtext", "tensors"), option_table("maxtext", "places")
+    is_offloaded = str(policy).endswith("_offloaded")
+    if policy == "custom":
+        is_offloaded = "offload" in (settings.get(name) for name in (_LAYER_INPUT, *outputs))
+        settings.choice(_LAYER_INPUT, meanings=places, default=True)
+        kept = [name for name in outputs if settings.choice(name, meanings=places, default=False)]
+    named = list(dict.fromkeys(output for name in kept for output in outputs[name]))
+    plan = {"offload": {"activations": "cpu"}} if is_offloaded else {}
+    if not named:
+        return {"recompute": "full", **plan}, {}
+    facts = {"selective_policy": "named-outputs", "named_outputs": named}
+    return {"recompute": "selective", **plan}, facts
+
+
 def _plan(settings: Settings) -> dict[str, Any]:
-    key = "remat_policy"
-    policy = settings.get(key)
-    recompute = settings.choice(key, meanings=option_table("maxtext", "policies"), default="full")
-    if policy in option_table("maxtext", "partial_policies"):
-        rule = "keeps some matrix products, which is not modelled"
-        settings.fault(key, rule, policy, leave_out(key))
     form = settings.choice("dtype", meanings=option_table("maxtext", "formats"), default="bf16")
     quantised = settings.choice(
         "quantization", meanings=option_table("maxtext", "quantizations"), default=None
     )
     return {
         "precision": quantised or form,
-        "recompute": recompute,
+        **settings.choice(
+            "weight_dtype", meanings=option_table("maxtext", "weight_formats"), default={}
+        ),
         "optimizer": settings.choice(
             "opt_type", meanings=option_table("maxtext", "optimizers"), default="adam"
         ),

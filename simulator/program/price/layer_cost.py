@@ -328,23 +328,25 @@ class UnitCosts:
             halves=self._halves(layer, outcome, owner, saved),
             _timed=times,
             freed=_blocks(Owner.TEMPORARIES, layer.freed_bytes),
-            reduced=_blocks(Owner.TEMPORARIES, self._reduced_bytes(layer)),
+            reduced=_blocks(Owner.TEMPORARIES, self._reduced_bytes(unit, layer)),
             turns=_turns(layer, outcome.kept_bytes, self.shape.element_bytes),
         )
 
-    def _reduced_bytes(self, layer: Layer) -> tuple[float, ...]:
-        """Sums of forward that only their scattered parts are kept of, one by one [B].
+    def _reduced_bytes(self, unit: Unit, layer: Layer) -> tuple[float, ...]:
+        """Sums of forward that are free once their scattered parts, or they, are read [B].
 
-        Source: pytorch/pytorch, pull requests 76861 and 148590.
+        What the embedding adds up in place is the first layer's input.
+        Source: pytorch/pytorch, pull requests 76861 and 148590, and issue 124260.
         """
-        if not self.job.plan.stack.records_streams:
-            return ()
+        stack, kinds = self.job.plan.stack, set[CollectiveKind]()
+        if stack.records_streams:
+            kinds.add(CollectiveKind.REDUCE_SCATTER)
+        if (stack.records_streams or stack.records_sums) and not isinstance(unit, End):
+            kinds.add(CollectiveKind.ALL_REDUCE)
         return tuple(
             piece.num_bytes
             for piece in layer.pieces
-            if isinstance(piece, Exchange)
-            and piece.axis is Axis.TENSOR
-            and piece.forward is CollectiveKind.REDUCE_SCATTER
+            if isinstance(piece, Exchange) and piece.axis is Axis.TENSOR and piece.forward in kinds
         )
 
     def _times(
@@ -398,6 +400,7 @@ class UnitCosts:
             recompute,
             plan.stack.selective_policy,
             modules=plan.recompute_modules,
+            named=plan.stack.named_outputs,
             compiled=plan.stack.fused_elementwise,
             stops_early=plan.stack.recompute_stops_early,
             keeps_attention=not (runs_cudnn and plan.stack.repeats_cudnn_attention),

@@ -3,20 +3,23 @@
 NCCL allocates its channels' buffers when a communicator is first used. A rank is in one per
 kind of group that has more than one rank, and in the one of all ranks. An all_to_all connects each
 pair of ranks of a node over all channels, with buffers of their own. One process for all GPUs
-has one communicator, and workers of parameter servers have none. Old software loads all kernels
-of PyTorch and of CUDA's libraries, whether they are used or not.
+has one communicator, and workers of parameter servers have none. Chips of a torus exchange what
+lies in the buffers of the program itself. Old software loads all kernels of PyTorch and of CUDA's
+libraries, whether they are used or not.
 
 Pinned buffers come on top of offloaded states: copies pass through a few pieces at a time, so
 buffers have a constant size whatever the model (ZeRO-R's constant-size buffers).
 
 Ignores: what the point-to-point transfers of a pipeline add, and all_to_alls between nodes, without
 NVSwitches, or among more than the eight ranks of a node.
-Source: ``hardware_profiles/common`` for communicators. NVIDIA/nccl#1685 for all_to_alls: one among
-8 H100 takes 3.28 GB, by 32 channels to each of 7 others, with buffers of 10 MiB (a fifo of each
-protocol) and of 2 MiB (a page); two of the latter per channel make up the sum. Context and all
-kernels of CUDA 11.2: 1,343 MiB on a V100, ``model_memory_anatomy`` of Hugging Face's Transformers
-(January 2022); taken for other GPUs, too (assumption). ZeRO-Offload (arXiv 2101.06840, section 4):
-14 of 16 B per parameter on the host; ZeRO-Infinity (arXiv 2104.07857, sections 3.1 and 5.1.3).
+Source: ``hardware_profiles/common`` for communicators. XLA's reports of programs that do not fit
+into a TPU, which list reserved memory, program and arguments (erfanzar/EasyDeL#142), for chips of a
+torus. NVIDIA/nccl#1685 for all_to_alls: one among 8 H100 takes 3.28 GB, by 32 channels to each of 7
+others, with buffers of 10 MiB (a fifo of each protocol) and of 2 MiB (a page); two of the latter
+per channel make up the sum. Context and all kernels of CUDA 11.2: 1,343 MiB on a V100,
+``model_memory_anatomy`` of Hugging Face's Transformers (January 2022); taken for other GPUs, too
+(assumption). ZeRO-Offload (arXiv 2101.06840, section 4): 14 of 16 B per parameter on the host;
+ZeRO-Infinity (arXiv 2104.07857, sections 3.1 and 5.1.3).
 DeepSpeed's ``cpu_adam.h`` for the size of a tile, its ``offload_param.buffer_count`` for the number
 of buffers.
 """
@@ -71,7 +74,8 @@ def unused_kernel_bytes(job: Job) -> float:
 
 def communicator_memory(job: Job) -> dict[str, float]:
     """Device memory of every communicator that one rank is in, by its group [B]."""
-    if not job.choices.data_parallelism.joins_groups:
+    is_torus = job.cluster.profile.network.scale_up.kind == "torus"
+    if is_torus or not job.choices.data_parallelism.joins_groups:
         return {}
     lines = grid_groups(job) if job.plan.tensor_grid else ()
     combined = context_lines(job) if job.plan.cp_heads > 1 else ()

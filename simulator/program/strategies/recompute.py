@@ -5,7 +5,7 @@ frameworks, so it is a fact of the stack: Megatron repeats core attention (Korth
 al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps the outputs
 of attention and of every other matrix product of a layer and repeats the rest (its ``per-op``
 selective policy); Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention
-and repeats all else.
+and repeats all else; JAX keeps the outputs that a policy names.
 
 Megatron-Core's ``--recompute-modules``: checkpoints (``core_attn``, ``mlp``, ``moe``,
 ``shared_experts``) keep the input of a part of the layer and repeat all of it. The others
@@ -20,7 +20,8 @@ repeats and drops stands in the description of the part of a layer that has it.
 Source: Megatron-LM, ``recompute_modules`` of ``transformer_config.py``, ``CheckpointWithoutOutput``
 of ``tensor_parallel/random.py`` where ``transformer_layer.py``, ``multi_latent_attention.py``,
 ``moe/experts.py`` and ``moe/moe_layer.py`` use it, and ``gpt_layer_specs.py`` for the norms.
-P_a of ZeRO-R (arXiv 1910.02054, sections 6.1 and 8), DeepSpeed's ``partition_activations`` and
+JAX's ``save_only_these_names``, and ``get_remat_policy`` of MaxText's ``layers/decoders.py``. P_a
+of ZeRO-R (arXiv 1910.02054, sections 6.1 and 8), DeepSpeed's ``partition_activations`` and
 Megatron-LM's ``--distribute-saved-activations`` for inputs that are kept in parts.
 
 Ignores: modules inside others that are repeated twice (``moe_act`` inside ``moe``), and outputs
@@ -32,9 +33,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
-from simulator.described.plan.stack_options import SelectivePolicy
+from simulator.described.plan.stack_options import NamedOutput, SelectivePolicy
 from simulator.program.layer.pieces import (
     Exchange,
     FlashAttention,
@@ -84,6 +86,7 @@ def recomputation(
     policy: SelectivePolicy,
     *,
     modules: Collection[RecomputeModule] = (),
+    named: Collection[NamedOutput] = (),
     compiled: bool = True,
     stops_early: bool = False,
     keeps_attention: bool = True,
@@ -97,6 +100,7 @@ def recomputation(
         recompute: The plan's choice.
         policy: What the stack means by ``selective``.
         modules: What the plan names of a layer instead of core attention.
+        named: Outputs that the policy of named ones keeps.
         compiled: Whether a compiler drops what is kept and never read.
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
         keeps_attention: Whether the policy that keeps every other product keeps attention's output.
@@ -113,11 +117,8 @@ def recomputation(
     if policy == "core-attention":
         again = _modules(layer, modules or CORE_ATTENTION)
         return replace(_outcome(layer, again.repeated, again.kept, inputs=0), in_turn=True)
-    if policy == "all-but-projections":
-        needed = [each for each in _needed_again(layer.pieces) if not _is_projection(each)]
-        repeated = {piece.name: 1.0 for piece in needed}
-        # The output of the second one is as large as the layer's input.
-        return _outcome(layer, repeated, _kept(layer, _PROJECTED), inputs=2)
+    if policy in ("all-but-projections", "named-outputs"):
+        return _only_named_kept(layer, named if policy == "named-outputs" else _AROUND_ATTENTION)
     if not knows_products:
         return _only_attention_kept(layer, keeps_attention=keeps_attention)
     # The down product's output is one of those that are kept, but no backward reads it: eager
@@ -190,9 +191,53 @@ def _needed_again(pieces: Sequence[Piece]) -> Sequence[Piece]:
 _PRODUCTS = (Gemm, GroupedGemm, GridProduct)
 
 
-def _is_projection(piece: Piece) -> bool:
+def _only_named_kept(layer: Layer, named: Collection[NamedOutput]) -> Recomputation:
+    """Everything is repeated but what gives the named outputs, and what moves these."""
+    shares = {piece.name: _share_again(piece, named) for piece in layer.pieces}
+    repeated, operations = dict[str, float](), dict[str, float]()
+    for piece in _needed_again(layer.pieces):
+        serves = piece.serves if isinstance(piece, Exchange) else ""
+        if share := shares.get(serves, shares[piece.name]):
+            repeated[piece.name] = operations[piece.name] = share
+    kept = {_NAMED_ROLES[name]: 1.0 for name in named if name in _NAMED_ROLES}
+    kept |= {Role.LOG_SUM: 1.0} if "context" in named else {}
+    for piece in layer.pieces:
+        if "up" in _outputs(piece):
+            kept[Role.ACTIVATION_INPUT] = 1 - shares[piece.name]
+    # The output of the product behind attention is as large as the layer's input.
+    outcome = _outcome(layer, repeated, _kept(layer, kept), inputs=1 + ("output" in named))
+    return replace(outcome, operations=operations)
+
+
+def _share_again(piece: Piece, named: Collection[NamedOutput]) -> float:
+    """Share of what a piece gives that is not among the named outputs.
+
+    Keys and values that one product makes of a latent are taken as equally wide.
+    """
+    if isinstance(piece, (FlashAttention, RingAttention)):
+        return float("context" not in named)
+    product, outputs = _product(piece), _outputs(piece)
+    if product is None or not any(name in named for name in outputs):
+        return 1.0
+    widths = _widths(product)
+    if len(widths) != len(outputs):
+        widths = [1.0] * len(outputs)
+    again = [w for name, w in zip(outputs, widths, strict=True) if name not in named]
+    return math.fsum(again) / math.fsum(widths)
+
+
+def _outputs(piece: Piece) -> list[str]:
+    """Names of what a product around attention, or into a dense MLP, gives."""
+    product = _product(piece)
+    names = [tensor.rpartition(".") for tensor in product.tensors] if product else []
+    known = get_args(NamedOutput)
+    return [last for part, _, last in names if part in ("attention", "mlp") and last in known]
+
+
+def _product(piece: Piece) -> Gemm | None:
+    """The product that a piece is, on a grid of ranks or not."""
     one = piece.block if isinstance(piece, GridProduct) else piece
-    return isinstance(one, Gemm) and one.role is Role.PROJECTION
+    return one if isinstance(one, Gemm) else None
 
 
 def _kept(layer: Layer, shares: Mapping[Role, float]) -> dict[str, float]:
@@ -200,7 +245,11 @@ def _kept(layer: Layer, shares: Mapping[Role, float]) -> dict[str, float]:
     return {each.name: shares[each.role] / each.repeats for each in saved}
 
 
-_PROJECTED = {Role.QUERY: 1.0, Role.KEY: 1.0, Role.VALUE: 1.0}
+_AROUND_ATTENTION: tuple[NamedOutput, ...] = ("query", "key", "value", "output")
+_NAMED_ROLES: Mapping[NamedOutput, Role] = {
+    "query": Role.QUERY, "key": Role.KEY, "value": Role.VALUE, "context": Role.CONTEXT,
+}  # fmt: skip
+"""What is saved of named outputs by itself; that of ``gate`` and ``up`` is joined."""
 
 _KEPT_SHARES = {
     Role.QUERY: 1.0,

@@ -18,6 +18,10 @@ from simulator.facts import shipped_facts
 
 _FILE = "framework_names"
 
+_CORE_OF_MAY_2025 = 12
+"""Megatron-Core 0.12 (Megatron-LM, CHANGELOG.md and releases)."""
+_YEAR_OF_TORCH_2_2 = 2024
+
 
 def stack_of(framework: str, version: str) -> str:
     """The stack that stands for a framework's generation.
@@ -60,6 +64,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         facts |= shipped_facts(_FILE)["autocast_model"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
         facts |= _compiled_model(said)
+    if re.search(shipped_facts(_FILE)["compiled_by_xla"], said):
+        facts |= shipped_facts(_FILE)["xla_model"]
     return facts
 
 
@@ -243,20 +249,31 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
 def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, Any]:
     """Version 2.3 of May 2025 keeps the tensors that stand in for gradients.
 
-    It came with NVIDIA's containers of 25.05; containers are named after their month. Frameworks
-    that are only like Megatron have products of their own.
+    It came with NVIDIA's containers of 25.05, whose PyTorch records no streams any more
+    (Megatron-LM, issue 1586); containers are named after their month. PyTorch 2.2, which records
+    fewer, is of January 2024. Frameworks that are only like Megatron have products of their own.
     """
     if not re.search(r"megatron|nemo|mcore|primus", said):
         return {"keeps_placeholder_gradients": False}
     release = re.search(r"\b(?:te|transformer[ -]?engine) ?v?(\d+)\.(\d+)", said)
     container = re.search(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?!\d)", said)
+    core = re.search(r"\b(?:megatron-core|mcore) ?v?0\.(\d+)", said)
     if release:
         is_old = tuple(map(int, release.groups())) < (2, 3)
     elif container:
         is_old = tuple(map(int, container.groups())) < (25, 5)
+    elif core:
+        is_old = int(core.group(1)) < _CORE_OF_MAY_2025
     else:
         is_old = year is not None and year < 2025
-    return {"keeps_placeholder_gradients": False} if is_old else {}
+    if not is_old:
+        return {}
+    facts = {"keeps_placeholder_gradients": False}
+    if not re.search(shipped_facts(_FILE)["nvidia_recipes"]["framework"], said):
+        facts["records_sums"] = True
+        if year is not None and year < _YEAR_OF_TORCH_2_2:
+            facts["records_streams"] = True
+    return facts
 
 
 def _is_like_megatron_deepspeed_of_2022(said: str) -> bool:

@@ -123,7 +123,8 @@ def job_document(row: Row) -> dict[str, Any]:
         length = int(documents.group(1)) * 1024
         document["batch"]["document_len"] = min(length, document["batch"]["seq_len"])
     said = f"{row.get('framework_version', '')}; {notes}"
-    for facts in (stated_facts(row), *spellings.facts_in_notes(said)):
+    usual, told = spellings.usual_facts(said), spellings.facts_in_notes(said)
+    for facts in (*usual, stated_facts(row), *told):
         document = merged(document, facts)
     if not has_experts(document["model"]):
         # Phrases of whole tables, which hold dense models, too.

@@ -258,8 +258,9 @@ class Choices:
     @property
     def overlaps_reduction(self) -> bool:
         """Whether gradients are reduced beside the last backward."""
-        asked = self._plan.overlap_grad_reduce
-        return self._stack.overlap_grad_reduce if asked is None else asked
+        asked, stack = self._plan.overlap_grad_reduce, self._stack
+        usual = stack.overlap_grad_reduce and self._plan.zero >= stack.overlaps_from_zero
+        return usual if asked is None else asked
 
     @property
     def overlaps_gather(self) -> bool:

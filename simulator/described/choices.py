@@ -258,9 +258,8 @@ class Choices:
     @property
     def overlaps_reduction(self) -> bool:
         """Whether gradients are reduced beside the last backward."""
-        asked, stack = self._plan.overlap_grad_reduce, self._stack
-        usual = stack.overlap_grad_reduce and self._plan.zero >= stack.overlaps_from_zero
-        return usual if asked is None else asked
+        asked = self._plan.overlap_grad_reduce
+        return self._stack.reduces_ahead(self._plan.zero) if asked is None else asked
 
     @property
     def overlaps_gather(self) -> bool:

@@ -252,7 +252,6 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("adafactor", "plan.optimizer", "adafactor"),
         ("8-bit AdamW", "plan.optimizer", "adam-8bit"),
         ("no dropout", "plan.stack.dropout", False),
-        ("loss in chunks", "plan.cross_entropy", "chunked"),
     ],
 )
 def test_phrases_of_notes_are_read_in_other_words(notes, field, value):

@@ -395,6 +395,10 @@ class Stack(Spec):
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""
 
+    def reduces_ahead(self, zero: int) -> bool:
+        """Whether gradients are reduced during the last backward in a ZeRO stage."""
+        return self.overlap_grad_reduce and zero >= self.overlaps_from_zero
+
 
 class Evidence(NamedTuple):
     """Where a fact comes from.

@@ -260,7 +260,7 @@ class Choices:
     def overlaps_reduction(self) -> bool:
         """Whether gradients are reduced beside the last backward."""
         asked = self._plan.overlap_grad_reduce
-        return self._stack.overlap_grad_reduce if asked is None else asked
+        return self._stack.reduces_ahead(self._plan.zero) if asked is None else asked
 
     @property
     def overlaps_gather(self) -> bool:

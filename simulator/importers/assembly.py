@@ -301,6 +301,8 @@ def _plan_document(plan: Mapping[str, Any], stack: str, facts: Mapping[str, Any]
         default = Plan.model_fields[name].default
         if default is None:
             default = changed.get(name, getattr(base, name, None))
+        if name == "overlap_grad_reduce":
+            default = base.reduces_ahead(plan.get("zero", Plan.model_fields["zero"].default))
         if name == "grad_reduce_precision" and default is not None:
             default = gradient_format(plan.get("precision", "bf16"), default)
         if value is not None and value != default:

@@ -133,7 +133,7 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
     is_on = settings.switch("zero_optimization") if settings.states("zero_optimization") else False
     zero = settings.whole("zero_optimization.stage", default=int(is_on))
     overlaps = settings.switch("zero_optimization.overlap_comm", default=zero == 3)
-    for key in ("reduce_scatter", "allgather_partitions"):
+    for key in ("allgather_partitions", *(["reduce_scatter"] if zero == 3 else [])):
         if not settings.switch(f"zero_optimization.{key}", default=True):
             rule = "makes ranks send more than they need, which is not modelled"
             settings.fault(f"zero_optimization.{key}", rule, value=False, hint="use true")
@@ -271,7 +271,18 @@ def deepspeed_facts(
         facts["bucket"] = f"{elements * bytes_each} B"
     if zero == 3 and STACKS[stack].sharding_units == "parameters":
         facts |= _thresholds(settings, hidden)
+    if zero < 3:
+        facts |= _reductions(settings)
     return facts
+
+
+def _reductions(settings: Settings) -> dict[str, Any]:
+    """Whether ZeRO 1 and 2 all-reduce whole gradients, where the file says so."""
+    scatters = settings.switch("zero_optimization.reduce_scatter", default=True)
+    key = "zero_optimization.use_multi_rank_bucket_allreduce"
+    if scatters and not settings.states(key):
+        return {}
+    return {"all_reduces_shards": settings.switch(key, default=True) or not scatters}
 
 
 def _thresholds(settings: Settings, hidden: int | None) -> dict[str, Any]:

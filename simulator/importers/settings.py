@@ -105,6 +105,14 @@ class Settings(ForeignConfig):
         self.fault(key, "must be true or false", value)
         return default
 
+    def assume_whole_sequences(self, *keys: str) -> None:
+        """Note that packed documents are simulated as one, where a setting keeps them apart."""
+        if self.switch(*keys):
+            self.assumed.append(
+                "documents that are packed see the whole sequence here, and would see themselves "
+                "alone: set batch.document_len to how long they are, for example 2048"
+            )
+
     def words(self, key: str) -> tuple[str, ...] | None:
         """The words of a setting that is one or a list of them; None where it is left out."""
         value = self.get(key)

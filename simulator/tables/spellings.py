@@ -7,10 +7,11 @@ reads the field refuses it by name.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from simulator.described.cluster.network import FabricKind
 from simulator.facts import shipped_facts
@@ -89,6 +90,29 @@ def _facts_of_phrases(table: str, notes: str) -> Iterator[Mapping[str, Any]]:
     for phrase in shipped_facts(_FILE)[table]:
         if re.search(phrase["pattern"], notes):
             yield phrase["job"]
+
+
+class PackedDocuments(NamedTuple):
+    """Documents that are packed into sequences, and see only themselves.
+
+    Attributes:
+        tokens: How long they are, in the mean over tokens.
+        is_stated: Whether the notes say so; else it is assumed.
+    """
+
+    tokens: int
+    is_stated: bool
+
+
+def packed_documents(notes: str) -> PackedDocuments | None:
+    """What notes of a published run say of packed documents; None where each sequence is one."""
+    words = shipped_facts(_FILE)["packed_documents"]
+    if stated := re.search(words["stated"], notes):
+        shortest, longest = (int(each or stated.group(1)) for each in stated.groups())
+        return PackedDocuments(round(1024 * math.sqrt(shortest * longest)), is_stated=True)
+    if re.search(words["apart"], notes):
+        return PackedDocuments(words["usual_tokens"], is_stated=False)
+    return None
 
 
 def _first(table: str, said: str) -> str:

@@ -31,6 +31,17 @@ def test_the_plan_is_asked_before_the_stack(asked):
     assert torch.overlaps_gather is bool(asked)
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_deepspeed_overlaps_reductions_in_zero_3_alone_unless_it_is_told_to(zero):
+    """``overlap_comm`` of its runtime/zero/config.py is None, which means stage 3."""
+    usual, asked = (
+        small_job(gpus=2, zero=zero, stack="deepspeed", overlap_grad_reduce=asked).choices
+        for asked in (None, True)
+    )
+    assert usual.overlaps_reduction == (zero == 3)
+    assert asked.overlaps_reduction
+
+
 def test_gradients_are_reduced_in_the_format_of_the_plan_and_kept_in_it_where_that_is_in_place():
     in_place = small_job(grad_reduce_precision="bf16", stack="megatron-core").choices
     beside = small_job(grad_reduce_precision="bf16", stack="torchtitan").choices

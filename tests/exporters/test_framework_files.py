@@ -335,6 +335,16 @@ def test_a_job_told_to_deepspeed_and_read_back_is_the_same_job(job):
     assert_same(job, imported(read_deepspeed_config, text, "ds_config.json", **given))
 
 
+@pytest.mark.parametrize("stack", ["deepspeed@0.11", "deepspeed"])
+def test_deepspeed_is_told_to_reduce_parts_of_gradients_where_a_release_does(stack):
+    plan = {"stack": stack, "zero": 2, "overlap_param_gather": False}
+    batch = {"global": 8, "micro": 1, "seq_len": 2048}
+    cluster = {"profile": "h100-sxm-80gb", "gpus": 8}
+    job = sound({"model": "llama3.1-8b", "cluster": cluster, "batch": batch, "plan": plan})
+    zero = json.loads(deepspeed_config(job))["zero_optimization"]
+    assert zero.get("use_multi_rank_bucket_allreduce", True) == (stack == "deepspeed")
+
+
 _OPTIONAL = st.sampled_from([None, 0, 123_456, 5e8])
 """Elements, where a file says them."""
 

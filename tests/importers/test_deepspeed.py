@@ -143,6 +143,21 @@ def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("setting", "sums_all"),
+    [
+        ('"reduce_scatter": true', True),
+        ('"reduce_scatter": false', True),
+        ('"use_multi_rank_bucket_allreduce": true', True),
+        ('"use_multi_rank_bucket_allreduce": false', False),
+    ],
+)
+def test_a_file_says_whether_zero_2_all_reduces_whole_gradients(tmp_path, setting, sums_all):
+    path = edited(tmp_path, "ds_config.json", ('"stage": 2', f'"stage": 2, {setting}'))
+    job, _ = read_deepspeed_config(path, Given(model="gpt2", gpus=8, seq_len=1024))
+    assert job.plan.stack.all_reduces_shards == sums_all
+
+
+@pytest.mark.parametrize(
     ("setting", "why"),
     [
         ('"zero_quantized_weights": true', "ZeRO\\+\\+"),
@@ -151,7 +166,7 @@ def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):
             "wait for the device",
         ),
         ('"offload_param": {"device": "nvme"}', r"plan\.offload\.parameters.*plan\.zero: 3"),
-        ('"reduce_scatter": false', "more than they need"),
+        ('"allgather_partitions": false', "more than they need"),
         ('"zero_hpz_partition_size": 8', "second copy"),
     ],
 )

@@ -209,6 +209,20 @@ def test_a_recipe_is_the_job_that_a_person_would_write(recipe):
     assert simulate(small, engine="replay").step_time_s > 0
 
 
+@pytest.mark.parametrize(
+    ("file", "packs"),
+    [
+        ("axolotl_full.yaml", True),
+        ("axolotl_mixtral_qlora.yaml", False),
+        ("swift_full.sh", True),
+    ],
+)
+def test_documents_that_are_packed_and_kept_apart_are_said_to_see_the_whole_sequence(file, packs):
+    recipe = next(each for each in JOBS if each.files == (file,))
+    _, report = read(recipe)
+    assert any("document_len" in assumed for assumed in report.assumed) == packs
+
+
 def test_every_recipe_is_read():
     named = {name for recipe in JOBS for name in recipe.files} | {
         "llamafactory_dpo.yaml",

@@ -246,6 +246,34 @@ def test_internevo_all_reduces_gradients_and_every_owner_broadcasts_its_paramete
     assert sum(c.num_bytes for c in sent) == pytest.approx(GATHERED * parameters(job))
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_deepspeed_all_reduces_whole_gradients_in_zero_1_and_2_since_its_version_0_12(zero):
+    """use_multi_rank_bucket_allreduce is its default then, whatever reduce_scatter says."""
+    newest, older = (
+        {op.kind for op in exchanges(build_program(data_job(4, zero=zero, stack=stack)))}
+        for stack in ("deepspeed", "deepspeed@0.11")
+    )
+    assert (Kind.ALL_REDUCE in newest, Kind.REDUCE_SCATTER in newest) == (zero < 3, zero == 3)
+    assert (Kind.ALL_REDUCE in older, Kind.REDUCE_SCATTER in older) == (False, True)
+
+
+def test_deepspeed_copies_gradients_into_a_bucket_divides_them_and_copies_them_to_be_reduced():
+    """Three times 2 bytes read and 2 written for each of them, at 1 GB/s, or twice before 0.12."""
+    jobs = [data_job(4, zero=1, stack=stack) for stack in ("deepspeed", "deepspeed@0.11")]
+    copied_s = [
+        sum(
+            part.seconds
+            for op in build_program(job).operations
+            for part in op.work.parts
+            if part.name == "bucket_copy"
+        )
+        for job in jobs
+    ]
+    assert copied_s == pytest.approx(
+        [12 * parameters(jobs[0]) / 1e9, 8 * parameters(jobs[0]) / 1e9], rel=1e-3
+    )
+
+
 @given(st.integers(1, 4), st.sampled_from([2, 4]), st.sampled_from(["none", "full"]))
 @settings(deadline=None, max_examples=20)
 def test_zero_3_never_holds_more_than_two_gathered_layers(microbatches, ranks, recompute):

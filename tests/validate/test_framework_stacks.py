@@ -141,7 +141,7 @@ def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
         ("torchtitan", "torchtitan 0.2.1, torch 2.10", {"torch": "2.10", "torchtitan": "0.2"}),
         ("torchtitan", "torchtitan (FSDP2)", {"torch": "2.8", "torchtitan": "0.1"}),
         ("torchtune", "recipes of 2024", {"torch": "2.8"}),
-        ("deepspeed", "DeepSpeed 0.14, torch 2.3", {"torch": "2.3"}),
+        ("deepspeed", "DeepSpeed 0.14.2, torch 2.3", {"torch": "2.3", "deepspeed": "0.14"}),
         ("megatron-core", "NeMo 25.07", {}),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.load import job_from_document
-from simulator.validate.published.published_models import known_model
+from simulator.validate.published.published_models import assumptions, known_model
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import predicted
 from tests.validate.test_published import ROW
@@ -245,6 +245,23 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("no recompute in preset", "plan.recompute_modules", None),
         ("selective AC every other layer", "plan.recompute_layers", 2),
         ("AC of every 4th layer", "plan.recompute", "full"),
+        ("ZeRO-2; offload: optimizer", "plan.offload.optimizer", "cpu"),
+        ("offload: optimizer, parameters", "plan.offload.parameters", "cpu"),
+        ("optimizer states CPU offload", "plan.offload.optimizer", "cpu"),
+        ("ZeRO-3, no offload", "plan.offload", None),
+        ("ZeRO-2, overlap_comm", "plan.overlap_grad_reduce", True),
+        ("overlap_comm false", "plan.overlap_grad_reduce", False),
+        ("no overlap flags", "plan.overlap_param_gather", False),
+        ("CUDA graph of the step", "plan.cuda_graphs", "full"),
+        ("FULL_CUDA_GRAPH=1", "plan.cuda_graphs", "full"),
+        ("no sequence parallelism", "plan.sequence_parallel", False),
+        ("TP overlap off", "plan.overlap_tp", False),
+        ("TP_COMM_OVERLAP=1", "plan.overlap_tp", True),
+        ("apex FusedAdam", "plan.optimizer_kernels", "fused"),
+        ("AdamW fused", "plan.optimizer_kernels", "fused"),
+        ("adafactor", "plan.optimizer", "adafactor"),
+        ("8-bit AdamW", "plan.optimizer", "adam-8bit"),
+        ("no dropout", "plan.stack.dropout", False),
     ],
 )
 def test_phrases_of_notes_are_read_in_other_words(notes, field, value):
@@ -252,6 +269,28 @@ def test_phrases_of_notes_are_read_in_other_words(notes, field, value):
     for name in field.split("."):
         node = node.get(name) if isinstance(node, dict) else None
     assert node == value
+
+
+@pytest.mark.parametrize(
+    ("notes", "tokens"),
+    [
+        ("short documents packed, attention inside each", 2048),
+        ("packing to max_length, attention within each document (cu_seqlens)", 2048),
+        ("documents of about 2-8K tokens, attention within each", 4096),
+        ("documents of about 9K tokens", 8192),
+        ("packed to 8192 tokens", None),
+    ],
+)
+def test_packed_documents_that_see_themselves_alone_are_no_longer_than_a_sequence(notes, tokens):
+    batch = job_document({**ROW, "seq_len": "8192", "notes": notes})["batch"]
+    assert batch.get("document_len") == tokens
+
+
+def test_documents_whose_length_nobody_states_are_assumed_to_be_as_long_as_answers_are():
+    said = "packing of documents, attention within each"
+    assert "documents of 2048 tokens" in list(assumptions({**ROW, "notes": said}))
+    stated = {**ROW, "notes": f"documents of about 1K tokens; {said}"}
+    assert not any("documents" in assumed for assumed in assumptions(stated))
 
 
 def test_stages_without_a_layer_are_those_of_the_embedding_and_of_the_loss():

@@ -51,6 +51,8 @@ class Stack(Spec):
     """Default when tp > 1."""
     overlap_grad_reduce: Flag = True
     """Gradient reduction starts during the last backward."""
+    overlaps_from_zero: int = Field(default=0, ge=0, le=3, strict=True)
+    """Lowest ZeRO stage in which it does so."""
     overlap_param_gather: Flag = True
     """Sharded parameters are gathered during forward."""
     prefetches_weights: Flag = False
@@ -180,6 +182,12 @@ class Stack(Spec):
     (Megatron-Core: 1 million fp32 elements), lest a ring is bound by latency."""
     first_bucket_bytes: Bytes = 0.0
     """Size of the bucket that is reduced first; 0 is as large as the others."""
+    all_reduces_shards: Flag = False
+    """With ZeRO 1 and 2, whole gradients are all-reduced, of which each rank keeps its part
+    (DeepSpeed's ``use_multi_rank_bucket_allreduce``)."""
+    bucket_copy_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Memory traffic per parameter of copying gradients into buckets and dividing them before they
+    are reduced, ZeRO 1 and 2 [B]."""
     holds_bucket: Flag = False
     """With ZeRO 1 and 2, gradients that are reduced are copied into a buffer as large as a bucket,
     or in turn into two where reductions overlap, which are there all through backward, however
@@ -397,6 +405,10 @@ class Stack(Spec):
     """Where the host waits for counts of tokens per expert."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""
+
+    def reduces_ahead(self, zero: int) -> bool:
+        """Whether gradients are reduced during the last backward in a ZeRO stage."""
+        return self.overlap_grad_reduce and zero >= self.overlaps_from_zero
 
 
 class Evidence(NamedTuple):

@@ -54,6 +54,7 @@ def read_swift_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Im
     settings = Settings(values, "ms-swift")
     settings.assumed += notes
     settings.define(given.definitions)
+    settings.assume_whole_sequences("packing")
     gpus = given.gpus or gpus
     return (_megatron if is_megatron else _trainer)(settings, paths, given, gpus)
 

@@ -215,6 +215,7 @@ def _batch(settings: Settings, draft: Draft, given: Given, defaults: Defaults) -
         settings.assumed.append(f"{defaults.micro} sequences per microbatch, the trainer's default")
     draft.set_batch(given, micro or defaults.micro, _accumulation(settings))
     settings.assumed.append("every sequence is assumed to have the largest length of the settings")
+    settings.assume_whole_sequences("sample_packing", "neat_packing")
 
 
 _TRAINER = "give TrainingArguments as YAML or JSON"

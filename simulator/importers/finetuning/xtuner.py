@@ -86,6 +86,7 @@ def _batch(settings: Settings, draft: Draft, given: Given) -> None:
         "accumulative_counts", "optim_wrapper.accumulative_counts", default=1, least=1
     )
     draft.set_batch(given, micro, steps)
+    settings.assume_whole_sequences("use_varlen_attn")
     if not settings.switch("pack_to_max_length"):
         settings.assumed.append(
             "every sequence is assumed to have the largest length of the settings"

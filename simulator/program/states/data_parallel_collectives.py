@@ -1,6 +1,7 @@
 """Which collectives reduce gradients and bring weights together, and what do they cost?
 
-- ZeRO 0 all-reduces gradients. ZeRO 1 to 3 reduce-scatter them and all-gather weights.
+- ZeRO 0 all-reduces gradients. ZeRO 1 to 3 reduce-scatter them and all-gather weights. DeepSpeed's
+  ZeRO 1 and 2 all-reduce them, too, and each rank keeps its part.
 - Where states are sharded over part of the data-parallel ranks, the shards are
   all-reduced over the others in addition.
 - Where each rank updates whole parameters, gradients are all-reduced, and updated parameters
@@ -14,6 +15,8 @@ and divides what it reduces by the number of ranks first; parameters that it gat
 unpacks part by part. PyTorch's DDP copies each gradient into its bucket, scaled by the number of
 ranks, and copies the sum back, unless gradients are views of their buckets; both copies are booked
 with the backward that fills the bucket, or with the last one where nothing is reduced before.
+DeepSpeed's ZeRO 1 and 2 copy gradients into a bucket, divide them there, and copy it once more to
+reduce it.
 
 Ignores: the Python code that makes lists, and scaling in place, where gradients are views.
 Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer; PyTorch's
@@ -21,7 +24,8 @@ ZeroRedundancyOptimizer for whole parameters; PyTorch 1.8, torch/lib/c10d/Proces
 allgather and reduce_scatter, and DeepSpeed 0.3.13, deepspeed/runtime/zero/partition_parameters.py,
 _allgather_param, _allgather_params and _reduce_scatter_gradient for lists; PyTorch,
 torch/csrc/distributed/c10d/reducer.cpp, mark_variable_ready_dense and finalize_bucket_dense for
-buckets.
+buckets; DeepSpeed 0.14, stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads,
+average_tensor and allreduce_bucket.
 """
 
 from __future__ import annotations
@@ -46,7 +50,13 @@ from simulator.program.grid.rank_groups import (
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Category, Kind, Part, Program, Work
 from simulator.program.states.gather_units import Unit, Units, whole_parameter_shares
-from simulator.program.states.resident import ParameterCount, added_up, state_bytes
+from simulator.program.states.resident import (
+    ParameterCount,
+    added_up,
+    bucket_traffic_bytes,
+    reduces_whole_gradients,
+    state_bytes,
+)
 from simulator.program.states.separate_parameters import is_small
 
 _PASSES = {CollectiveKind.ALL_GATHER: 3, CollectiveKind.REDUCE_SCATTER: 4}
@@ -118,10 +128,10 @@ class Collectives:
             "edp", expert_data_group(job), expert_shard_group(job), expert_replica_group(job)
         )
         self._broadcasts = job.choices.updates_whole_parameters
-        self._reduces_to_shards = job.choices.reduces_to_shards
+        self._reduces_whole = reduces_whole_gradients(job)
         self._works: dict[tuple[Call, ...], Work] = {}
         self.gather_kind = Kind.ALL_GATHER
-        self.reduction_kind = Kind.REDUCE_SCATTER if self._reduces_to_shards else Kind.ALL_REDUCE
+        self.reduction_kind = Kind.ALL_REDUCE if self._reduces_whole else Kind.REDUCE_SCATTER
         self.gathers_ahead = self.hands_out and not self._broadcasts
 
     @property
@@ -148,7 +158,7 @@ class Collectives:
 
     def _reduction_calls(self, num_bytes: float, groups: _Groups) -> Iterator[Call]:
         name, all_reduce = "gradients", CollectiveKind.ALL_REDUCE
-        if not self._reduces_to_shards:
+        if self._reduces_whole:
             yield Call(name, all_reduce, groups.name, groups.all, num_bytes)
             return
         scatter = CollectiveKind.REDUCE_SCATTER
@@ -256,7 +266,7 @@ class BucketCopies:
 
     def add(self, program: Program, operation: int, numel: float) -> None:
         """Book the copies of ``numel`` gradients with a backward, where there are any."""
-        if not self.job.choices.copies_buckets:
+        if not self._bytes_per_gradient:
             return
         backward = program.operations[operation]
         key = id(backward.work), numel
@@ -264,8 +274,13 @@ class BucketCopies:
             self._works[key] = backward.work, self._with_copies(backward.work, numel)
         backward.work = self._works[key][1]
 
+    @property
+    def _bytes_per_gradient(self) -> float:
+        if self.job.choices.copies_buckets:
+            return _BUCKET_PASSES * state_bytes(self.job).reduced
+        return bucket_traffic_bytes(self.job)
+
     def _with_copies(self, work: Work, numel: float) -> Work:
-        num_bytes = _BUCKET_PASSES * state_bytes(self.job).reduced * numel
-        seconds = memory_bound_s(self.job.cluster.profile, num_bytes)
+        seconds = memory_bound_s(self.job.cluster.profile, self._bytes_per_gradient * numel)
         copies = Part(BUCKET_COPY, Category.DATA_PARALLEL, seconds)
         return replace(work, seconds=work.seconds + seconds, parts=(*work.parts, copies))

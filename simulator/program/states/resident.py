@@ -299,6 +299,17 @@ def bucket_memory(job: Job) -> Memory:
     return ((Owner.COMMUNICATION, choices.bucket_bytes * (2 if choices.overlaps_reduction else 1)),)
 
 
+def bucket_traffic_bytes(job: Job) -> float:
+    """Memory traffic per gradient of copying it into such a buffer and from there [B]."""
+    return job.plan.stack.bucket_copy_bytes if job.choices.hands_out_weights else 0.0
+
+
+def reduces_whole_gradients(job: Job) -> bool:
+    """Whether all ranks receive the sum of all gradients, whatever part of it each keeps."""
+    sums_all = job.plan.stack.all_reduces_shards and not job.choices.shards_weights
+    return sums_all or not job.choices.reduces_to_shards
+
+
 def loading_memory(job: Job, parameters: ParameterCount) -> Memory:
     """What a rank holds while a checkpoint is loaded into weights that are all whole at once.
 

@@ -16,6 +16,7 @@ from simulator.described.documents import merged
 from simulator.described.load import load_model, model_names
 from simulator.described.model import Model
 from simulator.errors import InputError
+from simulator.tables.spellings import packed_documents
 from simulator.validate.published.framework_stacks import unsaid_settings
 
 _OTHER_NETWORKS = re.compile(
@@ -62,6 +63,9 @@ def assumptions(row: Row) -> Iterator[str]:
     usual = unsaid_settings(cells.text(row, "framework"), cells.text(row, "framework_version"))
     if not cells.text(row, "micro_batch") and not usual.get("one_microbatch"):
         yield "micro_batch 1"
+    documents = packed_documents(cells.text(row, "notes"))
+    if documents and not documents.is_stated:
+        yield f"documents of {documents.tokens} tokens"
 
 
 def known_model(name: str) -> str | None:

@@ -63,9 +63,6 @@ _NOT_MODELLED = (
 """Phrase in the notes of runs that are no training steps of whole models, and why they are left
 out."""
 
-_DOCUMENTS = re.compile(r"documents of about (\d+)K tokens")
-"""Phrase in the notes of runs that pack documents and keep attention inside each."""
-
 _ADAPTERS = re.compile(r"\b(?:Q?LoRA|frozen base)\b")
 _ADAPTER_RANK = re.compile(r"\bQ?LoRA,? (?:of |with )?(?:rank ?=? ?|r ?=? ?)(\d+)")
 _ADAPTED_LETTERS = re.compile(r"\bLoRA r\d+ ((?:[qkvo],? ?)+)\b")
@@ -119,9 +116,9 @@ def job_document(row: Row) -> dict[str, Any]:
         },
         "plan": plan,
     }
-    if documents := _DOCUMENTS.search(notes):
-        length = int(documents.group(1)) * 1024
-        document["batch"]["document_len"] = min(length, document["batch"]["seq_len"])
+    if documents := spellings.packed_documents(notes):
+        length = min(documents.tokens, document["batch"]["seq_len"])
+        document["batch"]["document_len"] = length
     said = f"{row.get('framework_version', '')}; {notes}"
     usual, told = spellings.usual_facts(said), spellings.facts_in_notes(said)
     for facts in (*usual, stated_facts(row), *told):

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from simulator.described.base import Bytes, Flag, Seconds, Spec
+from simulator.described.base import Bytes, Flag, Seconds, Spec, ZeroStage
 from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.faults import nearest_hint
 from simulator.described.plan.releases import groups_in_effect, split_release
@@ -46,6 +46,8 @@ class Stack(Spec):
 
     description: str
     """What it is, and the versions it stands for."""
+    zero: ZeroStage = 1
+    """What data-parallel ranks shard where the plan does not say."""
     sequence_parallel: Flag = True
     """Default when tp > 1."""
     overlap_grad_reduce: Flag = True
@@ -186,7 +188,7 @@ class Stack(Spec):
     uneven_layers: UnevenLayers = "middle"
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
     to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo)."""
-    zero_in_pipeline: int = Field(default=3, ge=0, le=3, strict=True)
+    zero_in_pipeline: ZeroStage = 3
     """Highest ZeRO stage that the framework runs inside a pipeline."""
     sharding_units: ShardingUnits = "layers"
     """What ZeRO 3 gathers and reduces at a time."""

@@ -291,12 +291,11 @@ def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     if not said:
         stage = zero_of(base, row["framework"], row.get("framework_version", ""))
         # Inside a pipeline few shard parameters, and those who do say so.
-        stage = None if stage == 3 and plan.get("pp", 1) > 1 else stage
+        stage = 1 if stage == 3 and plan.get("pp", 1) > 1 else stage
     else:
         stage = cells.whole({"zero": spellings.zero_stage(said)}, "zero")
-    sharding = {} if stage is None else {"zero": stage}
-    group = _zero_group(row, plan) if stage != 0 else 0
-    return {**sharding, "zero_group": group} if group else sharding
+    group = _zero_group(row, plan) if stage else 0
+    return {"zero": stage, "zero_group": group} if group else {"zero": stage}
 
 
 def _zero_group(row: Row, plan: Mapping[str, Any]) -> int:

@@ -259,7 +259,10 @@ class Choices:
     def overlaps_reduction(self) -> bool:
         """Whether gradients are reduced beside the last backward."""
         asked = self._plan.overlap_grad_reduce
-        return self._stack.overlap_grad_reduce if asked is None else asked
+        if asked is not None:
+            return asked
+        at_once = self._stack.overlap_shard_reduce and self.shards_weights
+        return self._stack.overlap_grad_reduce or at_once
 
     @property
     def overlaps_gather(self) -> bool:

@@ -52,6 +52,8 @@ class Stack(Spec):
     """Default when tp > 1."""
     overlap_grad_reduce: Flag = True
     """Gradient reduction starts during the last backward."""
+    overlap_shard_reduce: Flag = False
+    """Under ZeRO 3 it does, even where ``overlap_grad_reduce`` says that ZeRO 1 and 2 wait."""
     overlap_param_gather: Flag = True
     """Sharded parameters are gathered during forward."""
     prefetches_weights: Flag = False

@@ -221,10 +221,6 @@ def _plan(row: Row) -> dict[str, Any]:
         plan |= {"schedule": schedule} if schedule else {}
         if chunks == 1 and (folded := spellings.chunks_of_schedule(schedule)):
             plan["vpp"] = folded
-    if stack["base"] == "deepspeed" and plan.get("zero") == 1:
-        # Hooks reduce gradients during backward where they are partitioned, or where overlap_comm
-        # asks for it; else they are reduced once they are all there (``stage_1_and_2.py``).
-        plan["overlap_grad_reduce"] = False
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said

@@ -151,6 +151,9 @@ SCHEDULES_WITH_CHUNKS = {
 STACK_NAMES = ["megatron-core", "megatron-lm-2021", "torch-fsdp", "torchtitan", "torch"]
 """Stacks that random plans take."""
 
+SIXTEEN_BIT_TORCH: Mapping[str, Any] = {"base": "torch", "keeps_half_weights": True}
+"""Eager modules of torch that are 16-bit themselves, so that no product casts what it reads."""
+
 DISPATCHERS = ["all_to_all", "all_gather", "hierarchical"]
 """How tokens get to their experts in random plans."""
 

@@ -60,7 +60,7 @@ class CapacityAnswer(Answer):
         rows = [cells([each.name, each.origin, factor_text(each)]) for each in factors(self.found)]
         heads = columns(("factor", "from"), ("amount",))
         ensemble = self.found.time.goodput
-        spent = [] if ensemble is None else list(_goodput_tables(ensemble))
+        spent = [] if ensemble is None else list(goodput_tables(ensemble))
         return AnswerPage(
             title=f"The whole training run: {job.title}",
             sentences=list(self._sentences()),
@@ -104,33 +104,31 @@ def _headline(found: Capacity) -> Iterator[tuple[str, str]]:
     yield "goodput", "unknown" if time.goodput_share is None else percent(time.goodput_share)
 
 
-def _goodput_tables(found: Goodput) -> Iterator[Table]:
+def goodput_tables(found: Goodput) -> Iterator[Table]:
+    """Where the days go, and the intervals of checkpoints that were tried, if any."""
     rows = [
         [*cells(texts), Cell(bars=(Bar(texts[0], Meaning.NUMBER, seconds / found.wall_s),))]
-        for texts, seconds in zip(spent_rows(found), found.spent_s.values(), strict=True)
+        for texts, seconds in zip(_spent_rows(found), found.spent_s.values(), strict=True)
     ]
-    heads = [*columns(("what",), ("mean", "share")), Column("", "bars")]
+    heads = [*columns(("where the time goes",), ("mean", "share")), Column("", "bars")]
     note = f"Mean failures: {failures_text(found)}."
     caption = f"Mean of {found.members} simulated campaigns"
     yield Table("Where the days go", caption, heads, rows, notes=(note,))
     if found.tried:
-        shares = [cells(row) for row in interval_rows(found)]
+        shares = [
+            cells((format_seconds(each.interval_s), percent(each.goodput, 2)))
+            for each in found.tried
+        ]
         heads = columns((), ("checkpoint every", "goodput"))
         guess = f"Daly's formula says {format_seconds(found.first_guess_s)}"
         yield Table("Checkpoint interval", guess, heads, shares)
 
 
-def spent_rows(found: Goodput) -> list[list[str]]:
-    """What the time goes into, its mean and its share, as texts."""
+def _spent_rows(found: Goodput) -> list[list[str]]:
     return [
         [spent.value, format_seconds(seconds), percent(seconds / found.wall_s, 2)]
         for spent, seconds in found.spent_s.items()
     ]
-
-
-def interval_rows(found: Goodput) -> list[list[str]]:
-    """Each checkpoint interval that was simulated and its goodput, as texts."""
-    return [[format_seconds(each.interval_s), percent(each.goodput, 2)] for each in found.tried]
 
 
 def failures_text(found: Goodput) -> str:
@@ -222,7 +220,7 @@ class ClustersAnswer(Answer):
         )
 
     def _command(self) -> str:
-        rows = [cluster_row(each) for each in self.clusters]
+        rows = [_cluster_row(each) for each in self.clusters]
         systems, gpus = (",".join(dict.fromkeys(row[number] for row in rows)) for number in (0, 1))
         return (
             f"clustersim capacity job.yaml --systems {systems} --gpus {gpus} --html capacity.html"
@@ -243,12 +241,15 @@ class ClustersAnswer(Answer):
         if len(priced) < len(self.ran):
             yield "Without a price, the cost is unknown."
 
+    def table(self) -> Table:
+        """Each cluster with its figures, or why it cannot run the job."""
+        numbers = ("step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
+        heads = [*columns(("system",), ("GPUs",)), *columns(("plan",), numbers), Column("paid")]
+        rows = [cells(_cluster_row(each)) for each in self.clusters]
+        return Table("Clusters", "Cost by the cheapest way of paying", heads, rows)
+
     def _tables(self) -> list[Table]:
-        numbers = ("GPUs", "step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
-        heads = [*columns(("system", "plan"), numbers), Column("way of paying")]
-        rows = [_cluster_cells(each) for each in self.clusters]
-        figures = Table("Clusters", "Cost by the cheapest way of paying", heads, rows)
-        return [figures, self._days_table()] if self.ran else [figures]
+        return [self.table(), self._days_table()] if self.ran else [self.table()]
 
     def _days_table(self) -> Table:
         ends_s = [each.time.ends.interval_s[1] for each in self.ran]
@@ -314,8 +315,7 @@ def _cluster_dict(found: Capacity | Refusal, deadline_s: float | None) -> dict[s
     }
 
 
-def cluster_row(found: Capacity | Refusal) -> list[str]:
-    """Texts of one cluster: system, GPUs, plan, six figures, and how it is paid."""
+def _cluster_row(found: Capacity | Refusal) -> list[str]:
     from simulator.planning.campaign.capacity import Refusal
 
     if isinstance(found, Refusal):
@@ -333,13 +333,6 @@ def cluster_row(found: Capacity | Refusal) -> list[str]:
         "unknown" if cheapest is None else f"{cheapest[1]:,.0f}",
         "" if cheapest is None else cheapest[0],
     ]
-
-
-def _cluster_cells(found: Capacity | Refusal) -> list[Cell]:
-    system, gpus, plan, *figures, last = cluster_row(found)
-    if not plan:
-        return [Cell(system), Cell(f"{gpus} GPUs cannot run it: {last}", "pale", span=9)]
-    return cells([system, plan, gpus, *figures, last])
 
 
 def capacity(

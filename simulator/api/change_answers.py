@@ -56,18 +56,17 @@ class LimitsAnswer(Answer):
         """One row per field: now, largest, largest_even, step, peak_device_bytes."""
         return frame([asdict(limit) for limit in self.limits])
 
-    def page(self) -> AnswerPage:
+    def table(self) -> Table:
         """Each limit with what it takes."""
         numbers = (
-            "now",
-            "largest that fits",
-            "in steps of",
-            "device memory with it",
-            "likely to fit",
+            "now", "largest that fits", "in steps of", "device memory with it", "probability",
             "50 % likely to fit",
-        )
-        rows = [cells(limit_row(limit)) for limit in self.limits]
-        table = Table("Limits", "Each is raised alone", columns(("field",), numbers), rows)
+        )  # fmt: skip
+        rows = [cells(_limit_row(limit)) for limit in self.limits]
+        return Table("Limits", "Each is raised alone", columns(("field",), numbers), rows)
+
+    def page(self) -> AnswerPage:
+        """Each limit with what it takes."""
         known = [limit for limit in self.limits if not limit.obstacle]
         sentences = [f"{limit.field} may be {limit.largest or 'no value'}." for limit in known]
         return AnswerPage(
@@ -76,14 +75,13 @@ class LimitsAnswer(Answer):
                 *sentences,
                 f"Accepted risk of running out of memory: {percent(self.risk)}.",
             ],
-            tables=[table],
+            tables=[self.table()],
             job_yaml=job_yaml(self.job),
             command="clustersim limits job.yaml",
         )
 
 
-def limit_row(limit: Limit) -> tuple[str, ...]:
-    """Texts of one limit, as tables show it."""
+def _limit_row(limit: Limit) -> tuple[str, ...]:
     if limit.obstacle:
         return limit.field, str(limit.now), "cannot be changed", "", "", "", ""
     largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")

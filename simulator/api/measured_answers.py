@@ -151,29 +151,26 @@ def _nothing() -> None:
     return
 
 
-RUN_NUMBERS = (
-    "measured",
-    "predicted",
-    "width of its interval",
-    "predicted after calibration",
-    "width after calibration",
-)
-"""What :func:`run_rows` says of a run, after its name."""
-
-
-def run_rows(found: OwnSystem) -> list[list[str]]:
-    """Every run of the user's own before and after, as texts."""
-    return [
-        [
-            each.run.name,
-            format_seconds(each.run.measured_s),
-            format_seconds(each.run.predicted_s),
-            f"{each.band_before:.0%}",
-            format_seconds(each.after_s),
-            f"{each.band_after:.0%}",
-        ]
+def runs_table(found: OwnSystem) -> Table:
+    """Every run of the user's own before and after."""
+    numbers = (
+        "measured", "predicted", "width of its interval", "predicted after calibration",
+        "width after calibration",
+    )  # fmt: skip
+    rows = [
+        cells(
+            (
+                each.run.name,
+                format_seconds(each.run.measured_s),
+                format_seconds(each.run.predicted_s),
+                f"{each.band_before:.0%}",
+                format_seconds(each.after_s),
+                f"{each.band_after:.0%}",
+            )
+        )
         for each in found.runs
     ]
+    return Table("Runs", "", columns(("run",), numbers), rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -221,12 +218,10 @@ class CalibrateAnswer(Answer):
     def page(self) -> AnswerPage:
         """Every run before and after."""
         found = self.found
-        rows = [cells(row) for row in run_rows(found)]
         title = f"{found.profile}, calibrated with {found.framework} runs"
-        table = Table("Runs", "", columns(("run",), RUN_NUMBERS), rows)
         changed = f"{len(found.fields)} numbers of the profile changed."
         left_out = [f"Left out {name}: {reason}." for name, reason in found.skipped.items()]
-        return AnswerPage(title=title, sentences=[changed, *left_out], tables=[table])
+        return AnswerPage(title=title, sentences=[changed, *left_out], tables=[runs_table(found)])
 
 
 def calibrate(

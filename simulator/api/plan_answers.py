@@ -284,7 +284,7 @@ class PlanAnswer(Answer):
                 (str(number), choice.step_time_s, choice.breakdown_s)
                 for number, choice in enumerate(self.choices, start=1)
             ]
-            tables = [self._plans_table(), times_table("plan", times)]
+            tables = [self.table(), times_table("plan", times)]
         return AnswerPage(
             title=f"Fastest plans of {job.model.name} on {self.cluster_text}",
             sentences=[self._verdict(), *self.explanation()],
@@ -304,10 +304,9 @@ class PlanAnswer(Answer):
             f"{percent(best.fits_probability, 0)}. {self._gap_text()}"
         )
 
-    def _plans_table(self) -> Table:
-        varied = list(self.choices[0].changes)
-        names = [path.partition(".")[2] for path in varied]
-        numbers = ("step time", "tokens/s per GPU", "fullest GPU", "likely to fit")
+    def table(self) -> Table:
+        """The plans that were found, the fastest first."""
+        varied = list(self.choices[0].changes) if self.choices else []
         rows = [
             cells(
                 [
@@ -315,15 +314,18 @@ class PlanAnswer(Answer):
                     *(choice.changes[path] for path in varied),
                     choice.dp,
                     format_seconds(choice.step_time_s),
-                    f"{self.tokens_per_s_per_gpu(choice):,.0f}",
+                    f"{self.tokens_per_s_per_gpu(choice):,.1f}",
                     format_bytes(choice.peak_device_bytes),
                     percent(choice.fits_probability),
+                    losses_text(choice.breakdown_s),
                 ]
             )
             for number, choice in enumerate(self.choices, start=1)
         ]
-        caption = "Each is fully simulated; fastest first"
-        return Table("Plans", caption, columns(("plan", *names, "dp"), numbers), rows)
+        fields = (*(path.partition(".")[2] for path in varied), "dp")
+        numbers = ("step time", "tokens/s per GPU", "fullest GPU", "fits")
+        heads = [Column("#", "number"), *columns(fields, numbers), Column("lost to")]
+        return Table("Plans", "Each is fully simulated; fastest first", heads, rows)
 
     def _pruned_table(self) -> Table:
         first, *others = self.pruned_text().splitlines()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from simulator.planning.search.search import Progress
     from simulator.planning.search.space import Axes
 
+_BIGGEST = 2
+"""Owners of memory that a table names."""
 _SMALLEST_GAIN = 0.001
 """Smaller shares of a step are not told."""
 _SCHEMA_VERSION = 1
@@ -136,7 +138,7 @@ class AdviseAnswer(Answer):
             for each in self.strategies
             if each.choice is not None
         ]
-        return [self._strategies_table(), times_table("strategy", times)]
+        return [self.table(), times_table("strategy", times)]
 
     def _rungs_table(self) -> Table:
         rows = [
@@ -154,30 +156,23 @@ class AdviseAnswer(Answer):
         caption = "Each includes those above it"
         return Table("Usual remedies on one machine", caption, heads, rows)
 
-    def _strategies_table(self) -> Table:
-        best = self.strategies[0].choice
-        rows = []
-        for each in self.strategies:
-            name, choice, idea = each.family.name, each.choice, each.family.idea
-            if choice is None or best is None:
-                rows.append(cells([name, each.obstacle, idea, "", "", "", ""]))
-                continue
-            rows.append(
-                cells(
-                    [
-                        name,
-                        each.plan_text,
-                        idea,
-                        format_seconds(choice.step_time_s),
-                        f"{choice.step_time_s / best.step_time_s:.2f} x",
-                        format_bytes(choice.peak_device_bytes),
-                        percent(choice.fits_probability),
-                    ]
-                )
-            )
-        numbers = ("step time", "relative to the best", "fullest GPU", "likely to fit")
-        heads = columns(("strategy", "its best plan", "what it does"), numbers)
+    def table(self) -> Table:
+        """Each strategy with its fastest plan that fits, the best first."""
+        best = self.strategies[0]
+        numbers = ("step time", "relative to the best", "fullest GPU", "fits")
+        heads = [*columns(("strategy",), numbers), *columns(("its best plan", "what it does"))]
+        rows = [cells(_strategy_row(each, best)) for each in self.strategies]
         return Table("Strategies", "Each with its fastest plan that fits", heads, rows)
+
+
+def _strategy_row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
+    name, choice = result.family.name, result.choice
+    if choice is None or best.choice is None:
+        return name, "", "", "", "", result.obstacle, result.family.idea
+    ratio = choice.step_time_s / best.choice.step_time_s
+    step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
+    fits = percent(choice.fits_probability)
+    return name, step, f"{ratio:.2f} x", held, fits, result.plan_text, result.family.idea
 
 
 def advise(
@@ -319,16 +314,21 @@ def _fastest_sentence(found: Comparison) -> str:
     return f"{text}; {least.strategy.name} needs the least memory: {held}."
 
 
-def _comparison_tables(found: Comparison) -> list[Table]:
+def comparison_table(found: Comparison) -> Table:
+    """Time, traffic and memory of every strategy on one number of nodes."""
     numbers = ("step time", "tokens/s per GPU", "exposed", "traffic per GPU", "memory")
-    figures = Table(
+    return Table(
         f"On {_on_nodes(found)}",
         "Exposed: communication that delays the mean GPU, as a share of the step. Traffic: "
         "through the links of the busiest GPU in a step, one direction. Memory: device memory of "
         "the fullest GPU.",
-        [*columns(("strategy", "shards"), numbers), Column("fits")],
+        [*columns(("strategy", "shards"), numbers), *columns(("fits", "largest owner"))],
         [_figures(each) for each in found.outcomes],
     )
+
+
+def _comparison_tables(found: Comparison) -> list[Table]:
+    figures = comparison_table(found)
     ran = [(each, each.step) for each in found.outcomes if each.step is not None]
     if not ran:
         return [figures]
@@ -366,22 +366,22 @@ def _comparison_tables(found: Comparison) -> list[Table]:
 def _figures(found: Outcome) -> list[Cell]:
     strategy, step = found.strategy, found.step
     if step is None:
-        empty = cells([""] * 5)
-        return [Cell(strategy.name), Cell(found.refusal, "pale"), *empty, Cell("no", "loss")]
-    return [
-        *cells(
-            [
-                strategy.name,
-                strategy.shards,
-                format_seconds(step.step_time_s),
-                f"{step.tokens_per_s_per_gpu:,.0f}",
-                percent(found.exposed_s / step.step_time_s),
-                format_bytes(found.moved_bytes),
-                format_bytes(found.fullest.peak_device_bytes),
-            ]
-        ),
-        Cell(percent(step.fits_probability), "" if found.fits else "loss"),
-    ]
+        names = (strategy.name, strategy.shards, *[""] * 5)
+        return [*cells(names), Cell("no", "loss"), Cell(found.refusal, "pale")]
+    fullest = found.fullest
+    owners = sorted(fullest.by_owner.items(), key=lambda item: -item[1])[:_BIGGEST]
+    most = ", ".join(f"{owner.value} {format_bytes(size)}" for owner, size in owners)
+    figures = (
+        strategy.name,
+        strategy.shards,
+        format_seconds(step.step_time_s),
+        f"{step.tokens_per_s_per_gpu:,.0f}",
+        percent(found.exposed_s / step.step_time_s),
+        format_bytes(found.moved_bytes),
+        format_bytes(fullest.peak_device_bytes),
+    )
+    fits = Cell(percent(step.fits_probability), "" if found.fits else "loss")
+    return [*cells(figures), fits, Cell(f"{fullest.role}: {most}" if fullest.role else most)]
 
 
 def _outcome_dict(outcome: Outcome, job: Job) -> dict[str, Any]:

@@ -119,6 +119,18 @@ _GROUPS: dict[str, tuple[str, dict[str, str] | str]] = {
 """Help of each group, and functions by command; those for formats that are read and written come
 from a function."""
 
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "First steps": ("init", "run", "studio"),
+    "One step": ("memory", "traffic", "placement", "schedule", "collective", "compare",
+                 "distribution", "sensitivity"),
+    "Better plans": ("advise", "plan", "strategies", "limits", "balance", "sweep"),
+    "Whole training runs, and serving": ("capacity", "rent", "serve"),
+    "Your own code, files and runs": ("capture", "import", "export", "diagnose", "trace", "replay"),
+    "What predictions rest on": ("models", "profile", "calibrate", "validate"),
+    "Other programs": ("schema", "mcp"),
+}  # fmt: skip
+"""Commands as the help lists them, by what a person is after."""
+
 
 @dataclass
 class Settings:
@@ -224,6 +236,13 @@ def _group(name: str) -> typer.Typer:
 
 class _Commands(TyperGroup):
     """All commands; a reader that left is no reason to end with 1, as typer has it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Lists the commands of each section with their purposes in full."""
+        for title, names in SECTIONS.items():
+            purposes = (self.commands[name].get_short_help_str(formatter.width) for name in names)
+            with formatter.section(title):
+                formatter.write_dl(list(zip(names, purposes, strict=True)))
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
+    from simulator.exporters.html.answer_tables import Table as AnswerTable
     from simulator.planning.drawn_lengths import Spread
 
 _PLAIN_WIDTH = 1000
@@ -205,6 +206,15 @@ def print_table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[s
             console.print(_rich_table(columns, cells, block, _widths(extents, block, room)))
     lines = (line.rstrip() for line in captured.get().replace(_BLANK, " ").splitlines())
     _write("\n".join(lines) + "\n")
+
+
+def print_answer_table(title: str, table: AnswerTable) -> None:
+    """Write a table of an answer's page to stdout, without its bars."""
+    shown = [index for index, column in enumerate(table.columns) if column.kind != "bars"]
+    columns = [
+        Column(table.columns[index].name, table.columns[index].kind == "number") for index in shown
+    ]
+    print_table(title, columns, ([row[index].text for index in shown] for row in table.rows))
 
 
 def print_spreads(title: str, step: Spread, peak: Spread) -> None:

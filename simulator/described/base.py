@@ -109,6 +109,10 @@ ExpertCount = Annotated[int, _whole(1, _MOST_EXPERTS)]
 ExpertCountOrZero = Annotated[int, _whole(0, _MOST_EXPERTS)]
 """The same, or none."""
 
+ZeroStage = Annotated[int, _whole(0, 3)]
+"""What data-parallel ranks shard: 0 nothing, 1 optimizer states, 2 and gradients, 3 and
+parameters."""
+
 Flag = Annotated[bool, Field(strict=True)]
 """true or false, nothing that merely looks like it."""
 

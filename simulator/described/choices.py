@@ -259,17 +259,16 @@ class Choices:
     @property
     def overlaps_reduction(self) -> bool:
         """Whether gradients are reduced beside the last backward."""
-        asked = self._plan.overlap_grad_reduce
-        return self._stack.reduces_ahead(self._plan.zero) if asked is None else asked
+        asked, at_once = self._plan.overlap_grad_reduce, self._stack.overlap_shard_reduce
+        usual = self._stack.overlap_grad_reduce or (at_once and self.shards_weights)
+        return usual if asked is None else asked
 
     @property
     def overlaps_gather(self) -> bool:
         """Whether sharded parameters are gathered beside forward."""
-        asked = self._plan.overlap_param_gather
-        if asked is not None:
-            return asked
-        ahead = self._stack.prefetches_weights and self.shards_weights
-        return self._stack.overlap_param_gather or ahead
+        asked, ahead = self._plan.overlap_param_gather, self._stack.prefetches_weights
+        usual = self._stack.overlap_param_gather or (ahead and self.shards_weights)
+        return usual if asked is None else asked
 
     @property
     def sums_partial_gradients_once(self) -> bool:

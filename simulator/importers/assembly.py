@@ -20,7 +20,7 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.stack import STACKS, Stack
 from simulator.described.plan.stack_options import gradient_format
 from simulator.errors import Fault, InputError
 from simulator.files import read_text, strict_json
@@ -296,22 +296,35 @@ def _plan_document(plan: Mapping[str, Any], stack: str, facts: Mapping[str, Any]
     """
     base = STACKS[stack]
     changed = {key: value for key, value in facts.items() if getattr(base, key, None) != value}
-    kept = {}
-    for name, value in plan.items():
-        default = Plan.model_fields[name].default
-        if default is None:
-            default = changed.get(name, getattr(base, name, None))
-        if name == "overlap_grad_reduce":
-            default = base.reduces_ahead(plan.get("zero", Plan.model_fields["zero"].default))
-        if name == "grad_reduce_precision" and default is not None:
-            default = gradient_format(plan.get("precision", "bf16"), default)
-        if value is not None and value != default:
-            kept[name] = value
+    kept = {
+        name: value
+        for name, value in plan.items()
+        if value is not None and value != _default(name, plan, base, changed)
+    }
     if changed:
         kept["stack"] = {"base": stack, **changed}
     elif stack != _MEGATRON:
         kept["stack"] = stack
     return kept
+
+
+_UNDER_ZERO_3 = {
+    "overlap_grad_reduce": "overlap_shard_reduce",
+    "overlap_param_gather": "prefetches_weights",
+}
+"""Facts by which a stack overlaps under ZeRO 3 what it otherwise may not."""
+
+
+def _default(name: str, plan: Mapping[str, Any], base: Stack, changed: Mapping[str, Any]) -> Any:
+    """What a field of a plan is where it is left out."""
+    default: Any = Plan.model_fields[name].default
+    if default is None:
+        default = changed.get(name, getattr(base, name, None))
+    if name == "grad_reduce_precision" and default is not None:
+        return gradient_format(plan.get("precision", "bf16"), default)
+    if name in _UNDER_ZERO_3 and plan.get("zero", base.zero) == 3:
+        return default or getattr(base, _UNDER_ZERO_3[name])
+    return default
 
 
 def definitions_of(assignments: Iterable[str]) -> dict[str, str]:

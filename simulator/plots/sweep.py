@@ -175,16 +175,14 @@ def _draw_front(axes: Axes, ran: pd.DataFrame, varied: Sequence[str]) -> None:
     right = _MOST_OVER * peak[fits].max() if fits.any() else peak.max()
     over = ~fits & (peak <= right)
     beyond = int(np.sum(~fits & (peak > right)))
-    axes.scatter(
-        peak[over] / _GIB,
-        rate[over],
-        s=36,
-        facecolor="none",
-        edgecolor=style.VERMILLION,
-        label="does not fit" + (f" ({beyond} more to the right)" if beyond else ""),
-    )
-    axes.scatter(peak[fits] / _GIB, rate[fits], s=36, color=style.SKY, label="fits")
+    more = f" ({beyond} more to the right)" if beyond else ""
+    if over.any() or beyond:
+        axes.scatter(
+            peak[over] / _GIB, rate[over], s=36, facecolor="none", edgecolor=style.VERMILLION,
+            label=f"does not fit{more}",
+        )  # fmt: skip
     if fits.any():
+        axes.scatter(peak[fits] / _GIB, rate[fits], s=36, color=style.SKY, label="fits")
         front = np.flatnonzero(fits)[pareto_front(peak[fits], rate[fits])]
         axes.plot(peak[front] / _GIB, rate[front], color=style.BLUE, marker="o", markersize=5)
         _name_front(axes, rows, front[::-1].tolist()[:_MOST_NAMED], varied)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.cli.app import SECTIONS
 from simulator.errors import DoesNotFitError
 from simulator.version import __version__
 
@@ -72,9 +73,15 @@ def test_the_help_of_every_command_has_an_example_of_it(clustersim, command):
 
 
 def test_no_command_is_missing_from_this_test(clustersim):
-    groups = clustersim("--help").out.partition("Commands:")[2].splitlines()
-    names = {line.split()[0] for line in groups if line}
-    assert names == {command.partition(" ")[0] for command in COMMANDS}
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted({command.partition(" ")[0] for command in COMMANDS})
+
+
+def test_the_help_lists_commands_by_what_a_person_is_after(clustersim):
+    lines = clustersim("--help").out.splitlines()
+    for title, names in SECTIONS.items():
+        first = lines.index(f"{title}:") + 1
+        assert [line.split()[0] for line in lines[first : first + len(names)]] == list(names)
 
 
 def test_a_command_loads_no_other_command():
@@ -282,7 +289,8 @@ GROUPS = ["", *sorted({command.split()[0] for command in COMMANDS if " " in comm
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_list_of_commands_says_each_ones_purpose_in_full(clustersim, group):
-    listed = clustersim(*group.split(), "--help").out.partition("Commands:")[2]
+    heading = "Commands:" if group else "First steps:"
+    listed = clustersim(*group.split(), "--help").out.partition(heading)[2]
     assert listed.strip()
     assert "..." not in listed
 

@@ -21,6 +21,28 @@ def test_each_zero_stage_shards_states_then_gradients_then_weights(zero, sharded
     assert choices.hands_out_weights == (zero in (1, 2))
 
 
+@pytest.mark.parametrize(
+    ("stack", "zero"),
+    [("megatron-core", 1), ("megatron-lm-2021", 0), ("torch", 0), ("trl", 0), ("torch-fsdp", 3),
+     ("torchtitan", 3), ("torchtune", 3), ("jax", 3), ({"base": "torch", "zero": 2}, 2)],
+)  # fmt: skip
+def test_ranks_shard_what_the_stack_does_where_the_plan_does_not_say(stack, zero):
+    assert small_job(gpus=2, stack=stack).plan.zero == zero
+    assert small_job(gpus=2, stack=stack, zero=1).plan.zero == 1
+
+
+@pytest.mark.parametrize(("zero", "overlaps"), [(0, False), (1, False), (2, False), (3, True)])
+def test_deepspeed_reduces_beside_backward_with_zero_3_alone_unless_the_plan_says_so(
+    zero, overlaps
+):
+    """``overlap_comm_valid`` of DeepSpeed's zero/config.py."""
+    plan = {"gpus": 2, "zero": zero, "stack": "deepspeed"}
+    assert small_job(**plan).choices.overlaps_reduction is overlaps
+    for asked in (True, False):
+        asking = small_job(**plan, overlap_grad_reduce=asked)
+        assert asking.choices.overlaps_reduction is asked
+
+
 @pytest.mark.parametrize("asked", [None, True, False])
 def test_the_plan_is_asked_before_the_stack(asked):
     megatron, torch = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -26,27 +24,10 @@ from simulator.importers.deepspeed import read_deepspeed_config
 from simulator.importers.megatron.launch_line import read_megatron_script
 from simulator.importers.torchtitan import MODELS, read_torchtitan_config
 from simulator.program.run.order import StepOrder
+from tests.exporters.round_trips import assert_same, imported, job_with
 
 _FLAG = st.booleans()
 _DEGREE = st.sampled_from([1, 2, 4])
-
-
-def imported(read: Any, text: str, name: str, **given: Any) -> Job:
-    """The job of an exported text, read as a file of that name."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        path.write_text(text, encoding="utf-8")
-        job, report = read(path, Given(**given))
-        assert not report.unsupported
-        return job
-
-
-def assert_same(job: Job, other: Job) -> None:
-    """Same model, batch and GPUs, and plans that mean the same."""
-    assert job.model == other.model
-    assert job.batch == other.batch
-    assert job.cluster == other.cluster
-    assert spelled_out(job) == spelled_out(other)
 
 
 def sound(document: dict[str, Any]) -> Job:
@@ -440,123 +421,3 @@ def test_a_schedule_file_that_is_not_there_is_an_error(tmp_path):
     path.write_text(torchtitan_config(job), encoding="utf-8")
     with pytest.raises(InputError, match=r"schedule_csv.*cannot be read: No such file"):
         read_torchtitan_config(path, Given(gpus=8))
-
-
-def job_with(model: object = "llama3.1-8b", **plan: Any) -> Job:
-    """A job on one node; ``plan`` holds the fields of its plan."""
-    return job_from_document(
-        {
-            "model": model,
-            "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
-            "batch": {"global": 32, "seq_len": 4096},
-            "plan": plan,
-        }
-    )
-
-
-@pytest.mark.parametrize(
-    ("export", "job", "path"),
-    [
-        (megatron_script, job_with(stack="torchtitan"), "plan.stack"),
-        (megatron_script, job_with(pp=2, schedule="zb-h1"), "plan.schedule"),
-        (megatron_script, job_with("phi-2"), "model.parallel_block"),
-        (megatron_script, job_with("gemma-7b"), "model.activation"),
-        (megatron_script, job_with(precision="tf32"), "plan.precision"),
-        (
-            megatron_script,
-            job_with("mixtral-8x7b", recompute="selective", recompute_modules=["moe_act"]),
-            "plan.recompute_modules",
-        ),
-        (megatron_script, job_with(rank_order="dp-tp-cp-ep-pp"), "plan.rank_order"),
-        (deepspeed_config, job_with(stack="deepspeed", pp=2), "plan.pp"),
-        (deepspeed_config, job_with(stack="deepspeed", recompute="full"), "plan.recompute"),
-        (deepspeed_config, job_with(stack="deepspeed", attention="unfused"), "plan.attention"),
-        (torchtitan_config, job_with(stack="torchtitan", zero=1), "plan.zero"),
-        (torchtitan_config, job_with("phi-2", stack="torchtitan", zero=3), "model"),
-        (
-            torchtitan_config,
-            job_with(stack="torchtitan", zero=3, optimizer="sgd"),
-            "plan.optimizer",
-        ),
-        (
-            torchtitan_config,
-            job_with(stack="torchtitan", zero=3, offload={"activations": "cpu"}),
-            "plan.offload",
-        ),
-        (
-            deepspeed_config,
-            job_with(
-                stack="deepspeed", zero=2, offload={"optimizer": "cpu", "delayed_update": True}
-            ),
-            "plan.offload.delayed_update",
-        ),
-    ],
-)
-def test_what_a_framework_cannot_say_is_an_error_that_names_it(export, job, path):
-    with pytest.raises(UnsupportedError, match=rf"{path}\b.* cannot be expressed in"):
-        export(job)
-
-
-@pytest.mark.parametrize(
-    ("export", "stack"),
-    [
-        (megatron_script, "megatron-core"),
-        (deepspeed_config, "deepspeed"),
-        (torchtitan_config, "torchtitan"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("plan", "path"),
-    [
-        ({"data_parallel": "data-parallel"}, "plan.data_parallel"),
-        ({"data_parallel": "parameter-server"}, "plan.data_parallel"),
-        ({"no_sync": False}, "plan.no_sync"),
-        ({"lora": {"rank": 8}}, "plan.lora"),
-        ({"frozen": ["embedding.*"]}, "plan.frozen"),
-        ({"cross_entropy": "cut"}, "plan.cross_entropy"),
-        ({"optimizer_kernels": "foreach"}, "plan.optimizer_kernels"),
-    ],
-)
-def test_frameworks_pretrain_and_reduce_by_collectives_once_per_step(export, stack, plan, path):
-    with pytest.raises(UnsupportedError, match=rf"{path}\b.* cannot be expressed in"):
-        export(job_with(stack=stack, zero=0, **plan))
-
-
-def test_everything_that_cannot_be_said_is_told_at_once():
-    with pytest.raises(UnsupportedError) as caught:
-        deepspeed_config(job_with(stack="deepspeed", pp=2, recompute="full", zero=1))
-    assert {"plan.pp", "plan.recompute"} <= {fault.path for fault in caught.value.faults}
-
-
-def test_offloading_is_told_to_megatron_and_torchtitan():
-    job = job_with(zero=1, offload={"optimizer": "cpu", "share": 0.5})
-    assert "--optimizer-cpu-offload" in megatron_script(job)
-    assert "--optimizer-offload-fraction 0.5" in megatron_script(job)
-    both = {"optimizer": "cpu", "parameters": "cpu"}
-    job = job_with(stack="torchtitan", zero=3, offload=both)
-    assert tomllib.loads(torchtitan_config(job))["training"]["enable_cpu_offload"] is True
-    text = torchtitan_config(job)
-    assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))
-
-
-@pytest.mark.parametrize(
-    ("stack", "stack_name"),
-    [
-        ("torch", "torch"),
-        ({"base": "megatron-core", "dropout": True}, "megatron-core"),
-    ],
-)
-@pytest.mark.parametrize("export", [deepspeed_config, torchtitan_config])
-def test_a_plan_made_for_another_framework_is_one_fault_and_not_one_per_fact(
-    export, stack, stack_name
-):
-    with pytest.raises(UnsupportedError) as caught:
-        export(job_with(stack=stack, zero=3))
-    (fault,) = [fault for fault in caught.value.faults if fault.path.startswith("plan.stack")]
-    assert (fault.path, fault.value) == ("plan.stack", stack_name)
-    assert "--set plan.stack=" in fault.hint
-
-
-def test_a_degree_that_cannot_be_said_is_set_to_a_number():
-    with pytest.raises(UnsupportedError, match=r"plan.pp = 2: .*--set plan.pp=1$"):
-        deepspeed_config(job_with(stack="deepspeed", pp=2, zero=1))

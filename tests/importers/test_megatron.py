@@ -211,6 +211,15 @@ def test_the_option_for_sorting_tokens_by_fused_kernels_is_read(tmp_path):
     assert not report.unsupported
 
 
+def test_weights_that_are_8_bit_themselves_have_no_8_bit_copies(tmp_path):
+    usual, _ = read(read_megatron_script, "launch_moe.sh")
+    options = ("--sequence-parallel", "--sequence-parallel --fp8-param-gather")
+    job, report = read_megatron_script(edited(tmp_path, "launch_moe.sh", options), Given())
+    assert (usual.plan.keeps_cast_weights, job.plan.keeps_cast_weights) == (True, False)
+    assert any("8-bit weights" in said for said in report.assumed)
+    assert not report.unsupported
+
+
 def test_expert_layers_are_not_repeated_twice(tmp_path):
     new = "--moe-grouped-gemm --moe-layer-recompute --recompute-granularity full"
     path = edited(tmp_path, "launch_moe.sh", ("--moe-grouped-gemm", new))

@@ -63,7 +63,7 @@ CONFIGS = [
     Public("megatron_gpt3_175b.sh", {"gpus": 1024}, 1024, 8,
            {"tp": 8, "pp": 16, "zero": 0, "precision": "fp16", "clip_gradients": True}),
     Public("megatron_llama3_8b_fp8.sh",
-           {"ignore": ("empty_unused_memory_level", "fp8_param_gather")}, 8, 8,
+           {"ignore": ("empty_unused_memory_level",)}, 8, 8,
            {"precision": "fp8", "zero": 1, "grad_reduce_precision": "bf16"}),
     Public("megatron_mixtral.sh", {}, 2, 2, {"ep": 2, "etp": 1, "precision": "fp32", "zero": 1}),
     Public("megatron_deepspeed_llama2.sh", {"definitions": {"vocab_size": "32000"}}, 8, 2,

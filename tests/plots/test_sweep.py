@@ -59,6 +59,16 @@ def test_a_cell_shows_the_best_that_fits_of_the_other_fields():
     assert cells(figure) == ["820", "700"]
 
 
+@pytest.mark.parametrize(
+    ("peaks_gib", "names"),
+    [((60, 50), ["fits"]), ((90, 99), ["does not fit"]), ((90, 50), ["does not fit", "fits"])],
+)
+def test_the_legend_names_what_there_is(peaks_gib, names):
+    table = pd.DataFrame([row(2 * tp, 1, 900, gib) for tp, gib in enumerate(peaks_gib, start=1)])
+    legend = build_sweep_figure(table, PATHS, "x").axes[1].get_legend()
+    assert [text.get_text().partition(" (")[0] for text in legend.get_texts()] == names
+
+
 def test_one_field_alone_is_one_row():
     table = pd.DataFrame([row(2, 1, 900, 70), row(4, 1, 700, 50)])
     assert cells(build_sweep_figure(table, ["plan.tp"], "x")) == ["900", "700"]

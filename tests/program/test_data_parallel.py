@@ -21,7 +21,7 @@ from simulator.program.states.resident import slice_parameters
 from simulator.results.memory import class_memory
 from simulator.results.traffic import rank_collectives
 from simulator.schedule import Phase
-from tests.jobs import free_latency_profile, small_job, small_model
+from tests.jobs import SIXTEEN_BIT_TORCH, free_latency_profile, small_job, small_model
 
 HEAD = (4, 4)
 """Layers of the head's unit in a model of four layers: none."""
@@ -471,7 +471,7 @@ def test_gradients_that_are_views_of_their_buckets_save_a_copy_in_memory_and_fou
     apart, views = (
         data_job(
             4, zero=0, overlap_grad_reduce=overlap,
-            stack={"base": "torch", "buckets_gradients": apart},
+            stack={**SIXTEEN_BIT_TORCH, "buckets_gradients": apart},
         )
         for apart in (True, False)
     )  # fmt: skip

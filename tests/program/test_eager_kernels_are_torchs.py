@@ -10,7 +10,7 @@ from simulator.program.layer.layer_kinds import layer_kinds, model_layer
 from simulator.program.layer.losses import LOSSES
 from simulator.program.layer.model_ends import embedding_layer
 from simulator.program.layer.pieces import Layer, MemoryBound
-from tests.jobs import small_model
+from tests.jobs import SIXTEEN_BIT_TORCH, small_model
 
 torch = pytest.importorskip("torch")
 
@@ -238,7 +238,7 @@ def test_a_fused_activation_moves_each_of_its_rows_once(gated, forward, backward
 @pytest.mark.parametrize("joined", [False, True])
 def test_an_eager_gate_moves_what_torch_counts(joined: bool):
     model = small_model(gated_mlp=True, activation="silu")
-    plan = Plan(stack={"base": "torch", "fused_projections": joined})
+    plan = Plan(stack={**SIXTEEN_BIT_TORCH, "fused_projections": joined})
     layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
     width = model.ffn_hidden
     product = torch.randn(TOKENS, 2 * width, dtype=torch.bfloat16, requires_grad=True)
@@ -257,7 +257,7 @@ def test_an_eager_gate_moves_what_torch_counts(joined: bool):
 
 
 def test_an_eager_residual_is_one_addition():
-    model, plan = small_model(), Plan(stack="torch")
+    model, plan = small_model(), Plan(stack=SIXTEEN_BIT_TORCH)
     layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))
     branch, stream = (torch.randn(TOKENS, model.hidden, dtype=torch.bfloat16) for _ in "ab")
     residual = memory_bound(layer, "mlp_residual")
@@ -289,7 +289,7 @@ def test_under_autocast_a_residual_adds_16_bit_branches_to_an_fp32_stream():
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_norm_written_out_moves_what_torch_counts(precision: str):
-    model, plan = small_model(hidden=4096), Plan(stack="torch", precision=precision)
+    model, plan = small_model(hidden=4096), Plan(stack=SIXTEEN_BIT_TORCH, precision=precision)
     layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 64))
     norm, results = memory_bound(layer, "mlp_norm"), []
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
@@ -329,7 +329,7 @@ def test_an_eager_loss_reads_its_rows_three_times_and_its_gradients_twice():
 
 
 def test_the_gradient_of_an_embedding_is_as_large_as_its_table():
-    model, plan = small_model(), Plan(stack="torch")
+    model, plan = small_model(), Plan(stack=SIXTEEN_BIT_TORCH)
     layer = embedding_layer(model, plan, microbatch_shape(plan, 1, TOKENS), model.vocab)
     table = torch.randn(model.vocab, model.hidden, dtype=torch.bfloat16, requires_grad=True)
     torch.nn.functional.embedding(torch.arange(TOKENS), table).sum().backward()

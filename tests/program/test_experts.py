@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import CollectiveKind, Group
-from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
 from simulator.described.model import Experts, Model
 from simulator.described.plan.plan import Plan
@@ -394,80 +393,6 @@ def test_routed_copies_belong_to_the_sequence_until_experts_are_shared():
     routed = [saved.name for saved in layer.saved if saved.region is Region.ROUTED]
     assert routed == ["expert_input"]
     assert saved_bytes(divided(layer, tp=4), "expert_input") == TOKENS // 4 * TOP_K * HIDDEN * HALF
-
-
-def expert_seconds(
-    phase: Phase, profile: HardwareProfile, *, beside: Phase | None = None, **plan: Any
-) -> dict[bool, float]:
-    """Time of a layer's pass: exposed exchanges (True) and everything else (False).
-
-    Where it runs beside another pass, of the same layer.
-    """
-    fast_host = {"base": "megatron-core", "host_work_per_launch": 1}
-    plan = {"stack": fast_host} | plan
-    costs, layer = StageCosts(expert_job(ep=8, profile=profile, **plan)), Slice(0, 1)
-    exposed = costs.exposed_share(layer, phase, layer, beside) if beside else 1.0
-    parts = costs.work(layer, phase, exposed).parts
-    is_exchange = [part.category is Category.EXPERT_PARALLEL for part in parts]
-    return {
-        kind: sum(p.seconds for p, is_one in zip(parts, is_exchange, strict=True) if is_one is kind)
-        for kind in (True, False)
-    }
-
-
-def with_idle_memory(profile: HardwareProfile) -> HardwareProfile:
-    """The profile with communication that takes multiprocessors only."""
-    alone = {"memory_accesses_per_link_byte": 1e-9}
-    return profile.model_copy(update={"common": profile.common.model_copy(update=alone)})
-
-
-def test_exchanges_longer_than_the_other_microbatchs_pass_stick_out_by_the_rest():
-    slow = with_idle_memory(network_profile({"bandwidth": "10 MB/s"}, {"nic": "10 MB/s"}))
-    plain = {phase: expert_seconds(phase, slow) for phase in (Phase.FORWARD, Phase.BACKWARD)}
-    for phase, other in ((Phase.FORWARD, Phase.BACKWARD), (Phase.BACKWARD, Phase.FORWARD)):
-        hidden = expert_seconds(phase, slow, beside=other, overlap_ep=True)
-        rest = plain[phase][True] - plain[other][False]
-        assert rest > 0
-        assert hidden[True] == pytest.approx(rest)
-        assert hidden[False] == plain[phase][False]
-
-
-def test_nothing_hides_where_the_plan_says_so():
-    slow = network_profile({"bandwidth": "10 MB/s"}, {"nic": "10 MB/s"})
-    alone = expert_seconds(Phase.FORWARD, slow)
-    beside = expert_seconds(Phase.FORWARD, slow, beside=Phase.BACKWARD, overlap_ep=False)
-    assert beside == alone
-
-
-def test_hidden_exchanges_slow_the_other_microbatch_by_the_multiprocessors_they_hold():
-    """One of the four multiprocessors."""
-    fast = with_idle_memory(network_profile({"bandwidth": "1 TB/s"}, {"nic": "1 TB/s"}))
-    plain = expert_seconds(Phase.FORWARD, fast)
-    hidden = expert_seconds(Phase.FORWARD, fast, beside=Phase.BACKWARD, overlap_ep=True)
-    assert hidden[True] == pytest.approx(plain[True] / 4, rel=1e-4)
-
-
-@pytest.mark.parametrize(("schedule", "vpp"), [("dualpipe", 1), ("dualpipev", 2)])
-def test_joint_passes_of_dualpipe_hide_the_exchanges_of_experts(schedule, vpp):
-    """As much as sticks out of no pair, pair by pair: less exposed, never negative."""
-    model = expert_model().model_copy(update={"layers": 8})
-    sizes = {"gpus": 16, "global_batch": 128, "ep": 4, "pp": 4}
-    profile = with_idle_memory(network_profile())
-    fast_host = {"base": "megatron-core", "host_work_per_launch": 1}
-    plan = {"schedule": schedule, "vpp": vpp, "profile": profile, "stack": fast_host}
-    hidden = run_step(small_job(model, **sizes, **plan), "replay")
-    open_ = run_step(small_job(model, **sizes, **plan, overlap_ep=False), "replay")
-    exchange = Category.EXPERT_PARALLEL
-    assert 0 < hidden.breakdown_s[exchange] < open_.breakdown_s[exchange] / 2
-    assert hidden.step_time_s < open_.step_time_s
-
-
-def test_schedules_without_joint_passes_have_nothing_to_hide_behind():
-    model = expert_model().model_copy(update={"layers": 8})
-    sizes = {"gpus": 16, "global_batch": 128, "ep": 4, "pp": 4}
-    left_out = run_step(small_job(model, **sizes), "replay")
-    off = run_step(small_job(model, **sizes, overlap_ep=False), "replay")
-    assert left_out.step_time_s == off.step_time_s
 
 
 def layer_launches(*, router_bias: bool = False, mlp_bias: bool = False, **facts: object) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.program.layer.pieces import MemoryBound
 from simulator.program.price.stage_cost import StageCosts
-from tests.jobs import gpt_model, small_job
+from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job
 
 
 def softmax(*, causal: bool, precision: str, widens: bool = True) -> tuple[MemoryBound, float]:
@@ -16,7 +16,7 @@ def softmax(*, causal: bool, precision: str, widens: bool = True) -> tuple[Memor
             gpt_model(causal=causal, widens_scores=widens),
             precision=precision,
             attention="unfused",
-            stack="torch",
+            stack=SIXTEEN_BIT_TORCH,
         )
     )
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)

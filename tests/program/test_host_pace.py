@@ -14,7 +14,7 @@ from simulator.program.price.stage_cost import StageCosts
 from simulator.program.price.update_time import optimizer_work
 from simulator.program.states.resident import ParameterCount
 from simulator.schedule.slots import Phase
-from tests.jobs import network_profile, small_job, small_model
+from tests.jobs import SIXTEEN_BIT_TORCH, network_profile, small_job, small_model
 
 LAYER, HEAD = Launched(3, 1.0, 2.0), Launched(1, 10.0, 1.0)
 
@@ -67,7 +67,7 @@ def test_hosts_that_wait_for_each_other_are_ahead_of_a_slower_device_only():
 )
 def test_what_tensor_parallel_ranks_add_up_lingers_until_the_device_is_past_it(stack, times):
     """The embedding's sum, and two of each of the four layers."""
-    stack = {"base": "torch"} | stack
+    stack = {**SIXTEEN_BIT_TORCH, **stack}
     job = small_job(small_model(layers=4), gpus=2, tp=2, sequence_parallel=True, stack=stack)
     sum_bytes = 2 * job.batch.seq_len * job.model.hidden
     lingers = StageCosts(job).forward(stage_slices(job, 1)[0]).lingers
@@ -147,7 +147,9 @@ def test_the_head_hides_launches_of_the_backward_behind_it_where_the_host_may_be
 
 
 def test_a_collective_is_launched_by_as_much_python_as_a_kernel():
-    alone, shared = (StageCosts(launch_bound(stack="torch", tp=tp, gpus=2)) for tp in (1, 2))
+    alone, shared = (
+        StageCosts(launch_bound(stack=SIXTEEN_BIT_TORCH, tp=tp, gpus=2)) for tp in (1, 2)
+    )
     run = stage_slices(alone.job, 1)[0]._replace(
         has_embedding=False, has_head=False, has_loss=False
     )

@@ -16,7 +16,13 @@ from simulator.program.states.parameter_server import server_count, server_rates
 from simulator.program.states.resident import slice_parameters
 from simulator.results.simulation import run_step
 from simulator.results.traffic import class_traffic
-from tests.jobs import GPUS_PER_NODE, free_latency_profile, network_profile, small_job
+from tests.jobs import (
+    GPUS_PER_NODE,
+    SIXTEEN_BIT_TORCH,
+    free_latency_profile,
+    network_profile,
+    small_job,
+)
 from tests.program.test_unfold import timelines_by_rank
 
 WEIGHT, GRADIENT = 2.0, 4.0
@@ -27,7 +33,7 @@ PORT_BYTES_PER_S = 1e9
 
 
 def job_of(workers: int, *, microbatches: int = 1, **fields) -> Job:
-    plan = {"zero": 0, "stack": "torch", "data_parallel": "parameter-server", **fields}
+    plan = {"zero": 0, "stack": SIXTEEN_BIT_TORCH, "data_parallel": "parameter-server", **fields}
     plan.setdefault("profile", free_latency_profile())
     return small_job(gpus=workers, global_batch=workers * microbatches, **plan)
 

@@ -14,7 +14,7 @@ from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.recompute import recomputation
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from tests.jobs import gpt_model, small_job, small_model
+from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job, small_model
 
 TOKENS, HIDDEN = 64, 64
 ROW = 2 * TOKENS * HIDDEN
@@ -187,7 +187,7 @@ def test_a_recomputed_layer_that_returns_keys_and_values_keeps_them_beside_its_i
         total_bytes(StageCosts(small_job(model, recompute="full", stack=stack)).saved(LAYER))
         for model in (gpt_model(), gpt_model(heads=4, kv_heads=2))
         for stack in (
-            {"base": "torch", "repeats_kv_heads": True, "hands_out_key_values": hands_out}
+            {**SIXTEEN_BIT_TORCH, "repeats_kv_heads": True, "hands_out_key_values": hands_out}
             for hands_out in (False, True)
         )
     ]

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (  # noqa: E402
 from simulator.program.grid.stage_layers import Slice  # noqa: E402
 from simulator.program.price.stage_cost import StageCosts  # noqa: E402
 from simulator.validate.torch_run.reference_model import ACTIVATIONS, RoutedExperts  # noqa: E402
-from tests.jobs import gpt_model, small_job, small_model  # noqa: E402
+from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job, small_model  # noqa: E402
 from tests.saved_by_torch import (  # noqa: E402
     GptLayer,
     JointAttention,
@@ -35,7 +35,7 @@ LAYER = Slice(1, 2)
 SDPA = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 LLAMA, GPT = Sizes(H, A, K, F), Sizes(H, A, A, 4 * H)
 EXPERTS = {"count": 4, "top_k": 2, "ffn_hidden": 32}
-EAGER = {"base": "torch", "fused_rmsnorm": True}
+EAGER = {**SIXTEEN_BIT_TORCH, "fused_rmsnorm": True}
 
 
 def saved_by_program(model=None, run: Slice = LAYER, **plan) -> float:
@@ -57,7 +57,7 @@ def gpt_bytes(wrap=None, **options) -> int:
 @pytest.mark.parametrize("repeats_kv_heads", [True, False])
 def test_an_eager_llama_layer_keeps_what_torch_keeps(fused_rmsnorm, repeats_kv_heads):
     facts = {"fused_rmsnorm": fused_rmsnorm, "repeats_kv_heads": repeats_kv_heads}
-    assert saved_by_program(stack={"base": "torch", **facts}) == llama_bytes(**facts)
+    assert saved_by_program(stack={**SIXTEEN_BIT_TORCH, **facts}) == llama_bytes(**facts)
 
 
 def test_a_value_that_is_a_view_keeps_queries_and_keys_of_its_product_as_torch_does():
@@ -107,7 +107,7 @@ def test_products_that_copy_their_input_keep_five_where_others_keep_two():
 
 @pytest.mark.parametrize("dropout", [True, False])
 def test_an_eager_gpt_layer_keeps_what_torch_keeps(dropout):
-    stack = {"base": "torch", "dropout": dropout, "fused_softmax": True}
+    stack = {**SIXTEEN_BIT_TORCH, "dropout": dropout, "fused_softmax": True}
     plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
     torchs = gpt_bytes(dropout=0.1 if dropout else 0.0)
     assert saved_by_program(gpt_model(), **plan) == torchs
@@ -116,14 +116,14 @@ def test_an_eager_gpt_layer_keeps_what_torch_keeps(dropout):
 @pytest.mark.parametrize("name", ["gelu", "gelu-new", "relu", "squared-relu"])
 def test_an_activation_keeps_its_input_unless_its_output_says_enough(name):
     """The gradient of a rectifier follows from its output, which the next product keeps anyway."""
-    stack = {"base": "torch", "fused_softmax": True}
+    stack = {**SIXTEEN_BIT_TORCH, "fused_softmax": True}
     plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
     torchs = gpt_bytes(dropout=0.0, activation=ACTIVATIONS[name])
     assert saved_by_program(gpt_model(activation=name), **plan) == torchs
 
 
 def test_dropout_that_spares_attention_keeps_neither_its_mask_nor_a_second_copy():
-    stack = {"base": "torch", "dropout": True, "fused_softmax": True}
+    stack = {**SIXTEEN_BIT_TORCH, "dropout": True, "fused_softmax": True}
     plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
     with_it = saved_by_program(gpt_model(), **plan)
     without = saved_by_program(gpt_model(attention_dropout=False), **plan)
@@ -144,13 +144,13 @@ def shared_expert_bytes_of_torch(gated: bool) -> int:
 def test_a_shared_expert_keeps_no_second_copy_of_the_routers_input(gated):
     shared = {"shared_ffn_hidden": F, "shared_gate": gated}
     kept = [
-        saved_by_program(small_model(experts=EXPERTS | fields), stack="torch")
+        saved_by_program(small_model(experts=EXPERTS | fields), stack=SIXTEEN_BIT_TORCH)
         for fields in ({}, shared)
     ]
     assert kept[1] - kept[0] == shared_expert_bytes_of_torch(gated)
 
 
-@pytest.mark.parametrize("stack", ["torch", "megatron-core"])
+@pytest.mark.parametrize("stack", [SIXTEEN_BIT_TORCH, "megatron-core"])
 def test_a_shared_expert_and_the_router_share_their_input_on_tensor_parallel_ranks(stack):
     """Torch's ranks keep the sequence as it was gathered, Megatron-Core's their part of it."""
     plan = {"gpus": 2, "tp": 2, "sequence_parallel": True, "stack": stack}
@@ -159,8 +159,8 @@ def test_a_shared_expert_and_the_router_share_their_input_on_tensor_parallel_ran
         for fields in ({}, {"shared_ffn_hidden": F})
     ]
     branches, inner = 2, B * S * F / 2 * 2
-    activations = inner * (branches + (2 if stack == "torch" else 1))
-    gathered = B * S * H * 2 * (1 - 1 / 2) if stack == "torch" else 0
+    activations = inner * (branches + (2 if stack == SIXTEEN_BIT_TORCH else 1))
+    gathered = B * S * H * 2 * (1 - 1 / 2) if stack == SIXTEEN_BIT_TORCH else 0
     assert kept[1] - kept[0] == activations + gathered
 
 
@@ -182,7 +182,7 @@ def test_full_recompute_keeps_the_input_that_torchs_checkpoint_keeps():
 
 def test_selective_recompute_keeps_what_torch_keeps_around_a_checkpointed_core():
     core = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    stack = {"base": "torch", "dropout": True, "fused_softmax": True}
+    stack = {**SIXTEEN_BIT_TORCH, "dropout": True, "fused_softmax": True}
     plan = {"precision": "fp32", "attention": "unfused", "stack": stack}
     kept = saved_by_program(gpt_model(), recompute="selective", **plan)
     assert kept == gpt_bytes(core=core)
@@ -232,7 +232,7 @@ def test_an_eager_loss_keeps_fp32_log_probabilities_as_torch_does():
     torchs = fake_layer_bytes(build, (B, S, H), torch.float32, wrap=run) - targets_bytes
     head = Slice(4, 4, has_head=True, has_loss=True)
     model = gpt_model(vocab=V)
-    assert saved_by_program(model, head, precision="fp32", stack="torch") == torchs
+    assert saved_by_program(model, head, precision="fp32", stack=SIXTEEN_BIT_TORCH) == torchs
 
 
 @pytest.fixture

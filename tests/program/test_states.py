@@ -77,6 +77,24 @@ def test_megatrons_distributed_optimizer_holds_6_plus_12_over_d(d):
     assert bytes_per_parameter(gpus=d, zero=1) == pytest.approx(6 + 12 / d)
 
 
+@pytest.mark.parametrize(
+    ("precision", "zero"), [("bf16", 0), ("fp16", 0), ("fp32", 0), ("bf16", 3)]
+)
+def test_plain_torch_trains_fp32_weights_gradients_and_moments_whatever_products_read(
+    precision, zero
+):
+    """4 + 2 x 4, 4 that come with backward, and with DDP a bucket of 4 more.
+
+    torch.amp casts what products read and leaves parameters alone; fully_shard casts shards as
+    they are gathered.
+    """
+    assert bytes_per_parameter(precision=precision, zero=zero, stack="torch") == 12
+    job = small_job(gpus=2, precision=precision, zero=zero, stack="torch")
+    assert state_bytes(job).gradients == 4
+    buckets = dict(resident_memory(job, ParameterCount(1.0))).get(Owner.COMMUNICATION, 0.0)
+    assert buckets == (0 if zero else 4)
+
+
 def test_full_precision_needs_no_master_copy():
     assert bytes_per_parameter(precision="fp32", zero=0) == pytest.approx(4 + 4 + 8)
     assert state_bytes(small_job(precision="fp32")).master == 0

@@ -17,7 +17,7 @@ from simulator.program.layer.model_ends import embedding_layer, head_layer, loss
 from simulator.program.layer.pieces import Exchange, FlashAttention, Gemm, Layer, MemoryBound
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.tensor_parallel import tensor_parallel
-from tests.jobs import free_latency_profile, small_job, small_model
+from tests.jobs import SIXTEEN_BIT_TORCH, free_latency_profile, small_job, small_model
 
 B, S, H = 2, 64, 64
 BSH = B * S * H * 2.0
@@ -195,7 +195,7 @@ def test_the_embedding_adds_up_its_rows_and_the_head_spreads_its_input(sequence_
 
 def test_sums_that_ranks_scatter_come_and_go_in_layers_and_units_keep_what_a_pass_takes():
     """A sum is whole, its part and what the projection of queries, keys and values makes half."""
-    job = small_job(small_model(), gpus=2, tp=2, sequence_parallel=True, stack={"base": "torch"})
+    job = small_job(small_model(), gpus=2, tp=2, sequence_parallel=True, stack=SIXTEEN_BIT_TORCH)
     (run,) = stage_slices(job, 1)
     forward = StageCosts(job).forward(run)
     _, layers, _, loss = forward.by_unit

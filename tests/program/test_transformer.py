@@ -20,7 +20,7 @@ from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import padded_vocab
 from simulator.schedule import Phase
-from tests.jobs import gpt_model, small_job, small_model
+from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job, small_model
 
 B, S, H, A = 2, 64, 64, 8
 SBH, AS2B = S * B * H, A * S * S * B
@@ -256,7 +256,7 @@ def test_input_gradients_of_products_apart_are_added_up():
                 kind
             )[0]
         }
-        for stack in ("torchtitan", "megatron-core", "torch")
+        for stack in ("torchtitan", "megatron-core", SIXTEEN_BIT_TORCH)
     )
     gradient = B * S * H * 2
     assert eager["qkv_gradient_sum"].backward_bytes == 2 * 3 * gradient

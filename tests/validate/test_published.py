@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.described.load import job_from_document
+from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
 from simulator.validate.accuracy import Accuracy, error_pct
@@ -252,7 +253,8 @@ def test_a_model_of_transformers_has_no_kernels_of_its_own_under_any_deepspeed(v
 
 def test_empty_cells_leave_the_default_of_the_stack():
     plan = job_document({**ROW, "zero": "", "schedule": "", "overlap_grad_reduce": ""})["plan"]
-    assert {"zero", "schedule", "overlap_grad_reduce"}.isdisjoint(plan)
+    assert {"schedule", "overlap_grad_reduce"}.isdisjoint(plan)
+    assert plan["zero"] == Plan().zero
 
 
 def test_states_sharded_inside_a_node_leave_out_the_tensor_ranks():

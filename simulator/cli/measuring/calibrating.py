@@ -15,6 +15,7 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
+    print_answer_table,
     print_json,
     print_table,
     progress,
@@ -391,10 +392,9 @@ def _number_text(value: object) -> str:
 
 
 def _print_runs(found: OwnSystem) -> None:
-    from simulator.api.measured_answers import RUN_NUMBERS, run_rows
+    from simulator.api.measured_answers import runs_table
 
-    columns = text_columns("run") + number_columns(*RUN_NUMBERS)
-    print_table(f"runs of {found.framework} on {found.profile}", columns, run_rows(found))
+    print_answer_table(f"runs of {found.framework} on {found.profile}", runs_table(found))
     if found.lesson.memory is not None:
         share = signed_percent(math.expm1(found.lesson.memory.spread.centre))
         typer.echo(f"GPUs most likely hold {share} against predictions: odds of fitting know it")

@@ -9,7 +9,7 @@ import typer
 from simulator.cli.console import (
     need_one_that_fits,
     note,
-    number_columns,
+    print_answer_table,
     print_json,
     print_table,
     progress,
@@ -35,15 +35,11 @@ from simulator.cli.planning.plan import (
 from simulator.cli.planning.sweep import Workers, parse_grid
 from simulator.described.job import options_text
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import counted, format_bytes, format_seconds, percent
+from simulator.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from simulator.api import AdviseAnswer
-    from simulator.planning.compared_strategies import Comparison, FamilyResult, Outcome
-
-_BIGGEST = 2
+    from simulator.planning.compared_strategies import Comparison
 
 
 def advise(
@@ -97,27 +93,12 @@ def _print_answer(found: AdviseAnswer) -> None:
         for line in way_out(found.way_out):
             typer.echo(line)
         return
-    columns = (
-        text_columns("strategy")
-        + number_columns("step time", "relative to the best", "fullest GPU", "fits")
-        + text_columns("its best plan", "what it does")
-    )
-    cluster, results = found.job.cluster, found.strategies
+    cluster = found.job.cluster
     title = f"{found.job.model.name} on {cluster.gpus} x {cluster.profile.name}"
-    print_table(title, columns, [_row(result, results[0]) for result in results])
-    best = results[0]
+    print_answer_table(title, found.table())
+    best = found.strategies[0]
     if best.choice is not None:
         typer.echo(f"To use strategy 1: {options_text(best.choice.changes)}")
-
-
-def _row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
-    name, choice = result.family.name, result.choice
-    if choice is None or best.choice is None:
-        return name, "", "", "", "", result.obstacle, result.family.idea
-    ratio = choice.step_time_s / best.choice.step_time_s
-    step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
-    fits = percent(choice.fits_probability)
-    return name, step, f"{ratio:.2f} x", held, fits, result.plan_text, result.family.idea
 
 
 def strategies(
@@ -165,34 +146,10 @@ def strategies(
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    columns = (
-        text_columns("strategy", "shards")
-        + number_columns("step time", "tokens/s per GPU", "exposed", "traffic per GPU", "memory")
-        + text_columns("fits", "largest owner")
-    )
+    from simulator.api.strategy_answers import comparison_table
+
     title = f"{comparison.job.title} ({counted(comparison.nodes, 'node')})"
-    print_table(title, columns, [_variant_row(outcome) for outcome in comparison.outcomes])
-
-
-def _variant_row(outcome: Outcome) -> Sequence[str]:
-    step, strategy = outcome.step, outcome.strategy
-    if step is None:
-        return strategy.name, strategy.shards, "", "", "", "", "", "no", f"{outcome.refusal}"
-    fullest = outcome.fullest
-    owners = sorted(fullest.by_owner.items(), key=lambda item: -item[1])[:_BIGGEST]
-    most = ", ".join(f"{owner.value} {format_bytes(size)}" for owner, size in owners)
-    where = f"{fullest.role}: " if fullest.role else ""
-    return (
-        strategy.name,
-        strategy.shards,
-        format_seconds(step.step_time_s),
-        f"{step.tokens_per_s_per_gpu:,.0f}",
-        percent(outcome.exposed_s / step.step_time_s),
-        format_bytes(outcome.moved_bytes),
-        format_bytes(fullest.peak_device_bytes),
-        percent(step.fits_probability),
-        where + most,
-    )
+    print_answer_table(title, comparison_table(comparison))
 
 
 def _print_advice() -> None:

@@ -14,6 +14,7 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
+    print_answer_table,
     print_json,
     print_table,
     status_line,
@@ -226,19 +227,18 @@ def _print_factors(found: Capacity) -> None:
 
 
 def _print_goodput(found: Goodput | None) -> None:
-    from simulator.api.campaign_answers import failures_text, interval_rows, spent_rows
+    from simulator.api.campaign_answers import failures_text, goodput_tables
     from simulator.planning.campaign.goodput import SEARCH_MEMBERS
 
     if found is None:
         return
-    columns = text_columns("where the time goes") + number_columns("mean", "share")
-    title = f"goodput {percent(found.share)}; mean failures: {failures_text(found)}"
-    print_table(title, columns, spent_rows(found))
-    if found.tried:
-        columns = number_columns("checkpoint every", "goodput")
-        guess = format_seconds(found.first_guess_s)
-        title = f"intervals, each simulated on {SEARCH_MEMBERS} campaigns; Daly's is {guess}"
-        print_table(title, columns, interval_rows(found))
+    guess = format_seconds(found.first_guess_s)
+    titles = (
+        f"goodput {percent(found.share)}; mean failures: {failures_text(found)}",
+        f"intervals, each simulated on {SEARCH_MEMBERS} campaigns; Daly's is {guess}",
+    )
+    for title, table in zip(titles, goodput_tables(found), strict=False):
+        print_answer_table(title, table)
 
 
 @dataclass(frozen=True)
@@ -296,16 +296,7 @@ def _compare(
 
 
 def _print_clusters(found: ClustersAnswer) -> None:
-    from simulator.api.campaign_answers import cluster_row
-
-    columns = (
-        text_columns("system")
-        + number_columns("GPUs")
-        + text_columns("plan")
-        + number_columns("step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
-        + text_columns("paid")
-    )
-    print_table(found.said_of(), columns, map(cluster_row, found.clusters))
+    print_answer_table(found.said_of(), found.table())
     for text in found.answer_texts():
         typer.echo(text)
 

@@ -11,11 +11,9 @@ import typer
 
 from simulator.cli.console import (
     note,
-    number_columns,
+    print_answer_table,
     print_json,
-    print_table,
     status_line,
-    text_columns,
 )
 from simulator.cli.options import (
     AsJson,
@@ -36,7 +34,7 @@ from simulator.described.job import degrees_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.api import PlanAnswer
@@ -261,28 +259,6 @@ def _short_name(choice: PlanChoice) -> str:
 
 
 def _print_choices(found: PlanAnswer) -> None:
-    from simulator.api.plan_answers import losses_text
-
-    if not found.choices:
-        return
-    varied = list(found.choices[0].changes)
-    rows = [
-        [
-            str(number),
-            *(str(choice.changes[path]) for path in varied),
-            str(choice.dp),
-            format_seconds(choice.step_time_s),
-            f"{found.tokens_per_s_per_gpu(choice):,.1f}",
-            format_bytes(choice.peak_device_bytes),
-            percent(choice.fits_probability),
-            losses_text(choice.breakdown_s),
-        ]
-        for number, choice in enumerate(found.choices, start=1)
-    ]
-    columns = (
-        number_columns("#")
-        + text_columns(*(path.partition(".")[2] for path in varied), "dp")
-        + number_columns("step time", "tokens/s per GPU", "fullest GPU", "fits")
-        + text_columns("lost to")
-    )
-    print_table(f"fastest plans of {found.job.model.name} on {found.cluster_text}", columns, rows)
+    if found.choices:
+        title = f"fastest plans of {found.job.model.name} on {found.cluster_text}"
+        print_answer_table(title, found.table())

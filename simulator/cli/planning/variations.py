@@ -12,6 +12,7 @@ from simulator.cli.console import (
     counting,
     note,
     number_columns,
+    print_answer_table,
     print_json,
     print_spreads,
     print_table,
@@ -117,7 +118,6 @@ def limits(
     Example:  clustersim limits job.yaml --set plan.recompute=full --risk 0.01
     """
     from simulator import api
-    from simulator.api.change_answers import limit_row
 
     job = read_job(job_file, changes)
     with counting("simulations") as count:
@@ -126,15 +126,7 @@ def limits(
     if as_json:
         print_json(answer.to_dict())
     else:
-        columns = text_columns("field") + number_columns(
-            "now",
-            "largest that fits",
-            "in steps of",
-            "device memory with it",
-            "probability",
-            "50 % likely to fit",
-        )
-        print_table(job.title, columns, [limit_row(limit) for limit in found])
+        print_answer_table(job.title, answer.table())
     for limit in found:
         if limit.obstacle:
             note(f"{limit.field}: {limit.obstacle}")

@@ -20,7 +20,16 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from simulator.described.base import Count, Flag, Layers, LayersOrZero, Ranks, RanksOrZero, Spec
+from simulator.described.base import (
+    Count,
+    Flag,
+    Layers,
+    LayersOrZero,
+    Ranks,
+    RanksOrZero,
+    Spec,
+    ZeroStage,
+)
 from simulator.described.cluster.kernel_parameters import AttentionKernel, Precision
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, known_data_parallelism
 from simulator.described.plan.optimizers import UPDATE_RULES, known_optimizer
@@ -113,6 +122,12 @@ def _stack_of_releases(given: object, info: ValidationInfo) -> object:
     return named_stack(given, info.data.get("libraries", {}))
 
 
+def _zero_of_stack(given: object, info: ValidationInfo) -> object:
+    """The ZeRO stage as given, or that of the stack before it, if that is one."""
+    stack = info.data.get("stack", named_stack(DEFAULT_STACK))
+    return stack.zero if given is None else given
+
+
 _WEIGHTS_SHARDED = 3
 """ZeRO stage that shards weights, too."""
 
@@ -120,6 +135,14 @@ _WEIGHTS_SHARDED = 3
 class Plan(Spec):
     """Parallel degrees and the options that cost time or memory."""
 
+    libraries: Libraries = Field(default_factory=dict)
+    """Releases of what the framework is built on, where they are not the newest, such as
+    ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8"}``."""
+    stack: Annotated[Stack, BeforeValidator(_stack_of_releases)] = Field(
+        default=DEFAULT_STACK, validate_default=True
+    )
+    """Framework whose defaults and kernels apply: a name, with ``@`` and a release if not the
+    newest, or a block with such a ``base``."""
     tp: Ranks = 1
     """Tensor-parallel degree."""
     tp_method: TensorMethod = "1d"
@@ -168,9 +191,11 @@ class Plan(Spec):
     parameter_servers: RanksOrZero = 0
     """Hosts that hold the parameters with ``data_parallel: parameter-server``, with network cards
     like those of a node; 0 is one per node of GPUs, which is then no narrower than they are."""
-    zero: int = Field(default=1, ge=0, le=3, strict=True)
+    zero: Annotated[ZeroStage, BeforeValidator(_zero_of_stack)] = Field(
+        default=None, validate_default=True
+    )
     """What data-parallel ranks shard: 0 nothing, 1 optimizer states, 2 and gradients,
-    3 and parameters."""
+    3 and parameters; by default as the stack does it."""
     reshard_after_forward: Flag | None = None
     """Whether ZeRO 3 frees gathered weights after forward and gathers them again in backward;
     by default all but those that the stack keeps because backward needs them first
@@ -248,14 +273,6 @@ class Plan(Spec):
     them updates."""
     offload: Offload = Offload()
     """What lives in host memory or on NVMe instead of on the GPU."""
-    libraries: Libraries = Field(default_factory=dict)
-    """Releases of what the framework is built on, where they are not the newest, such as
-    ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8"}``."""
-    stack: Annotated[Stack, BeforeValidator(_stack_of_releases)] = Field(
-        default=DEFAULT_STACK, validate_default=True
-    )
-    """Framework whose defaults and kernels apply: a name, with ``@`` and a release if not the
-    newest, or a block with such a ``base``."""
     overlap_grad_reduce: Flag | None = None
     """Whether gradients are reduced beside the last backward; by default as the stack does it."""
     overlap_param_gather: Flag | None = None

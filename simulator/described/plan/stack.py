@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from simulator.described.base import Bytes, Flag, Seconds, Spec
+from simulator.described.base import Bytes, Flag, Seconds, Spec, ZeroStage
 from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.faults import nearest_hint
 from simulator.described.plan.releases import groups_in_effect, split_release
@@ -47,12 +47,14 @@ class Stack(Spec):
 
     description: str
     """What it is, and the versions it stands for."""
+    zero: ZeroStage = 1
+    """What data-parallel ranks shard where the plan does not say."""
     sequence_parallel: Flag = True
     """Default when tp > 1."""
     overlap_grad_reduce: Flag = True
     """Gradient reduction starts during the last backward."""
-    overlaps_from_zero: int = Field(default=0, ge=0, le=3, strict=True)
-    """Lowest ZeRO stage in which it does so."""
+    overlap_shard_reduce: Flag = False
+    """Under ZeRO 3 it does, even where ``overlap_grad_reduce`` says that ZeRO 1 and 2 wait."""
     overlap_param_gather: Flag = True
     """Sharded parameters are gathered during forward."""
     prefetches_weights: Flag = False
@@ -196,7 +198,7 @@ class Stack(Spec):
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
     to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo); ``by-cost``, each
     stage takes layers until it has passed its share of all products, the head's too (nanotron)."""
-    zero_in_pipeline: int = Field(default=3, ge=0, le=3, strict=True)
+    zero_in_pipeline: ZeroStage = 3
     """Highest ZeRO stage that the framework runs inside a pipeline."""
     sharding_units: ShardingUnits = "layers"
     """What ZeRO 3 gathers and reduces at a time."""
@@ -405,10 +407,6 @@ class Stack(Spec):
     """Where the host waits for counts of tokens per expert."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""
-
-    def reduces_ahead(self, zero: int) -> bool:
-        """Whether gradients are reduced during the last backward in a ZeRO stage."""
-        return self.overlap_grad_reduce and zero >= self.overlaps_from_zero
 
 
 class Evidence(NamedTuple):

@@ -158,6 +158,8 @@ class _Emitter:
     def __init__(self, job: Job, gpus: Sequence[_Gpus]) -> None:
         self.job, self.gpus, self.ranks = job, gpus, job.cluster.gpus
         self.state = state_bytes(job)
+        self.weight_bytes = self.state.weights or self.state.master
+        """Of a parameter as the module has it, which ``replicate`` broadcasts [B]."""
         self.run = stage_slices(job, 1)[0]
         self.body = self.run._replace(has_loss=False)
         self.loss = self.run._replace(first=self.run.end, has_embedding=False, has_head=False)
@@ -201,7 +203,7 @@ class _Emitter:
     @cached_property
     def broadcast_work(self) -> Work:
         """The weights, from GPU 0 to all."""
-        return self._nccl_work("weights", CollectiveKind.BROADCAST, self.state.gathered)
+        return self._nccl_work("weights", CollectiveKind.BROADCAST, self.weight_bytes)
 
     @cached_property
     def reduce_work(self) -> Work:
@@ -243,7 +245,7 @@ class _Emitter:
     def _replica(self, gpus: _Gpus) -> Memory:
         if gpus.is_master:
             return ()
-        return ((Owner.WEIGHTS, self.parameters.total * self.state.gathered),)
+        return ((Owner.WEIGHTS, self.parameters.total * self.weight_bytes),)
 
     def _loss(self) -> None:
         costs, run = self.loss_costs, self.loss

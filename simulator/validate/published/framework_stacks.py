@@ -60,8 +60,6 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         facts["flash_kernel"] = "flash-1"
     if _has_engine_layers(said, notes):
         facts |= shipped_facts(_FILE)["engine_model"]
-    if re.search(shipped_facts(_FILE)["autocast"], f"{said} {notes.lower()}"):
-        facts |= shipped_facts(_FILE)["autocast_model"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
         facts |= _compiled_model(said)
     if re.search(shipped_facts(_FILE)["compiled_by_xla"], said):
@@ -128,15 +126,12 @@ def prints_decimal_gb(framework: str, version: str) -> bool:
     return re.search(shipped_facts(_FILE)["prints_decimal_gb"], said) is not None
 
 
-def zero_of(base: str, framework: str, version: str) -> int | None:
-    """What a framework shards where a run does not say; None leaves it to the plan."""
-    shards = "fsdp" in f"{framework} {version}".lower()
-    if base in _around_torch() and not shards:
-        return 0
-    if base in ("torch-fsdp", "torchtitan", "jax", *_around_torch()):
-        return 3
-    # Megatron has a distributed optimizer since 2022.
-    return 0 if base.startswith(("megatron-lm-", "zero-bubble")) else None
+def zero_of(base: str, framework: str, version: str) -> int:
+    """What a framework shards where a run does not say."""
+    is_whole = base in _around_torch()
+    if is_whole:
+        return 3 if "fsdp" in f"{framework} {version}".lower() else 0
+    return STACKS[base].zero
 
 
 def _around_torch() -> Sequence[str]:

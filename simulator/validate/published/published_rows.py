@@ -219,10 +219,6 @@ def _plan(row: Row) -> dict[str, Any]:
         plan |= {"schedule": schedule} if schedule else {}
         if chunks == 1 and (folded := spellings.chunks_of_schedule(schedule)):
             plan["vpp"] = folded
-    if stack["base"] == "deepspeed" and plan.get("zero") == 1:
-        # Hooks reduce gradients during backward where they are partitioned, or where overlap_comm
-        # asks for it; else they are reduced once they are all there (``stage_1_and_2.py``).
-        plan["overlap_grad_reduce"] = False
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said
@@ -289,12 +285,11 @@ def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     if not said:
         stage = zero_of(base, row["framework"], row.get("framework_version", ""))
         # Inside a pipeline few shard parameters, and those who do say so.
-        stage = None if stage == 3 and plan.get("pp", 1) > 1 else stage
+        stage = 1 if stage == 3 and plan.get("pp", 1) > 1 else stage
     else:
         stage = cells.whole({"zero": spellings.zero_stage(said)}, "zero")
-    sharding = {} if stage is None else {"zero": stage}
-    group = _zero_group(row, plan) if stage != 0 else 0
-    return {**sharding, "zero_group": group} if group else sharding
+    group = _zero_group(row, plan) if stage else 0
+    return {"zero": stage, "zero_group": group} if group else {"zero": stage}
 
 
 def _zero_group(row: Row, plan: Mapping[str, Any]) -> int:

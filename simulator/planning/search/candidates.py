@@ -32,6 +32,9 @@ Any share gives the same winner."""
 _FIRST_TRIALS = 4
 """Plans that are simulated in search of a first answer, since the first may turn out to hold too
 much: assumption. Any number gives the same winner."""
+_SPARE_SHARE = 0.02
+"""How much more than its bound a plan is expected to hold, as a share: assumption. Those that would
+be too large then are not tried first. Any share gives the same winner."""
 
 
 class Candidates:
@@ -91,7 +94,7 @@ def first_answer(job: Job, axes: Axes, most_bytes: float) -> tuple[dict[str, Any
         part["plan.recompute"] = [job.plan.recompute]
     space = plan_space(job, {**axes, **part})
     bounds = plan_bounds(space, most_bytes=most_bytes)
-    fitting = np.flatnonzero(bounds.peak_device_bytes <= most_bytes)
+    fitting = np.flatnonzero(bounds.peak_device_bytes * (1 + _SPARE_SHARE) <= most_bytes)
     least_s = bounds.step_time_s[fitting]
     near = fitting[least_s <= (1 + _NEAR_SHARE) * least_s.min(initial=inf)]
     passes = space.microbatches * space.column("plan.pp") * space.column("plan.vpp")

@@ -160,6 +160,8 @@ class Exposure(NamedTuple):
         gathers_alone: 1 where updated weights come after the update, and no rank computes.
         gathers_ahead: 1 where they come together while the first forward runs.
         agrees: 1 where no rank updates before all of them are through.
+        reduces_between: 1 where no rank computes while its gradients are reduced, whenever that is.
+        gathers_between: The same of weights.
     """
 
     transfer_s: Floats
@@ -169,6 +171,8 @@ class Exposure(NamedTuple):
     gathers_alone: Floats
     gathers_ahead: Floats
     agrees: Floats
+    reduces_between: Floats
+    gathers_between: Floats
 
 
 class CostTables:
@@ -367,6 +371,8 @@ class CostTables:
             hands_out and not ahead,
             hands_out and ahead,
             job.plan.takes_gradient_norm or job.plan.precision == "fp16",
+            not (choices.overlaps_reduction or choices.reduces_stages_once),
+            not ahead if hands_out else not choices.overlaps_gather,
         ]
 
     def _kept_row(self, plan: int) -> list[float]:

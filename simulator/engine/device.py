@@ -29,6 +29,7 @@ class _Computation(Alarm):
         "_ends_s",
         "_rate",
         "_remaining_s",
+        "_soonest_s",
         "_updated_s",
         "devices",
     )
@@ -45,20 +46,19 @@ class _Computation(Alarm):
         self._ends_s = self._updated_s + seconds / self._rate
         self._changed_s = math.inf
         # At full speed: no change makes it end sooner, so that no wake is in vain.
-        self.set_at(self._updated_s + seconds)
+        self._soonest_s = self._updated_s + seconds
+        self.set_at(self._soonest_s)
 
-    def settle(self, now_s: float) -> None:
-        """Book the last change of the pace, if its instant is over."""
+    def changes(self, now_s: float) -> None:
+        """Book the last change of the pace, if its instant is over; now comes another one."""
         if self._changed_s < now_s:
             self._keep_pace()
-
-    def slows_down(self, now_s: float) -> None:
-        """Take note that a device of it goes slower from now on."""
         self._changed_s = now_s
 
     def speeds_up(self, now_s: float) -> None:
         """Take note that a device of it goes faster from now on, so that it may end sooner."""
-        self._changed_s = now_s
+        if now_s < self._soonest_s:
+            return  # it wakes before it can end
         rate = self._slowest_rate()
         if rate > self._rate:
             self.set_at(now_s + self._left_s() / rate)
@@ -66,7 +66,8 @@ class _Computation(Alarm):
     def ring(self) -> None:
         """The work is done, unless it was slowed down meanwhile."""
         now_s = self.env.now
-        self.settle(now_s)
+        if self._changed_s < now_s:
+            self._keep_pace()
         if self._ends_s > now_s:
             self.set_at(self._ends_s)
             return
@@ -112,19 +113,16 @@ class SharedDevice:
 
     def take(self, share: float) -> None:
         """Take a share of the full speed for a communication."""
-        computing, now_s = self.computing, self._env.now
-        if computing is not None:
-            computing.settle(now_s)
+        if self.computing is not None:
+            self.computing.changes(self._env.now)
         self._taken.append(share)
         self._keep_rest()
-        if computing is not None:
-            computing.slows_down(now_s)
 
     def give(self, share: float) -> None:
         """Return a share that was taken."""
         computing, now_s = self.computing, self._env.now
         if computing is not None:
-            computing.settle(now_s)
+            computing.changes(now_s)
         self._taken.remove(share)
         self._keep_rest()
         if computing is not None:

@@ -21,9 +21,9 @@ import simpy
 
 from simulator.cost.interference import link_bytes_per_s, taken_share
 from simulator.engine.dependencies import Dependencies, deadlock_error, dependencies
-from simulator.engine.device import Devices
+from simulator.engine.device import SharedDevice, compute
 from simulator.engine.fluid_network import FluidNetwork, Route
-from simulator.engine.instant import Action, after
+from simulator.engine.instant import after
 from simulator.engine.repetition import TOLERANCE, Records, Repetition
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic
@@ -92,11 +92,11 @@ class _Way(NamedTuple):
 
     Attributes:
         route: Of the network.
-        taken: Classes that it slows, and the share of full speed that it takes of each.
+        taken: Devices that it slows, and the share of full speed that it takes of each.
     """
 
     route: Route
-    taken: list[tuple[int, float]]
+    taken: list[tuple[SharedDevice, float]]
 
 
 class _Simulation:
@@ -108,7 +108,7 @@ class _Simulation:
         self.program, self.limit = program, limit
         self.env = simpy.Environment()
         self.contention = contention
-        self.devices = Devices(self.env, len(program.classes), program.common)
+        self.devices = [SharedDevice(self.env, program.common) for _ in program.classes]
         shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
         self.ways: dict[tuple[int, tuple[Lane, ...]], _Way] = {}
@@ -128,9 +128,9 @@ class _Simulation:
         """What is under way since something was passed over, by what it began as."""
 
     def run(self) -> Timeline:
-        for index in [i for i, count in enumerate(self.waits_for) if not count]:
-            self._start(index)
         env = self.env
+        for index in [i for i, count in enumerate(self.waits_for) if not count]:
+            self._start(index, env.now)
         while (next_s := env.peek()) < math.inf:
             if self.mark is not None and next_s - env.now > TOLERANCE * self._now_s:
                 self._pass_over(self.mark)
@@ -152,45 +152,41 @@ class _Simulation:
             self.passed_over_s += skip.seconds
             self.under_way = skip.under_way
 
-    def _start(self, index: int) -> None:
-        start_s = self.start_s[index] = self._now_s
+    def _start(self, index: int, now_s: float) -> None:
+        self.start_s[index] = now_s
         if self.limit is not None:
-            least_s = start_s + self.limit.remaining_s[index]
+            least_s = now_s + self.limit.remaining_s[index]
             if least_s > self.limit.most_s:
                 raise LimitError(least_s)
         operation = self.program.operations[index]
-        work, end = operation.work, partial(self._end, index)
+        work = operation.work
         if self.contention and work.traffic is not None:
-            self._communicate(operation, work.traffic, end)
+            route, taken = self._way(operation, work.traffic)
+            for device, share in taken:
+                device.take(share)
+            self.network.transfer(route, partial(self._let_go, taken, index))
         elif self.contention and operation.lanes[0][1] is Stream.COMPUTE:
-            classes = [rank_class for rank_class, _ in operation.lanes]
-            self.devices.compute(classes, work.seconds, end)
+            devices = [self.devices[rank_class] for rank_class, _ in operation.lanes]
+            compute(self.env, devices, work.seconds, partial(self._end, index))
         else:
-            after(self.env, work.seconds, end)
+            after(self.env, work.seconds, partial(self._end, index))
 
     def _end(self, index: int) -> None:
-        index = self.under_way.pop(index, index)
-        self.end_s[index] = self._now_s
+        if self.under_way:
+            index = self.under_way.pop(index, index)
+        now_s = self.end_s[index] = self._now_s
         if index in self.marks:
             self.mark = index
         waits_for = self.waits_for
         for follower in self.followers[index]:
             waits_for[follower] -= 1
             if not waits_for[follower]:
-                self._start(follower)
+                self._start(follower, now_s)
 
-    def _communicate(self, operation: Operation, traffic: Traffic, end: Action) -> None:
-        route, taken = self._way(operation, traffic)
-        devices = self.devices
-        for rank_class, share in taken:
-            devices.take(rank_class, share)
-
-        def let_go() -> None:
-            for rank_class, share in taken:
-                devices.give(rank_class, share)
-            end()
-
-        self.network.transfer(route, let_go)
+    def _let_go(self, taken: list[tuple[SharedDevice, float]], index: int) -> None:
+        for device, share in taken:
+            device.give(share)
+        self._end(index)
 
     def _way(self, operation: Operation, traffic: Traffic) -> _Way:
         key = id(operation.work), operation.lanes
@@ -200,7 +196,7 @@ class _Simulation:
             beside = [c for c, stream in operation.lanes if stream is not Stream.COMPUTE]
             seconds = operation.work.seconds
             route = self.network.route(seconds, traffic, *_ends(operation))
-            shares = [(c, self._taken_share(c, traffic, seconds)) for c in beside]
+            shares = [(self.devices[c], self._taken_share(c, traffic, seconds)) for c in beside]
             way = self.ways[key] = _Way(route, [taken for taken in shares if taken[1]])
         return way
 

@@ -29,54 +29,56 @@ class _Computation(Alarm):
         "_ends_s",
         "_rate",
         "_remaining_s",
+        "_soonest_s",
         "_updated_s",
         "devices",
     )
 
     def __init__(
-        self, env: simpy.Environment, devices: Sequence[_Device], seconds: float, ended: Action
+        self, env: simpy.Environment, devices: Sequence[SharedDevice], seconds: float, ended: Action
     ) -> None:
         super().__init__(env)
         self.devices = devices
         self._ended = ended
         self._remaining_s = seconds
         self._updated_s = env.now
-        self._rate = self._slowest
+        self._rate = self._slowest_rate()
         self._ends_s = self._updated_s + seconds / self._rate
         self._changed_s = math.inf
-        self.set_at(self._ends_s)
+        # At full speed: no change makes it end sooner, so that no wake is in vain.
+        self._soonest_s = self._updated_s + seconds
+        self.set_at(self._soonest_s)
 
-    def settle(self) -> None:
-        """Book the last change of the pace, if its instant is over."""
-        if self._changed_s < self.env.now:
+    def changes(self, now_s: float) -> None:
+        """Book the last change of the pace, if its instant is over; now comes another one."""
+        if self._changed_s < now_s:
             self._keep_pace()
+        self._changed_s = now_s
 
-    def slows_down(self) -> None:
-        """Take note that a device of it goes slower from now on."""
-        self._changed_s = self.env.now
-
-    def speeds_up(self) -> None:
+    def speeds_up(self, now_s: float) -> None:
         """Take note that a device of it goes faster from now on, so that it may end sooner."""
-        self._changed_s = self.env.now
-        rate = self._slowest
+        if now_s < self._soonest_s:
+            return  # it wakes before it can end
+        rate = self._slowest_rate()
         if rate > self._rate:
-            self.set_at(self._changed_s + self._left_s / rate)
+            self.set_at(now_s + self._left_s() / rate)
 
     def ring(self) -> None:
         """The work is done, unless it was slowed down meanwhile."""
-        self.settle()
-        if self._ends_s > self.env.now:
+        now_s = self.env.now
+        if self._changed_s < now_s:
+            self._keep_pace()
+        if self._ends_s > now_s:
             self.set_at(self._ends_s)
             return
         for device in self.devices:
             device.computing = None
         self._ended()
 
-    @property
-    def _slowest(self) -> float:
-        return min([device.rate for device in self.devices])
+    def _slowest_rate(self) -> float:
+        devices = self.devices
+        return devices[0].rate if len(devices) == 1 else min([each.rate for each in devices])
 
-    @property
     def _left_s(self) -> float:
         """Seconds-alone still to do at the last change."""
         done_s = (self._changed_s - self._updated_s) * self._rate
@@ -84,73 +86,64 @@ class _Computation(Alarm):
 
     def _keep_pace(self) -> None:
         """Book the progress until the last change and go on at the pace since."""
-        rate = self._slowest
+        rate = self._slowest_rate()
         if rate != self._rate:
-            self._remaining_s = self._left_s
+            self._remaining_s = self._left_s()
             self._updated_s = self._changed_s
             self._rate = rate
             self._ends_s = self._changed_s + self._remaining_s / rate
         self._changed_s = math.inf
 
 
-class _Device:
-    """One representative GPU, and the share of full speed that communication leaves it."""
-
-    __slots__ = ("common", "computing", "rate", "taken")
-
-    def __init__(self, common: Common) -> None:
-        self.common = common
-        self.taken: list[float] = []
-        self.rate = 1.0
-        self.computing: _Computation | None = None
-
-    def keep_rest(self) -> None:
-        """Compute at what is left from now on; the order of what was taken changes nothing."""
-        self.rate = rate_beside(math.fsum(self.taken), self.common)
-
-
-class Devices:
-    """The representative GPU of every rank class.
+class SharedDevice:
+    """One representative GPU, and the share of full speed that communication leaves it.
 
     Args:
         env: The simulation.
-        count: How many.
         common: What communication leaves at the least.
     """
 
-    def __init__(self, env: simpy.Environment, count: int, common: Common) -> None:
-        self._env = env
-        self._devices = [_Device(common) for _ in range(count)]
+    __slots__ = ("_common", "_env", "_taken", "computing", "rate")
 
-    def take(self, index: int, share: float) -> None:
-        """Take a share of a device's full speed for a communication."""
-        device = self._devices[index]
-        if device.computing is not None:
-            device.computing.settle()
-        device.taken.append(share)
-        device.keep_rest()
-        if device.computing is not None:
-            device.computing.slows_down()
+    def __init__(self, env: simpy.Environment, common: Common) -> None:
+        self._env, self._common = env, common
+        self._taken: list[float] = []
+        self.rate = 1.0
+        self.computing: _Computation | None = None
 
-    def give(self, index: int, share: float) -> None:
+    def take(self, share: float) -> None:
+        """Take a share of the full speed for a communication."""
+        if self.computing is not None:
+            self.computing.changes(self._env.now)
+        self._taken.append(share)
+        self._keep_rest()
+
+    def give(self, share: float) -> None:
         """Return a share that was taken."""
-        device = self._devices[index]
-        if device.computing is not None:
-            device.computing.settle()
-        device.taken.remove(share)
-        device.keep_rest()
-        if device.computing is not None:
-            device.computing.speeds_up()
+        computing, now_s = self.computing, self._env.now
+        if computing is not None:
+            computing.changes(now_s)
+        self._taken.remove(share)
+        self._keep_rest()
+        if computing is not None:
+            computing.speeds_up(now_s)
 
-    def compute(self, indices: Sequence[int], seconds: float, ended: Action) -> None:
-        """Begin work that takes ``seconds`` on whole devices, in lockstep on all of them.
+    def _keep_rest(self) -> None:
+        """Compute at what is left from now on; the order of what was taken changes nothing."""
+        self.rate = rate_beside(math.fsum(self._taken), self._common)
 
-        Args:
-            indices: Which devices.
-            seconds: Duration if no communication holds multiprocessors [s].
-            ended: Called when it is done.
-        """
-        devices = [self._devices[index] for index in indices]
-        computation = _Computation(self._env, devices, seconds, ended)
-        for device in devices:
-            device.computing = computation
+
+def compute(
+    env: simpy.Environment, devices: Sequence[SharedDevice], seconds: float, ended: Action
+) -> None:
+    """Begin work that takes ``seconds`` on whole devices, in lockstep on all of them.
+
+    Args:
+        env: The simulation.
+        devices: Which ones.
+        seconds: Duration if no communication holds multiprocessors [s].
+        ended: Called when it is done.
+    """
+    computation = _Computation(env, devices, seconds, ended)
+    for device in devices:
+        device.computing = computation

@@ -119,11 +119,13 @@ class Route:
         latency_s: Waited before bytes flow [s].
         flow_s: How long they flow on idle ports [s].
         loads: Share of each port's capacity taken at full speed; empty where nothing is a limit.
+        flows_at: Communications under way at each of these ports, in the same order.
     """
 
     latency_s: float
     flow_s: float
     loads: Mapping[Port, float]
+    flows_at: Sequence[dict[_Flow, None]]
 
 
 class _Flow(Alarm):
@@ -204,7 +206,10 @@ class FluidNetwork:
         flow_s = max(0.0, seconds_alone - traffic.latency_s)
         ends = [(c, "out") for c in senders] + [(c, "in") for c in receivers]
         loads = self._port_loads(traffic, flow_s, ends)
-        return Route(traffic.latency_s, flow_s, loads) if loads else Route(0.0, seconds_alone, {})
+        if not loads:
+            return Route(0.0, seconds_alone, {}, ())
+        flows_at = [self._flows_at.setdefault(port, {}) for port in loads]
+        return Route(traffic.latency_s, flow_s, loads, flows_at)
 
     def transfer(self, route: Route, ended: Action) -> None:
         """Begin a communication; ``ended`` is called when it is through."""
@@ -218,21 +223,20 @@ class FluidNetwork:
             self._add(flow)
 
     def _add(self, flow: _Flow) -> None:
-        flow.updated_s = self._env.now
+        now_s = flow.updated_s = self._env.now
         is_alone = True
-        for port in flow.route.loads:
-            flows = self._flows_at.setdefault(port, {})
-            is_alone = is_alone and not flows
+        for flows in flow.route.flows_at:
+            if flows:
+                is_alone = False
             flows[flow] = None
         if is_alone:
-            flow.set_rate(FULL_SPEED, self._env.now)
+            flow.set_rate(FULL_SPEED, now_s)
         else:
             self._share_again(flow.route.loads)
 
     def _remove(self, flow: _Flow) -> None:
         left = []
-        for port in flow.route.loads:
-            flows = self._flows_at[port]
+        for port, flows in zip(flow.route.loads, flow.route.flows_at, strict=True):
             del flows[flow]
             if flows:
                 left.append(port)
@@ -286,7 +290,7 @@ class FluidNetwork:
         pending = [port]
         reached.add(port)
         while pending:
-            for flow in self._flows_at.get(pending.pop(), ()):
+            for flow in self._flows_at[pending.pop()]:
                 if flow in flows:
                     continue
                 flows[flow] = None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 import simpy
-from simpy.events import EventPriority
+from simpy.events import NORMAL, EventPriority
 
 Action = Callable[[], object]
 """Something to do when its time has come."""
@@ -20,13 +20,26 @@ _AFTER_ALL = EventPriority(2)
 """Priority below SimPy's own two, urgent (0) and normal (1)."""
 
 
+class _Timer(simpy.Event):
+    """Happens ``delay_s`` from now, as a ``Timeout`` does, with its one callback from the start."""
+
+    def __init__(
+        self, env: simpy.Environment, delay_s: float, callback: Callable[[simpy.Event], None]
+    ) -> None:
+        self.env = env
+        self.callbacks = [callback]
+        self._ok = True
+        self._value = None
+        env.schedule(self, NORMAL, delay_s)
+
+
 def after(env: simpy.Environment, delay_s: float, action: Action) -> None:
     """Run an action ``delay_s`` from now."""
 
     def run(_: simpy.Event) -> None:
         action()
 
-    env.timeout(delay_s).callbacks.append(run)
+    _Timer(env, delay_s, run)
 
 
 class _LastEvent(simpy.Event):
@@ -100,8 +113,7 @@ class Alarm:
             delay_s = math.nextafter(delay_s, 0.0)
             wakes_s = now_s + delay_s
         self._wakes_s = wakes_s
-        self._event = self.env.timeout(delay_s)
-        self._event.callbacks.append(self._wake)
+        self._event = _Timer(self.env, delay_s, self._wake)
 
     def _wake(self, event: simpy.Event) -> None:
         if event is not self._event:

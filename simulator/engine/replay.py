@@ -28,7 +28,8 @@ def replay(program: Program) -> Timeline:
         end = start_s[index] + operations[index].work.seconds
         end_s[index] = end
         for follower in followers[index]:
-            start_s[follower] = max(start_s[follower], end)
+            if end > start_s[follower]:  # noqa: PLR1730 - a call costs more
+                start_s[follower] = end
     return Timeline(program, np.asarray(start_s), np.asarray(end_s))
 
 
@@ -39,10 +40,14 @@ def remaining_s(program: Program, known: Dependencies | None = None) -> list[flo
     dependencies, where somebody has them.
     """
     order, followers = _runnable(program, known)
-    left_s = [0.0] * len(program.operations)
+    operations = program.operations
+    left_s = [0.0] * len(operations)
     for index in reversed(order):
-        behind_s = max([left_s[follower] for follower in followers[index]], default=0.0)
-        left_s[index] = program.operations[index].work.seconds + behind_s
+        behind_s = 0.0
+        for follower in followers[index]:
+            if left_s[follower] > behind_s:  # noqa: PLR1730 - a call costs more
+                behind_s = left_s[follower]
+        left_s[index] = operations[index].work.seconds + behind_s
     return left_s
 
 

@@ -363,8 +363,11 @@ class Program:
 
     def add(self, operation: Operation) -> int:
         """Append the operation to all its lanes; returns its id."""
-        index = len(self.operations)
+        index, lanes = len(self.operations), self.lanes
         self.operations.append(operation)
         for lane in operation.lanes:
-            self.lanes.setdefault(lane, []).append(index)
+            if lane in lanes:
+                lanes[lane].append(index)
+            else:
+                lanes[lane] = [index]
         return index

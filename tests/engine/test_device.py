@@ -8,32 +8,32 @@ import pytest
 import simpy
 
 from simulator.described.cluster.common import shipped_common
-from simulator.engine.device import Devices
+from simulator.engine.device import SharedDevice, compute
 
 
 def computed_at(holds: Sequence[tuple[float, float, float]], works: Sequence[float]) -> list[float]:
     """Ends of works run one after another while (start, end, share of the device) are taken."""
     env = simpy.Environment()
-    devices = Devices(env, 1, shipped_common())
+    device = SharedDevice(env, shipped_common())
     ended = []
 
     def hold(start_s, end_s, share):
         yield env.timeout(start_s)
-        devices.take(0, share)
+        device.take(share)
         yield env.timeout(end_s - start_s)
-        devices.give(0, share)
+        device.give(share)
 
-    def compute():
+    def run():
         for seconds in works:
             done = env.event()
-            devices.compute([0], seconds, done.succeed)
+            compute(env, [device], seconds, done.succeed)
             yield done
             ended.append(env.now)
 
     # Holders first: they act first at equal times.
     for each in holds:
         env.process(hold(*each))
-    env.process(compute())
+    env.process(run())
     env.run()
     return ended
 

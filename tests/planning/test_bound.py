@@ -140,11 +140,16 @@ def test_no_plan_holds_less_than_its_bound(stack):
     assert (bound > 0.2 * simulated).all()
 
 
-@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "internevo", "deepspeed"])
-def test_a_step_on_a_slow_network_is_at_most_twice_its_bound(stack):
-    """Gradients are reduced and weights gathered: the longer of the two is half of both."""
+@pytest.mark.parametrize("overlaps", [None, False])
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "deepspeed"])
+def test_a_step_on_a_slow_network_is_hardly_longer_than_its_exchanges_in_turn(stack, overlaps):
+    """Gradients are reduced and weights gathered on one stream, whether or not computing hides it.
+
+    A GPU that waits for them computes before and after; nothing else is left out.
+    """
     slow = network_profile(fabric={"nic": "100 kB/s"})
-    job = small_job(small_model(), profile=slow, gpus=8, global_batch=32, stack=stack)
+    plan = {"overlap_grad_reduce": overlaps, "overlap_param_gather": overlaps}
+    job = small_job(small_model(), profile=slow, gpus=8, global_batch=32, stack=stack, **plan)
     axes = {f"plan.{name}": [1] for name in ("tp", "pp", "vpp", "cp")}
     space = plan_space(job, {**axes, "plan.zero": [0, 1, 3], "batch.micro": [1, 4]})
     bound = plan_bounds(space).step_time_s
@@ -152,4 +157,4 @@ def test_a_step_on_a_slow_network_is_at_most_twice_its_bound(stack):
     simulated = np.asarray([step.step_time_s for step in steps])
     assert len(space) >= 4
     assert (bound <= simulated).all()
-    assert (bound > 0.45 * simulated).all()
+    assert (bound > 0.98 * simulated).all()

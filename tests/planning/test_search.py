@@ -14,7 +14,7 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.planning.search import candidates, plan_trial
 from simulator.planning.search.bound import plan_bounds
-from simulator.planning.search.plan_costs import CostTables
+from simulator.planning.search.plan_costs import CostTables, KnownCosts
 from simulator.planning.search.search import PlanSearch, pareto_front, search_plans
 from simulator.planning.search.space import plan_axes, plan_space
 from simulator.results.fit_probability import EVEN, allowed_device_bytes, job_spread
@@ -198,6 +198,20 @@ def test_costs_that_are_known_are_not_computed_again():
     assert (first.peak_device_bytes == again.peak_device_bytes).all()
 
 
+def test_costs_of_a_part_of_a_space_are_those_of_the_whole():
+    vary = {**SMALL, "plan.recompute": ["none", "full"], "plan.zero": [0, 1, 3]}
+    job, known = small_job(gpus=8), KnownCosts()
+    part = plan_space(job, vary, part={"plan.recompute": ["full"], "plan.zero": [1, 3]})
+    assert {part.changes(n)["plan.recompute"] for n in range(len(part))} == {"full"}
+    plan_bounds(part, CostTables(part, known))
+    of_part = len(known.rows)
+    whole = plan_space(job, vary)
+    shared, alone = plan_bounds(whole, CostTables(whole, known)), plan_bounds(whole)
+    assert len(known.rows) > of_part > 0
+    assert (shared.step_time_s == alone.step_time_s).all()
+    assert (shared.peak_device_bytes == alone.peak_device_bytes).all()
+
+
 def test_a_plan_of_the_space_is_what_replacing_fields_gives():
     from simulator.described.load import job_from_document
 
@@ -296,8 +310,8 @@ def test_the_next_plan_may_be_the_first_answer_where_the_quickest_holds_too_much
         return trial._replace(peak_device_bytes=1e15) if len(trials) == 1 else trial
 
     monkeypatch.setattr(candidates, "try_plan", tried)
-    _, first = candidates.first_answer(ROOMY, plan_axes(ROOMY, SMALL), 1e12)
-    assert first == trials[1]
+    first = candidates.first_answer(ROOMY, plan_axes(ROOMY, SMALL), 1e12)
+    assert first.trial == trials[1]
 
 
 @pytest.mark.parametrize(

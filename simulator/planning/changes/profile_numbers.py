@@ -2,15 +2,14 @@
 
 Each number of the profile is raised and lowered, all others kept, and the step simulated again. A
 number that moves the step must be right; one that is assumed and moves it should be measured first.
-A share cannot be raised above 1. Numbers of blocks that are never read change nothing, so their
-steps are not simulated again.
+A share cannot be raised above 1. Numbers that no step of the job reads change nothing, so it is not
+simulated again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from simulator.cost.rates import ELEMENT_BYTES
 from simulator.described.base import Spec, file_name_of_field
@@ -74,12 +73,12 @@ def sensitivities(
     profile, steps = job.cluster.profile, StepTimes(job, engine)
     numbers = profile_numbers(profile)
     moved = {f: value for f, value in numbers.items() if fields is None or f in fields}
-    unread = tuple(f"{block}." for block in _unread_blocks(job, steps, moved))
+    read = _read_numbers(job, engine)
 
     def change(field: str, value: str | float, factor: float) -> float | None:
         try:
             changed = job.replace(number_change(field, value, factor).fields)
-            if field.startswith(unread):
+            if field not in read:
                 return 0.0
             return steps.of(changed) / steps.step_time_s - 1
         except InputError:
@@ -96,74 +95,37 @@ def sensitivities(
     return tuple(sorted(found, key=lambda each: -each.effect))
 
 
-class _ReadError(Exception):
-    """Something was read of a block that stands for what nobody reads."""
+def _read_numbers(job: Job, engine: Engine) -> set[str]:
+    """Fields of the profile that a simulation of the job reads, by their paths in files."""
+    read: set[str] = set()
+    profile = _watched(job.cluster.profile, "", read)
+    cluster = job.cluster.model_copy(update={"profile": profile})
+    StepTimes(job.model_copy(update={"cluster": cluster}), engine)
+    return read
 
 
-class _Unread:
-    """Stands in a profile for a block that nobody reads."""
+def _watched(part: object, path: str, read: set[str]) -> object:
+    """The same, of which every field that is read is taken down.
 
-    def __getattribute__(self, name: str) -> object:
-        raise _ReadError(name)
-
-    def __eq__(self, other: object) -> bool:
-        raise _ReadError
-
-    def __hash__(self) -> int:
-        raise _ReadError
-
-
-_Whole = Callable[[object], object]
-"""The profile with something else in place of one of its blocks."""
-
-
-def _unread_blocks(job: Job, steps: StepTimes, fields: Collection[str]) -> Iterator[str]:
-    """Blocks that have some of the fields and that no step of the job reads, as files name them.
-
-    ``steps``: times of the job's step.
+    Whoever compares, copies or hashes a block reads all of its fields. What a block once worked
+    out is not copied, so that it is worked out, and read, again.
     """
+    if isinstance(part, Mapping):
+        return {name: _watched(each, f"{path}{name}.", read) for name, each in part.items()}
+    if not isinstance(part, Spec):
+        return part
+    paths = {name: path + file_name_of_field(name) for name in type(part).model_fields}
 
-    def is_unread(profile: object) -> bool:
-        cluster = job.cluster.model_copy(update={"profile": profile})
-        try:
-            steps.of(job.model_copy(update={"cluster": cluster}))
-        except _ReadError:
-            return False
-        return True
+    class Watched(type(part)):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> object:
+            if name in paths:
+                read.add(paths[name])
+            elif name == "__dict__":
+                read.update(paths.values())
+            return super().__getattribute__(name)
 
-    def within(block: Spec | Mapping[str, object], path: str, whole: _Whole) -> Iterator[str]:
-        for name, part, changed in _parts(block):
-            inner = f"{path}{name}."
-            if not any(field.startswith(inner) for field in fields):
-                continue
-            inside = partial(_inside, whole, changed)
-            if isinstance(part, Spec) and is_unread(inside(_Unread())):
-                yield inner[:-1]
-            else:
-                yield from within(part, inner, inside)
-
-    yield from within(job.cluster.profile, "", lambda profile: profile)
-
-
-def _inside(whole: _Whole, changed: _Whole, part: object) -> object:
-    return whole(changed(part))
-
-
-def _parts(
-    block: Spec | Mapping[str, object],
-) -> Iterator[tuple[str, Spec | Mapping[str, object], _Whole]]:
-    """Blocks of a block by their names in files, and how to put something in their place."""
-    names = block if isinstance(block, Mapping) else type(block).model_fields
-    for name in names:
-        part = block[name] if isinstance(block, Mapping) else getattr(block, name)
-        if isinstance(part, Spec | Mapping):
-            yield file_name_of_field(name), part, partial(_with_part, block, name)
-
-
-def _with_part(block: Spec | Mapping[str, object], name: str, part: object) -> object:
-    if isinstance(block, Mapping):
-        return {**block, name: part}
-    return block.model_copy(update={name: part})
+    fields = {name: _watched(getattr(part, name), f"{paths[name]}.", read) for name in paths}
+    return Watched.model_construct(**fields)
 
 
 def influences(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Influence, ...]:

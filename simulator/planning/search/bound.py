@@ -10,7 +10,8 @@ without overlap computes nothing meanwhile. Its gradients are reduced with the l
 earliest, or after it where nothing overlaps. Where all wait for the gradient norm no rank updates
 its weights before the last rank is through; updated weights may be gathered after that, or hold up
 the first forward of the next step. Nor is a
-rank done before its gradients are reduced, one after another, or its weights gathered. What else
+rank done before all that it exchanges on one stream has run, or all that it computes, with what it
+exchanges between computations. What else
 hides each other only in part, gaps inside the pipeline and contention are left out, so a simulated
 step is never shorter. Nothing is claimed where steps overlap each other, or where a
 forward and a backward run as one: the bound is 0 then.
@@ -144,12 +145,32 @@ def _step_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, microbatch
     updated_s += exposure.gathers_alone * _per_rank(pipeline, costs.step_gathered_s)
     together_s = through_s.max(axis=1) + updated_s.max(axis=1)
     each_s = (through_s + updated_s).max(axis=1)
-    reduced_s += _per_rank(pipeline, costs.pass_reduced_s) * passes
+    busy_s = _busiest_stream_s(pipeline, costs, exposure, passes).max(axis=1)
+    step_s: Floats = np.maximum(np.where(exposure.agrees[:, 0], together_s, each_s), busy_s)
+    return step_s
+
+
+def _busiest_stream_s(
+    pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, passes: Floats
+) -> Floats:
+    """All that each rank computes, or exchanges beside that, in turn; shape (plans, ranks) [s].
+
+    What is exchanged between computations counts as one of them.
+    """
+    computed_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
+    computed_s += _per_rank(pipeline, costs.optimizer_s)
+    reduced_s = _per_rank(pipeline, costs.pass_reduced_s) * passes
+    reduced_s += _per_rank(pipeline, costs.step_reduced_s)
     gathered_s = _per_rank(pipeline, costs.pass_gathered_s) * passes
     gathered_s += _per_rank(pipeline, costs.step_gathered_s)
-    exchanged_s = np.maximum(reduced_s, gathered_s).max(axis=1)
-    step_s: Floats = np.maximum(np.where(exposure.agrees[:, 0], together_s, each_s), exchanged_s)
-    return step_s
+    exchanged_s = np.zeros_like(computed_s)
+    for each_s, is_between in (
+        (reduced_s, exposure.reduces_between),
+        (gathered_s, exposure.gathers_between),
+    ):
+        computed_s += is_between * each_s
+        exchanged_s += (1 - is_between) * each_s
+    return np.maximum(computed_s, exchanged_s)
 
 
 def _before(stage_s: Floats) -> Floats:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from math import inf, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.described.job import Job
 from simulator.planning.search.bound import plan_bounds
-from simulator.planning.search.plan_costs import CostTables
+from simulator.planning.search.plan_costs import CostTables, KnownCosts
 from simulator.planning.search.plan_trial import Tier, Trial, try_plan
 from simulator.planning.search.space import Axes, PlanSpace, plan_space
 
@@ -32,6 +32,9 @@ Any share gives the same winner."""
 _FIRST_TRIALS = 4
 """Plans that are simulated in search of a first answer, since the first may turn out to hold too
 much: assumption. Any number gives the same winner."""
+_SPARE_SHARE = 0.02
+"""How much more than its bound a plan is expected to hold, as a share: assumption. Those that would
+be too large then are not tried first. Any share gives the same winner."""
 
 
 class Candidates:
@@ -45,18 +48,17 @@ class Candidates:
 
     def __init__(
         self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int,
-        first: tuple[Mapping[str, Any], Trial] | None = None,
+        first: FirstAnswer | None = None,
     ) -> None:  # fmt: skip
         self.space, self.at_a_time = space, at_a_time
-        self._tables = CostTables(space)
+        self._tables = CostTables(space, first and first.costs)
         self.bounds = plan_bounds(space, self._tables, most_bytes=most_bytes)
         self._run = map if executor is None else executor.map
         self._known: dict[int, Trial] = {}
         self.first: int | None = None
         if first is not None:
-            changes, trial = first
-            self.first = space.number(changes)
-            self._known[self.first] = trial
+            self.first = space.number(first.changes)
+            self._known[self.first] = first.trial
 
     def trials(self, plans: Sequence[int], limit_s: float) -> Iterator[Trial]:
         """What is found of plans, in order; of those longer than a limit, that they are."""
@@ -78,8 +80,22 @@ class Candidates:
         return trial is not None and (trial.tier is Tier.SIMULATION or trial.least_s > limit_s)
 
 
-def first_answer(job: Job, axes: Axes, most_bytes: float) -> tuple[dict[str, Any], Trial] | None:
-    """What gives a plan that is quick to simulate and not far from the best, and its trial.
+class FirstAnswer(NamedTuple):
+    """A plan that is quick to simulate and not far from the best.
+
+    Attributes:
+        changes: What gives the job this plan.
+        trial: What its simulation says.
+        costs: What was computed to find it.
+    """
+
+    changes: Mapping[str, Any]
+    trial: Trial
+    costs: KnownCosts
+
+
+def first_answer(job: Job, axes: Axes, most_bytes: float) -> FirstAnswer | None:
+    """A plan to begin with.
 
     Among plans with the smallest microbatch and one recomputation. None where none of them fits, or
     bounding all plans takes no longer.
@@ -89,9 +105,9 @@ def first_answer(job: Job, axes: Axes, most_bytes: float) -> tuple[dict[str, Any
     part = {path: axes[path][:1] for path in ("batch.micro", "plan.recompute") if path in axes}
     if job.plan.recompute in axes.get("plan.recompute", ()):
         part["plan.recompute"] = [job.plan.recompute]
-    space = plan_space(job, {**axes, **part})
-    bounds = plan_bounds(space, most_bytes=most_bytes)
-    fitting = np.flatnonzero(bounds.peak_device_bytes <= most_bytes)
+    space, costs = plan_space(job, axes, part=part), KnownCosts()
+    bounds = plan_bounds(space, CostTables(space, costs), most_bytes=most_bytes)
+    fitting = np.flatnonzero(bounds.peak_device_bytes * (1 + _SPARE_SHARE) <= most_bytes)
     least_s = bounds.step_time_s[fitting]
     near = fitting[least_s <= (1 + _NEAR_SHARE) * least_s.min(initial=inf)]
     passes = space.microbatches * space.column("plan.pp") * space.column("plan.vpp")
@@ -99,5 +115,5 @@ def first_answer(job: Job, axes: Axes, most_bytes: float) -> tuple[dict[str, Any
     for plan in quickest.tolist():
         trial = try_plan(space.plan_job(plan), inf)
         if not trial.refused and trial.peak_device_bytes <= most_bytes:
-            return space.changes(plan), trial
+            return FirstAnswer(space.changes(plan), trial, costs)
     return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +45,7 @@ from simulator.schedule.slots import Phase, Placement
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_Key = tuple[int, ...]
 
 _PIPELINE_FIELDS = ("plan.pp", "plan.vpp", "plan.schedule", "plan.layout", "plan.post_validation")
 """What the layout of layers and the order of passes depend on."""
@@ -160,6 +161,8 @@ class Exposure(NamedTuple):
         gathers_alone: 1 where updated weights come after the update, and no rank computes.
         gathers_ahead: 1 where they come together while the first forward runs.
         agrees: 1 where no rank updates before all of them are through.
+        reduces_between: 1 where no rank computes while its gradients are reduced, whenever that is.
+        gathers_between: The same of weights.
     """
 
     transfer_s: Floats
@@ -169,18 +172,48 @@ class Exposure(NamedTuple):
     gathers_alone: Floats
     gathers_ahead: Floats
     agrees: Floats
+    reduces_between: Floats
+    gathers_between: Floats
+
+
+class _Kinds(NamedTuple):
+    """What of each plan some costs depend on.
+
+    Attributes:
+        of_plans: A number per plan, equal where that is equal; shape (plans,).
+        keys: What it is, by that number.
+    """
+
+    of_plans: Ints
+    keys: Sequence[_Key]
+
+    def key(self, plan: int) -> _Key:
+        """What it is of one plan."""
+        return self.keys[int(self.of_plans[plan])]
+
+
+@dataclass(frozen=True)
+class KnownCosts:
+    """Costs by what they depend on, whichever plans of a job they were first asked for."""
+
+    pipelines: dict[_Key, Pipeline] = field(default_factory=dict)
+    stages: dict[_Key, StageCosts] = field(default_factory=dict)
+    activations: dict[_Key, StageCosts] = field(default_factory=dict)
+    rows: dict[Hashable, list[float]] = field(default_factory=dict)
+    neighbours: dict[Hashable, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 class CostTables:
-    """Costs by what they depend on: each distinct combination is computed once."""
+    """Costs by what they depend on: each distinct combination is computed once.
 
-    def __init__(self, space: PlanSpace) -> None:
+    Args:
+        space: The plans.
+        known: Costs of other plans with the same axes; what is missing is added.
+    """
+
+    def __init__(self, space: PlanSpace, known: KnownCosts | None = None) -> None:
         self._space = space
-        self._pipelines: dict[tuple[int, ...], Pipeline] = {}
-        self._stage_costs: dict[int, StageCosts] = {}
-        self._activation_costs: dict[int, StageCosts] = {}
-        self._rows: dict[Hashable, list[float]] = {}
-        self._neighbours: dict[tuple[int, int, bool], list[tuple[int, int]]] = {}
+        self._known = known or KnownCosts()
         zero, varied = space.column("plan.zero"), list(space.axes)
         separate = {*_PIPELINE_FIELDS, *_OVERLAPS, "plan.zero"}
         others = [path for path in varied if path not in separate]
@@ -191,13 +224,13 @@ class CostTables:
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
         # How many microbatches and ranks there are changes times only.
         self._activation_kind = _kinds(*codes, np.maximum(zero, 1))
-        self._held_kind = _kinds(self._activation_kind, adds_up)
+        self._held_kind = _kinds(*codes, np.maximum(zero, 1), adds_up)
         pairs = list(zip(others, codes, strict=True))
         shared = [codes for path, codes in pairs if path not in _OF_PASSES]
         self._tensor_kind = _kinds(*shared, np.zeros(len(space)))
         self._state_kind = _kinds(*shared, zero, space.dp)
         overlaps = [space.codes[:, varied.index(path)] for path in _OVERLAPS if path in varied]
-        self._overlap_kind = _kinds(self._state_kind, *overlaps)
+        self._overlap_kind = _kinds(*shared, zero, space.dp, *overlaps)
         of_transfers = [codes for path, codes in pairs if path != "plan.recompute"]
         self._transfer_kind = _kinds(*of_transfers, np.zeros(len(space)))
         self.groups = [*_groups(space, _PIPELINE_FIELDS)]
@@ -208,9 +241,10 @@ class CostTables:
         names = list(self._space.axes)
         fields = [names.index(path) for path in _PIPELINE_FIELDS if path in names]
         key = tuple(self._space.codes[plan, fields].tolist())
-        if key not in self._pipelines:
-            self._pipelines[key] = _pipeline(self._space.plan_job(plan))
-        return self._pipelines[key]
+        pipelines = self._known.pipelines
+        if key not in pipelines:
+            pipelines[key] = _pipeline(self._space.plan_job(plan))
+        return pipelines[key]
 
     def activations(self, plans: Ints, pipeline: Pipeline) -> PlanActivations:
         """What passes of some plans that share a pipeline hold."""
@@ -281,15 +315,17 @@ class CostTables:
         return Exposure(transfers, *np.split(flags, len(Exposure._fields) - 1, axis=1))
 
     def _table(
-        self, kinds: Ints, plans: Ints, what: Hashable, row: Callable[[int], list[float]]
+        self, kinds: _Kinds, plans: Ints, what: Hashable, row: Callable[[int], list[float]]
     ) -> Floats:
         """A row per plan, computed once for each kind of plan."""
-        distinct, first, which = np.unique(kinds[plans], return_index=True, return_inverse=True)
-        rows = []
+        of_plans = kinds.of_plans[plans]
+        distinct, first, which = np.unique(of_plans, return_index=True, return_inverse=True)
+        known, rows = self._known.rows, []
         for kind, position in zip(distinct.tolist(), first.tolist(), strict=True):
-            if (what, kind) not in self._rows:
-                self._rows[what, kind] = row(int(plans[position]))
-            rows.append(self._rows[what, kind])
+            key = what, kinds.keys[kind]
+            if key not in known:
+                known[key] = row(int(plans[position]))
+            rows.append(known[key])
         return np.asarray(rows)[which]
 
     def _pass_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
@@ -300,10 +336,10 @@ class CostTables:
 
     def _held_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
         """What one microbatch saves in each run, and what its backward works with [B]."""
-        kind = int(self._activation_kind[plan])
-        if kind not in self._activation_costs:
-            self._activation_costs[kind] = self._costs(plan)
-        costs = self._activation_costs[kind]
+        kind, known = self._activation_kind.key(plan), self._known.activations
+        if kind not in known:
+            known[kind] = self._costs(plan)
+        costs = known[kind]
         # Backward may be cut into pieces; the first that runs ends the run, maybe with the loss.
         is_whole = self._adds_up[plan] and costs.job.plan.no_sync
         is_cut = costs.job.choices.frees_gradients or not is_whole
@@ -314,10 +350,10 @@ class CostTables:
         return [*saved, *map(costs.working_bytes, pieces)]
 
     def _costs(self, plan: int) -> StageCosts:
-        kind = int(self._microbatch_kind[plan])
-        if kind not in self._stage_costs:
-            self._stage_costs[kind] = StageCosts(self._space.plan_job(plan))
-        return self._stage_costs[kind]
+        kind, known = self._microbatch_kind.key(plan), self._known.stages
+        if kind not in known:
+            known[kind] = StageCosts(self._space.plan_job(plan))
+        return known[kind]
 
     def _numel_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
         job = self._space.plan_job(plan)
@@ -345,12 +381,12 @@ class CostTables:
 
     def _hops(self, plan: int, job: Job, stages: int, chunks: int) -> list[tuple[int, int]]:
         """Pairs of ranks of the pipeline, one of each kind of way between neighbours."""
-        key = int(self._tensor_kind[plan]), stages, chunks > 1
-        if key not in self._neighbours:
+        key, known = (self._tensor_kind.key(plan), stages, chunks > 1), self._known.neighbours
+        if key not in known:
             ranks = range(stages if chunks > 1 else stages - 1)
             pairs = [(rank, (rank + 1) % stages) for rank in ranks]
-            self._neighbours[key] = [*{pipeline_pair(job, *pair): pair for pair in pairs}.values()]
-        return self._neighbours[key]
+            known[key] = [*{pipeline_pair(job, *pair): pair for pair in pairs}.values()]
+        return known[key]
 
     def _exposure_row(self, plan: int) -> list[float]:
         job = self._space.plan_job(plan)
@@ -367,6 +403,8 @@ class CostTables:
             hands_out and not ahead,
             hands_out and ahead,
             job.plan.takes_gradient_norm or job.plan.precision == "fp16",
+            not (choices.overlaps_reduction or choices.reduces_stages_once),
+            not ahead if hands_out else not choices.overlaps_gather,
         ]
 
     def _kept_row(self, plan: int) -> list[float]:
@@ -399,10 +437,11 @@ def _last_piece(run: Slice) -> Slice:
 _ONE_PARAMETER = (ParameterCount(dense=1.0), ParameterCount(expert=1.0))
 
 
-def _kinds(*columns: NDArray[np.generic]) -> Ints:
-    """A number per row, equal where all columns are equal."""
+def _kinds(*columns: NDArray[np.generic]) -> _Kinds:
+    """Rows that are equal are of one kind."""
     rows = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    distinct, of_plans = np.unique(rows, axis=0, return_inverse=True)
+    return _Kinds(of_plans.reshape(-1), [*map(tuple, distinct.tolist())])
 
 
 def _groups(space: PlanSpace, paths: Sequence[str]) -> Iterator[Ints]:
@@ -410,8 +449,8 @@ def _groups(space: PlanSpace, paths: Sequence[str]) -> Iterator[Ints]:
     names = list(space.axes)
     columns = [space.codes[:, names.index(path)] for path in paths if path in names]
     kinds = _kinds(np.zeros(len(space)), *columns)
-    for kind in range(kinds.max(initial=-1) + 1):
-        yield np.flatnonzero(kinds == kind)
+    for kind in range(len(kinds.keys)):
+        yield np.flatnonzero(kinds.of_plans == kind)
 
 
 _USES = 2

@@ -254,7 +254,7 @@ def _candidates(
         axes = plan_axes(job, vary)
         first = first_answer(job, axes, most_bytes)
         if first is not None and on_progress is not None:
-            on_progress(Progress(1, 1, None, first[1].step_time_s, 1.0))
+            on_progress(Progress(1, 1, None, first.trial.step_time_s, 1.0))
         return Candidates(plan_space(job, axes), most_bytes, executor, at_a_time, first)
 
 

@@ -169,12 +169,13 @@ class PlanSpace:
         return count
 
 
-def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
+def plan_space(job: Job, vary: Axes | None = None, *, part: Axes | None = None) -> PlanSpace:
     """The valid plans of a job.
 
     Args:
         job: Model, cluster, batch, and the fields of the plan that stay.
         vary: Values by field in place of the default ones, or of fields that have none.
+        part: Values of some of these fields that alone are looked at; None is all.
 
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
@@ -182,7 +183,7 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     axes = plan_axes(job, vary)
     sizes = [len(values) for values in axes.values()]
     codes = np.indices(sizes, dtype=np.int64).reshape(len(sizes), -1).T
-    kept, refused = np.ones(len(codes), dtype=np.bool_), Counter[str]()
+    kept, refused = _of_part(axes, codes, part or {}), Counter[str]()
     for path, is_sound in _cheap_rules(PlanSpace(job, axes, codes, {})):
         refused[path] += int(np.count_nonzero(kept & ~is_sound))
         kept &= is_sound
@@ -192,6 +193,15 @@ def plan_space(job: Job, vary: Axes | None = None) -> PlanSpace:
     refused.update(fault.path for fault in faults if fault)
     sound = np.asarray([fault is None for fault in faults], dtype=np.bool_)
     return PlanSpace(job, axes, codes[sound], dict((+refused).most_common()))
+
+
+def _of_part(axes: Axes, codes: NDArray[np.int64], part: Axes) -> NDArray[np.bool_]:
+    """Which combinations have such values, shape (combinations,)."""
+    kept = np.ones(len(codes), dtype=np.bool_)
+    for (path, values), column in zip(axes.items(), codes.T, strict=True):
+        if path in part:
+            kept &= np.isin(column, [n for n, value in enumerate(values) if value in part[path]])
+    return kept
 
 
 def plan_axes(job: Job, vary: Axes | None = None) -> Axes:

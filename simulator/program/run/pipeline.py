@@ -212,7 +212,7 @@ class _Emitter:
     def _add_slot(self, rank: _Rank, slot: Slot, group: Sequence[Slot]) -> int:
         """The operations of a slot; returns the last of them."""
         buffers, edges = rank.buffers.get(slot), rank.edges
-        beside = next((other for other in group if other is not slot), None)
+        beside = group[slot is group[0]] if len(group) > 1 else None
         key = slot[:2], beside and beside[:2], id(buffers)
         repeats = self.repeats and slot not in edges.all
         if repeats and key in rank.repeated:

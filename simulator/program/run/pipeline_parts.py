@@ -130,7 +130,7 @@ class Routes:
 
     def of(self, slot: Slot) -> Route:
         """The route of a slot."""
-        key = slot.phase, slot.stage
+        key = slot[:2]
         route = self.found.get(key)
         if route is None:
             route = self.found[key] = self._find(slot)

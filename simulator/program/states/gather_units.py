@@ -73,6 +73,10 @@ class Unit:
     separate: SeparateParameters | None = None
     parts: tuple[Unit, ...] = ()
 
+    def __hash__(self) -> int:
+        """Of the layers alone: few units have the same, and sets of them are asked all the time."""
+        return hash(self.run)
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

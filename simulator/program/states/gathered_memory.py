@@ -56,18 +56,26 @@ class OfUnits(Generic[_Found]):
 
     def __init__(self, find: Callable[[Sequence[Unit]], _Found]) -> None:
         self._find = find
-        self._known: dict[tuple[int, ...], tuple[Sequence[Unit], _Found]] = {}
-        """By the identity of what units consist of, which is thereby kept."""
+        self._same: dict[tuple[int, ...], tuple[Sequence[Unit], _Found]] = {}
+        """By the identity of units, which are thereby kept."""
+        self._alike: dict[tuple[int, ...], _Found] = {}
+        """By the identity of what they consist of."""
 
     def __call__(self, units: Sequence[Unit]) -> _Found:
         """What follows from units."""
+        key = tuple(map(id, units))
+        known = self._same.get(key)
+        if known is None:
+            known = self._same[key] = tuple(units), self._of_alike(units)
+        return known[1]
+
+    def _of_alike(self, units: Sequence[Unit]) -> _Found:
         key = tuple(
             [id(held) for u in units for held in (u.parameters, u.partial, u.separate, u.parts)]
         )
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = tuple(units), self._find(units)
-        return known[1]
+        if key not in self._alike:
+            self._alike[key] = self._find(units)
+        return self._alike[key]
 
 
 class UnitMemory:

@@ -82,7 +82,7 @@ def own_runs_section(runs: Sequence[LearntRun]) -> str:
         "runs, some two: means and medians over sources, and the share in the band, count sources "
         "the same, as one team is. A source whose first runs are off for a cause of their own "
         "misleads: `dsautotune` begins with runs that its table took in another format. *At best* "
-        "is the mean over sources if the one factor were known that suits all later runs of a source "
+        "is the mean over sources if the one factor were known that suits all later runs of each "
         "best: what a factor cannot mend. Sources are helped, or misled, by a twentieth of a "
         "percent at least.\n",
         "| runs known | later runs | sources | mean %: before | after | median %: before | after "

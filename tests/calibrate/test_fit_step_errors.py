@@ -150,8 +150,8 @@ def test_one_source_that_is_far_off_does_not_decide_alone():
 def test_the_table_counts_the_runs_inside_their_bands():
     bands = [Banded("a-1", "any", 1.0, 1.0, 0.9, 1.1), Banded("b-1", "any", 2.0, 1.0, 0.9, 1.1)]
     lines = coverage_section(bands, ["b-1"]).splitlines()
-    assert "| all | 2 | 2 | 50 | 10 |" in lines
-    assert "| predicted at first sight | 1 | 1 | 0 | 10 |" in lines
+    assert "| all | 2 | 2 | 50 | 50 | 10 |" in lines
+    assert "| predicted at first sight | 1 | 1 | 0 | 0 | 10 |" in lines
 
 
 def test_one_run_of_a_source_that_is_slower_throughout_brings_the_others_nearer():

@@ -107,6 +107,14 @@ def test_no_host_waits_less_than_nothing():
     assert told.launches == 0.0
 
 
+def test_a_fabric_that_weighs_little_in_known_runs_is_not_said_to_be_several_times_as_slow():
+    """Two runs that it hardly weighs in differ by a twelfth; what is common takes the rest."""
+    wide = StepError(np.diag((0.1**2, 0.4**2, 0.3**2, 1.8**2)), PRIOR.noise, PRIOR.freedom)
+    told = lesson([run_of(1.05), run_of(1.14, (1.0, 0.0, 0.0, 0.03))], wide)
+    assert told.fabric == 0.5
+    assert told.common > lesson([run_of(1.05)], wide).common
+
+
 def test_the_covariance_that_is_left_is_one():
     exposed = np.random.default_rng(3).random((6, 4))
     exposed[:, 0] = 1.0

@@ -111,7 +111,7 @@ def test_a_fabric_that_weighs_little_in_known_runs_is_not_said_to_be_several_tim
     """Two runs that it hardly weighs in differ by a twelfth; what is common takes the rest."""
     wide = StepError(np.diag((0.1**2, 0.4**2, 0.3**2, 1.8**2)), PRIOR.noise, PRIOR.freedom)
     told = lesson([run_of(1.05), run_of(1.14, (1.0, 0.0, 0.0, 0.03))], wide)
-    assert told.fabric == 0.5
+    assert told.fabric == 0.25
     assert told.common > lesson([run_of(1.05)], wide).common
 
 

@@ -23,7 +23,7 @@ from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, lesson
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.results.step_error import error_before_runs, framework_of, job_teaching_exposure
+from simulator.results.step_error import framework_of, job_error, job_teaching_exposure, kin_of
 from simulator.units import format_seconds
 from simulator.validate.published.anchored_runs import own_run
 from simulator.validate.published.published_runs import read_rows, simulated
@@ -163,7 +163,9 @@ def job_run(job: Job, step: StepResult, measured_s: float, measured_bytes: float
     """One measured job as a run; its memory is that of the device."""
     exposed = job_teaching_exposure(job, step.step_time_s, step.breakdown_s)
     held_bytes = None if measured_bytes is None else step.peak_device_bytes
-    return OwnRun(job.title, measured_s, step.step_time_s, exposed, measured_bytes, held_bytes)
+    return OwnRun(
+        job.title, measured_s, step.step_time_s, exposed, kin_of(job), measured_bytes, held_bytes
+    )
 
 
 def own_system(
@@ -187,7 +189,7 @@ def own_system(
     (framework,) = frameworks
     first, runs = jobs[0][0], [run for _, run in jobs]
     _refuse_implausible(runs)
-    prior = error_before_runs(first)
+    prior = job_error(first)
     told = lesson(runs, prior, job_spread(first))
     _refuse_contradictory(runs, told)
     fields = told.fields(first.cluster.profile, framework, len(runs))

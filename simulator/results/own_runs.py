@@ -2,20 +2,21 @@
 
 Each regime of a step has an unknown slowness, with the spread of :mod:`.step_error` about what is
 predicted; runs narrow it. One run moves mostly what all regimes have in common, because its error
-may be of any; runs of different regimes tell them apart. A run that is far from what the others
-say counts little, so it does not spoil what they agree on; a system on which all of them are far
-off is believed to be one, because few sources are far off and then by much.
+may be of any; runs of different regimes tell them apart. Runs of one network, number of GPUs,
+layout, format or microbatch may be off for what they have in common there and other jobs have not,
+so three runs that are alike tell less than three that are not. A run that contradicts the others
+counts little, so it does not spoil what they agree on.
 
 Source: Bayes' rule for a linear model with Gaussian prior, made linear anew at each estimate
-(Gauss-Newton), with Student's t for single runs by reweighting (Lange, Little and Taylor, J. Am.
-Stat. Assoc. 84, 1989); what is left is the covariance of the estimate (Joseph's form), its scale
-that of the multivariate t.
+(Gauss-Newton), with contradicting runs reweighted (P. Huber, Robust Statistics, 1981, section 7.8);
+what is left is the covariance of the estimate (Joseph's form), its scale that of the multivariate
+t (Lange, Little and Taylor, J. Am. Stat. Assoc. 84, 1989).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +26,20 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.program.price.host_pace import eager_layer_s
 from simulator.results.fit_probability import MemorySpread
 from simulator.results.own_memory import MeasuredMemory, MemoryLesson, memory_lesson
-from simulator.results.step_error import Floats, StepError, shipped_errors
+from simulator.results.step_error import Floats, StepError, alike_covariance
 from simulator.units import format_quantity
 
 _ROUNDS = 50
-_LEAST_SHARE = 0.2
-"""Share of its predicted time that a regime takes at the least."""
+_LEAST, _MOST = (-math.inf, 0.0, -0.8, -0.8), (math.inf, math.inf, 0.5, 0.25)
+"""Between which what is common, launches, exchanges and fabric are found. A host is not known to
+wait less than nothing. Exchanges that weigh little in the known runs, and much in later ones, would
+else be taken to be several times as slow; those of the fabric mostly hide behind computing, and
+slower ones show more than their share. Of no bound, 2, 1, 0.5 and 0.25, the later runs of published
+sources are nearest with the last two."""
 
 CONTRADICTS = 3.0
-"""Standard deviations of a single run beyond which it contradicts the others."""
+"""Standard deviations beyond which a run contradicts the others; it counts less from there on. Of
+rules that count runs less sooner, none brings the later runs of published sources nearer."""
 
 _MOST_FACTOR = 8.0
 """Farthest that a prediction is off, either way (assumption). Of 1,044 published runs the farthest
@@ -49,6 +55,8 @@ class OwnRun:
         measured_s, predicted_s: The step [s].
         exposed: How much each regime weighs in what it tells, shape (regimes,); from
             :func:`.step_error.teaching_exposure`.
+        kin: What others share with it if they are alike, from :func:`.step_error.kin_of`; none is
+            like it if empty.
         measured_bytes, predicted_bytes: Memory of the fullest GPU, of the same kind [B]; None
             where it was not measured.
     """
@@ -57,6 +65,7 @@ class OwnRun:
     measured_s: float
     predicted_s: float
     exposed: Floats
+    kin: tuple[Hashable, ...] = ()
     measured_bytes: float | None = None
     predicted_bytes: float | None = None
 
@@ -125,6 +134,7 @@ class Lesson:
                 "freedom": _rounded(self.error.freedom),
                 "covariance": [[_rounded(x) for x in row] for row in self.error.covariance],
                 "noise": [_rounded(x) for x in self.error.noise],
+                "alike": [_rounded(x) for x in self.error.alike],
                 **self._memory_fields(profile, framework),
             },
         }
@@ -169,28 +179,29 @@ def lesson(
     exposed = np.array([run.exposed for run in runs])
     measured = np.array([run.log_ratio for run in runs])
     noise = np.minimum(exposed, 1.0) ** 2 @ prior.noise
-    open_now = prior.covariance.copy()
-    weights = _weights((measured - np.median(measured)) / np.sqrt(noise))
-    found, tail = np.zeros(exposed.shape[1]), 1.0
+    alike = alike_covariance([run.kin for run in runs], prior.alike)
+    apart_s = np.sqrt(noise + np.diag(alike))
+    weights = _weights((measured - np.median(measured)) / apart_s)
+    found = np.zeros(exposed.shape[1])
+    is_held = np.zeros(exposed.shape[1], dtype=bool)
     for _ in range(_ROUNDS):
         said, slopes = _logarithm(exposed, found)
-        spread = tail * open_now
-        covariance = slopes @ spread @ slopes.T + np.diag(noise / weights)
-        gain = np.linalg.solve(covariance, slopes @ spread).T
-        apart = measured - said + slopes @ found
-        found = gain @ apart
-        if found[1] < 0:  # a host is not known to wait less than nothing
-            open_now[1, :] = open_now[:, 1] = 0.0
-        found[1:] = np.maximum(found[1:], (0.0, _LEAST_SHARE - 1, _LEAST_SHARE - 1))
-        misfits = (measured - _logarithm(exposed, found)[0]) / np.sqrt(noise)
+        open_now = np.where(is_held | is_held[:, None], 0.0, prior.covariance)
+        own = (np.diag(noise) + alike) / np.sqrt(np.outer(weights, weights))
+        covariance = slopes @ open_now @ slopes.T + own
+        gain = np.linalg.solve(covariance, slopes @ open_now).T
+        apart = measured - said + slopes @ np.where(is_held, 0.0, found)
+        found = np.where(is_held, found, gain @ apart)
+        is_held |= (found < _LEAST) | (found > _MOST)
+        found = np.clip(found, _LEAST, _MOST)
+        misfits = (measured - _logarithm(exposed, found)[0]) / apart_s
         weights = _weights(misfits)
-        tail = _tail(found, prior)
     distance = float(apart @ np.linalg.solve(covariance, apart))
     freedom = prior.freedom + len(runs)
     scale = (prior.freedom + distance) / freedom
     kept = np.eye(len(found)) - gain @ slopes
-    left = kept @ (tail * prior.covariance) @ kept.T + (gain * noise / weights) @ gain.T
-    error = StepError(scale * left, scale * prior.noise, freedom)
+    left = kept @ prior.covariance @ kept.T + gain @ own @ gain.T
+    error = StepError(scale * left, scale * prior.noise, freedom, scale * prior.alike)
     common, launches, exchanges, fabric = found.tolist()
     return Lesson(
         common,
@@ -203,22 +214,15 @@ def lesson(
     )
 
 
-def _tail(found: Floats, prior: StepError) -> float:
-    """How much wider than its scale a prior with Student's tails is about what was found."""
-    distance = float(found @ np.linalg.solve(prior.covariance, found))
-    return max(1.0, (prior.freedom + distance) / (prior.freedom + 1))
-
-
 def _weights(misfits: Floats) -> Floats:
-    """How much each run counts: the less, the farther it is from most, shape (runs,).
+    """How much each run counts: less where it contradicts what most say, shape (runs,).
 
-    One that stands alone counts in full: it may be the system that is not as predicted. What runs
-    of other layouts are off by says nothing of how far these are apart.
+    One that stands alone counts in full: it may be the system that is not as predicted. So do all
+    where most contradict one another.
     """
-    model = shipped_errors()
-    squares = (model.noise_after_runs * misfits) ** 2
-    usual = max(1.0, float(np.median(squares)))
-    return np.minimum(1.0, (model.freedom + 1) / (model.freedom + squares / usual))
+    squares = misfits**2
+    limit = CONTRADICTS**2 * max(1.0, float(np.median(squares)))
+    return limit / np.maximum(squares, limit)
 
 
 def _logarithm(exposed: Floats, found: Floats) -> tuple[Floats, Floats]:

@@ -3,9 +3,11 @@
 The logarithm of measured over predicted step time is taken as a sum: what one source of runs has in
 common (its software, clocks, hosts) and what is of the single run, each for the whole step and for
 what regimes weigh in it: launches of kernels, exchanges inside layers, and those of stages and
-copies of the model. Models with experts add a part of their own to both. What the numbers of a
-hardware profile leave open adds to what is in common. Their sizes were fitted to runs that nothing
-was tuned to (``simulator/facts/step_errors.yaml``).
+copies of the model. Models with experts add a part of their own to both. Between the two is what
+runs of a source have in common only where they are alike: in their network, their number of GPUs,
+how they are split, their formats, their microbatches. What the numbers of a hardware profile leave
+open adds to what is in common. Their sizes were fitted to runs that nothing was tuned to
+(``simulator/facts/step_errors.yaml``).
 Most sources are near and a few are far off, so the sum follows Student's t.
 
 Source: random-effects models (N. Laird, J. Ware, "Random-effects models for longitudinal data",
@@ -16,8 +18,8 @@ Biometrics 38, 1982) with multivariate t errors (K. Lange, R. Little, J. Taylor,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,6 +47,9 @@ EXPERTS = "experts"
 """What models with experts add to the error of the whole step, beside the regimes. Own runs do not
 tell it from the rest: what they show counts for all jobs of their system."""
 
+ASPECTS = ("network", "gpus", "layout", "formats", "microbatch")
+"""In what runs of one source can be alike, of :func:`kin_of`."""
+
 EAGER = "eager"
 """Name of a framework whose model runs PyTorch's own kernels, whatever its stack's are."""
 
@@ -64,11 +69,14 @@ class StepError:
             (regimes, regimes).
         noise: Variance of what is of the single run, by regime; shape (regimes,).
         freedom: Degrees of freedom of Student's t.
+        alike: Variance of what runs have in common that are alike in an aspect, of the whole step;
+            shape (aspects,).
     """
 
     covariance: Floats
     noise: Floats
     freedom: float
+    alike: Floats = field(default_factory=lambda: np.zeros(len(ASPECTS)))
 
     def variance(self, exposed: Floats) -> float:
         """Variance of the error of a step, in which no regime weighs more than the whole.
@@ -77,7 +85,8 @@ class StepError:
             exposed: How much each regime weighs, shape (regimes,).
         """
         exposed = np.minimum(exposed, 1.0)
-        return float(exposed @ self.covariance @ exposed + exposed**2 @ self.noise)
+        own = exposed**2 @ self.noise + self.alike.sum()
+        return float(exposed @ self.covariance @ exposed + own)
 
     def scale(self, exposed: Floats) -> float:
         """Of Student's t that the error of a step follows; arguments as of :meth:`variance`."""
@@ -115,23 +124,23 @@ class ErrorModel:
         spread: Standard deviation of what the runs of one source have in common, by regime, and
             of what models with experts add to it.
         noise: The same, of what is of the single run.
-        freedom: Degrees of freedom of Student's t for a framework that nothing is known of.
+        alike: Standard deviation of what runs of a source have in common that are alike in an
+            aspect.
+        freedom: Degrees of freedom of Student's t.
         frameworks: By name of the stack, or :data:`EAGER`.
         numbers: Share of the step that follows a number of a profile, by regime and path.
         number_spread: Standard deviation of the logarithm of a number, by kind of its source.
-        noise_after_runs: How much wider runs spread about what others of their source tell than
-            the noise says, because those are often of other layouts.
         in_view: Errors of sources that were in view when the simulator was built, over those of
             others; for who compares bands with such sources.
     """
 
     spread: Mapping[str, float]
     noise: Mapping[str, float]
+    alike: Mapping[str, float]
     freedom: float
     frameworks: Mapping[str, FrameworkError]
     numbers: Mapping[str, Mapping[str, float]]
     number_spread: Mapping[str, float]
-    noise_after_runs: float
     in_view: float
 
     @classmethod
@@ -159,23 +168,10 @@ class ErrorModel:
         """
         own = profile.own_runs
         if own is not None and own.framework == framework:
-            return StepError(np.array(own.covariance), np.array(own.noise), own.freedom)
+            alike = np.array(own.alike or np.zeros(len(ASPECTS)))
+            return StepError(np.array(own.covariance), np.array(own.noise), own.freedom, alike)
         numbers = tuple(self.open_numbers(profile, precision))
         return self.error_of(numbers, framework, has_experts=has_experts)
-
-    def before_runs(
-        self, profile: HardwareProfile, precision: Precision, framework: str
-    ) -> StepError:
-        """The same, as one source has it that is about to tell more: its scale is its own."""
-        error = self.step_error(profile, precision, framework)
-        if profile.own_runs is not None and profile.own_runs.framework == framework:
-            return error
-        return self.learning(error)
-
-    def learning(self, error: StepError) -> StepError:
-        """What is known of a source before its first run."""
-        noise = self.noise_after_runs**2 * error.noise
-        return StepError(error.covariance, noise, self.freedom)
 
     def error_of(
         self, numbers: Iterable[OpenNumber], framework: str, *, has_experts: bool = False
@@ -185,7 +181,8 @@ class ErrorModel:
         common = known.variance * _squares(self.spread, has_experts)
         common += open_variance(numbers, self.number_spread)
         noise = known.variance * _squares(self.noise, has_experts)
-        return StepError(np.diag(common), noise, self.freedom + known.sources)
+        alike = known.variance * np.array([self.alike[aspect] ** 2 for aspect in ASPECTS])
+        return StepError(np.diag(common), noise, self.freedom, alike)
 
     def open_numbers(self, profile: HardwareProfile, precision: Precision) -> Iterator[OpenNumber]:
         """The numbers of a profile that steps follow; one that it lacks is assumed."""
@@ -277,6 +274,37 @@ def _layer_passes(job: Job) -> float:
     return job.microbatches * job.model.layers / job.plan.pp
 
 
+def kin_of(job: Job) -> tuple[Hashable, ...]:
+    """What a run has to share with another one to be alike in each of :data:`ASPECTS`."""
+    model, plan, batch = job.model, job.plan, job.batch
+    experts = 0 if model.experts is None else model.experts.count
+    return (
+        (model.layers, model.hidden, model.ffn_hidden, model.vocab, experts),
+        job.cluster.gpus,
+        (plan.tp, plan.pp, plan.cp, plan.ep, plan.zero),
+        (plan.precision, plan.recompute),
+        (batch.micro_batch, batch.seq_len),
+    )
+
+
+def alike_covariance(kin: Sequence[tuple[Hashable, ...]], alike: Floats) -> Floats:
+    """What runs have in common where they are alike, shape (runs, runs).
+
+    Args:
+        kin: Of each run, from :func:`kin_of`; of an empty one nothing is known, and no run is
+            like it.
+        alike: Variance by aspect, shape (aspects,).
+    """
+    found = np.zeros((len(kin), len(kin)))
+    for aspect, variance in enumerate(alike.tolist()):
+        for one, of_one in enumerate(kin):
+            for other, of_other in enumerate(kin):
+                is_known = bool(of_one and of_other)
+                if one == other or (is_known and of_one[aspect] == of_other[aspect]):
+                    found[one, other] += variance
+    return found
+
+
 def framework_of(job: Job) -> str:
     """The stack that a job's began as, or :data:`EAGER` if it runs a model's own kernels."""
     base = STACKS.get(job.stack_name)
@@ -291,12 +319,6 @@ def job_error(job: Job, profile: HardwareProfile | None = None) -> StepError:
     return shipped_errors().step_error(
         profile, job.plan.precision, framework_of(job), has_experts=has_experts
     )
-
-
-def error_before_runs(job: Job) -> StepError:
-    """The same, of a source whose runs are about to tell more."""
-    profile, precision = job.cluster.profile, job.plan.precision
-    return shipped_errors().before_runs(profile, precision, framework_of(job))
 
 
 def step_time_band_s(

@@ -14,13 +14,14 @@ from reports.make.fit.fit_step_errors import (
     Likelihood,
     SeenRun,
     Sizes,
+    as_single_runs_are,
     common_variance,
     fit,
     left_out_bands,
     without_each_source,
 )
-from reports.make.fit.noise_after_runs import learnt_runs
-from simulator.results.step_error import REGIMES, shipped_errors
+from reports.make.fit.learnt_runs import learnt_runs
+from simulator.results.step_error import REGIMES, alike_covariance, shipped_errors
 
 MODEL = replace(shipped_errors(), frameworks={})
 REGIME_COUNT = len(REGIMES)
@@ -48,15 +49,18 @@ def test_the_likelihood_is_the_density_of_the_multivariate_t():
             run_of("a", n, 0.1 * n, (1.0, *random.random(REGIME_COUNT - 1))),
             in_view=n < 2,
             has_experts=n > 2,
+            kin=(n % 2, n, n, n, 0),
         )
         for n in range(5)
     ]
+    alike = np.array((0.1, 0.01, 0.02, 0.03, 0.05))
     sizes = Sizes(
-        np.array((0.1, 0.2, 0.3, 0.4, 0.2)), np.array((0.05, 0.1, 0.1, 0.2, 0.1)), 3.0, 0.5
+        np.array((0.1, 0.2, 0.3, 0.4, 0.2)), np.array((0.05, 0.1, 0.1, 0.2, 0.1)), alike, 3.0, 0.5
     )
     exposed = np.array([run.weights for run in runs])
     covariance = (exposed * sizes.spread**2) @ exposed.T
     covariance += np.diag(exposed**2 @ sizes.noise**2)
+    covariance += alike_covariance([run.kin for run in runs], alike**2)
     covariance *= np.outer(*[np.where([run.in_view for run in runs], 0.5, 1.0)] * 2)
     density = multivariate_t(shape=covariance, df=3.0).logpdf([run.log_ratio for run in runs])
     constant = 5 / 2 * np.log(np.pi)
@@ -67,7 +71,35 @@ def test_the_likelihood_is_the_density_of_the_multivariate_t():
 def test_the_fit_finds_the_sizes_that_the_runs_were_drawn_with():
     found = fit(drawn_runs(spread=0.2, noise=0.05), MODEL)
     assert found.spread["overall"] == pytest.approx(0.2, rel=0.25)
-    assert found.noise["overall"] == pytest.approx(0.05, rel=0.25)
+    of_one_run = np.hypot(found.noise["overall"], np.linalg.norm([*found.alike.values()]))
+    assert of_one_run == pytest.approx(0.05, rel=0.25)
+
+
+def test_the_fit_tells_what_runs_of_one_network_share_from_what_is_of_each():
+    random = np.random.default_rng(4)
+    runs = [
+        replace(run_of(f"s{source:02}", number, off), kin=(network, number, number, number, number))
+        for source, common in enumerate(0.1 * random.normal(size=30))
+        for network, shared in enumerate(0.2 * random.normal(size=3))
+        for number, off in enumerate(common + shared + 0.03 * random.normal(size=4))
+    ]
+    found = fit(runs, MODEL)
+    assert found.alike["network"] == pytest.approx(0.2, rel=0.25)
+    assert found.noise["overall"] < 0.05
+
+
+def test_tails_and_nearness_are_those_of_single_runs():
+    """Errors of Student's t with three degrees of freedom, a half of them where in view."""
+    random = np.random.default_rng(5)
+    model = replace(MODEL, freedom=9.0, in_view=1.0)
+    scale = run_of("a", 0, 0.0).error(model).scale(np.array((1.0, 0.0, 0.0, 0.0)))
+    runs = [
+        replace(run_of(f"s{n}", 0, scale * off * (0.5 if n % 2 else 1.0)), in_view=bool(n % 2))
+        for n, off in enumerate(random.standard_t(3.0, size=1000))
+    ]
+    found = as_single_runs_are(runs, model)
+    assert found.freedom == pytest.approx(3.0, rel=0.2)
+    assert found.in_view == pytest.approx(0.5, rel=0.15)
 
 
 def test_what_models_with_experts_add_is_told_from_the_rest():
@@ -111,15 +143,15 @@ def test_a_source_is_not_held_against_a_band_that_it_made():
 
 def test_one_source_that_is_far_off_does_not_decide_alone():
     assert common_variance([1.0, 1.0, 1.0], freedom=3) == pytest.approx(1.0)
-    assert common_variance([0.0] * 9, freedom=3) == pytest.approx(0.1)
-    assert 1.0 < common_variance([1.0, 1.0, 1.0, 1000.0], freedom=3) < 5.0
+    assert common_variance([0.0] * 12, freedom=3) == pytest.approx(0.25)
+    assert 1.0 < common_variance([1.0, 1.0, 1.0, 1000.0], freedom=3) < 2.0
 
 
 def test_the_table_counts_the_runs_inside_their_bands():
     bands = [Banded("a-1", "any", 1.0, 1.0, 0.9, 1.1), Banded("b-1", "any", 2.0, 1.0, 0.9, 1.1)]
     lines = coverage_section(bands, ["b-1"]).splitlines()
-    assert "| all | 2 | 2 | 50 | 10 |" in lines
-    assert "| predicted at first sight | 1 | 1 | 0 | 10 |" in lines
+    assert "| all | 2 | 2 | 50 | 50 | 10 |" in lines
+    assert "| predicted at first sight | 1 | 1 | 0 | 0 | 10 |" in lines
 
 
 def test_one_run_of_a_source_that_is_slower_throughout_brings_the_others_nearer():
@@ -136,8 +168,10 @@ def test_one_run_of_a_source_that_is_slower_throughout_brings_the_others_nearer(
 
 
 def test_the_table_says_what_known_runs_are_worth_to_a_team():
-    """The source of one later run counts as much as that of three."""
+    """The source of one later run counts as much as that of three; one factor mends the first."""
     off = [LearntRun(f"a-{n}", 1, 1.0, 0.8, 0.9, 0.95, 1.05) for n in range(3)]
     near = LearntRun("b-1", 1, 1.0, 1.0, 1.0, 0.95, 1.05)
     line = own_runs_section([*off, near]).splitlines()[-1]
-    assert line == "| 1 | 4 | 2 | 15.0 | 7.5 | 20.0 | 10.0 | 10.0 | 5.0 | 10.0 | 5.0 | 50 |"
+    assert line == (
+        "| 1 | 4 | 2 | 15.0 | 7.5 | 20.0 | 10.0 | 10.0 | 5.0 | 0.0 | 10.0 | 5.0 | 50 | 0 | 50 |"
+    )

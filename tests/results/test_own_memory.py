@@ -10,7 +10,7 @@ from simulator.results.fit_probability import MemorySpread
 from simulator.results.own_memory import MeasuredMemory, memory_lesson
 
 GIB = 2.0**30
-PRIOR = MemorySpread(math.hypot(0.12, 0.08), 3)
+PRIOR = MemorySpread(math.hypot(0.12, 0.1), 3)
 """Of which 8 % is of the single run, and 12 % of the system."""
 
 
@@ -19,9 +19,9 @@ def told(*pairs: tuple[float, float], prior: MemorySpread = PRIOR):
 
 
 def test_a_surplus_of_ten_gib_is_a_share_of_what_is_predicted():
-    """Prior variance over all variance: 0.12^2 of 0.12^2 + 0.08^2 + (0.5 / 50)^2."""
+    """Prior variance over all variance: 0.12^2 of 0.12^2 + 0.1^2 + (0.5 / 50)^2."""
     found = told((60.0, 50.0))
-    believed = 0.12**2 / (0.12**2 + 0.08**2 + 0.01**2)
+    believed = 0.12**2 / (0.12**2 + 0.1**2 + 0.01**2)
     assert math.expm1(found.spread.centre) == pytest.approx(0.2 * believed)
     assert abs(found.context_bytes) < 0.1 * GIB
 

@@ -12,13 +12,17 @@ import simulator as sim
 from simulator.described.load import load_profile, profile_names
 from simulator.program.ir import Category
 from simulator.results.step_error import (
+    ASPECTS,
     EAGER,
     EXPERTS,
     REGIMES,
+    FrameworkError,
     StepError,
+    alike_covariance,
     exposure,
     framework_of,
     job_error,
+    kin_of,
     shipped_errors,
 )
 
@@ -75,6 +79,7 @@ def test_what_experts_add_is_of_the_whole_step():
         shipped_errors(),
         spread=dict.fromkeys(REGIMES, 0.03) | {EXPERTS: 0.04},
         noise=dict.fromkeys(REGIMES, 0.0) | {EXPERTS: 0.12},
+        alike=dict.fromkeys(ASPECTS, 0.0),
     )
     dense, mixed = (model.error_of((), "unknown", has_experts=has) for has in (False, True))
     assert dense.scale(COMPUTING) == pytest.approx(0.03)
@@ -94,19 +99,32 @@ def test_every_number_that_steps_follow_stands_in_a_profile():
     assert [path for path in paths if path not in provenance] == []
 
 
-def test_runs_of_one_source_spread_by_its_factor_wider_before_the_first_is_known():
-    """A factor on standard deviations is squared on variances; what all sources share stays."""
-    errors = replace(shipped_errors(), noise_after_runs=3.0, freedom=5.0)
-    known = StepError(np.eye(4), np.full(4, 0.1**2), freedom=40.0)
-    before = errors.learning(known)
-    assert np.sqrt(before.noise) == pytest.approx(np.full(4, 0.3))
-    assert np.array_equal(before.covariance, np.eye(4))
-    assert before.freedom == 5.0
+def test_what_alike_runs_share_is_open_for_a_run_that_none_is_like():
+    """3 % of a source, 4 % of a run, 12 % of its network are 13 %."""
+    alike = np.array((0.12**2, 0.0, 0.0, 0.0, 0.0))
+    error = StepError(np.diag((0.03**2, 0, 0, 0)), np.full(4, 0.04**2) * COMPUTING, 5.0, alike)
+    assert error.scale(COMPUTING) == pytest.approx(0.13)
+
+
+def test_alike_runs_share_what_they_are_alike_in():
+    alike = np.array((1.0, 2.0, 4.0, 8.0, 16.0))
+    kin = [("7B", 8, "tp2", "bf16", 1), ("7B", 16, "tp2", "fp8", 1), ()]
+    shared = alike_covariance(kin, alike)
+    assert shared.tolist() == [[31.0, 21.0, 0.0], [21.0, 31.0, 0.0], [0.0, 0.0, 31.0]]
+
+
+def test_jobs_of_one_network_and_batch_on_more_gpus_are_alike_but_for_these():
+    job = sim.load_job(JOB)
+    more = kin_of(job.replace(**{"cluster.gpus": 16}))
+    assert [one == other for one, other in zip(kin_of(job), more, strict=True)] == [
+        aspect != "gpus" for aspect in ASPECTS
+    ]
 
 
 def test_an_unknown_framework_has_a_wider_band_than_one_that_was_near():
-    profile, model = load_profile("h100-sxm-80gb"), shipped_errors()
-    near, unknown = (model.step_error(profile, "bf16", name) for name in ("torch-fsdp", "none"))
+    profile = load_profile("h100-sxm-80gb")
+    model = replace(shipped_errors(), frameworks={"near": FrameworkError(sources=5, variance=0.5)})
+    near, unknown = (model.step_error(profile, "bf16", name) for name in ("near", "none"))
     assert unknown.band(COMPUTING)[1] > near.band(COMPUTING)[1]
 
 

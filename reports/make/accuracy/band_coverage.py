@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from simulator.cells import read_table
@@ -60,14 +61,16 @@ def coverage_section(bands: Sequence[Banded], first_seen: Collection[str]) -> st
         "that nothing was tuned to would lie, sources counting the same. Its width is that of a "
         "model of errors (`simulator/facts/step_errors.yaml`, fitted by `make bands`): what a "
         "source has in common and what is of the run, for the whole step and for the shares of "
-        "it that launches, exchanges inside layers and exchanges of the fabric take, what models "
-        "with experts add, what the numbers of the hardware profile leave open, and how far other "
+        "it that launches, exchanges inside layers and exchanges of the fabric take, what runs "
+        "share that are alike, what models with experts add, what the numbers of the "
+        "hardware profile leave open, and how far other "
         "sources of the framework were off. Each run is held against the band that all *other* "
         "sources give, around what was predicted at first sight or without its source. The second "
         "are nearer, because what the simulator knows was looked for with their sources in view: "
         "their bands are narrower by a fitted factor (`in_view`), which no run of a user has.\n",
-        "| runs of grade A and A- | runs | sources | in the band % | median half width % |",
-        "|---|---:|---:|---:|---:|",
+        "| runs of grade A and A- | runs | sources | in the band % | sources counting the same % "
+        "| median half width % |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     lines += [_line(name, group) for name, group in _groups(bands, first_seen).items() if group]
     return "\n".join(lines) + "\n"
@@ -86,7 +89,10 @@ def _groups(bands: Sequence[Banded], first_seen: Collection[str]) -> dict[str, l
 
 
 def _line(name: str, bands: Sequence[Banded]) -> str:
-    sources = len({row_source(band.id) for band in bands})
+    by_source: dict[str, list[Banded]] = defaultdict(list)
+    for band in bands:
+        by_source[row_source(band.id)].append(band)
     half_width = sorted(band.slowest - 1 for band in bands)[len(bands) // 2]
-    inside = 100 * covered_share(bands)
-    return f"| {name} | {len(bands)} | {sources} | {inside:.0f} | {100 * half_width:.0f} |"
+    shares = 100 * covered_share(bands), 100 * fmean(map(covered_share, by_source.values()))
+    inside = " | ".join(f"{share:.0f}" for share in shares)
+    return f"| {name} | {len(bands)} | {len(by_source)} | {inside} | {100 * half_width:.0f} |"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -169,7 +170,8 @@ def loss(runs: Sequence[Response], value: float) -> float:
 def _weight(runs: int) -> float:
     """Of a source with so many runs; 1 is that of one whose runs leave nothing open."""
     sizes = shipped_errors()
-    noise, spread = sizes.noise["overall"], sizes.spread["overall"]
+    noise = math.hypot(sizes.noise["overall"], *sizes.alike.values())
+    spread = sizes.spread["overall"]
     return spread**2 / (spread**2 + noise**2 / runs)
 
 

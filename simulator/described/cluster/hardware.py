@@ -197,6 +197,8 @@ class OwnRuns(Spec):
     """Of the error's logarithm by regime (:data:`simulator.results.step_error.REGIMES`)."""
     noise: tuple[float, ...]
     """Variance of a single run, by regime."""
+    alike: tuple[float, ...] = ()
+    """Variance that alike runs share (:data:`simulator.results.step_error.ASPECTS`)."""
     memory: OwnMemory | None = None
     """What their memory said; None where none was measured."""
 

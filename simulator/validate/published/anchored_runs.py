@@ -20,7 +20,7 @@ from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import OwnRun, changes_of, lesson
-from simulator.results.step_error import error_before_runs, framework_of, job_teaching_exposure
+from simulator.results.step_error import framework_of, job_error, job_teaching_exposure, kin_of
 from simulator.validate.published.published_runs import (
     PublishedReport,
     PublishedResult,
@@ -93,6 +93,7 @@ def own_run(found: Simulated) -> OwnRun | None:
         result.measured_step_s,
         step.step_time_s,
         job_teaching_exposure(job, step.step_time_s, step.breakdown_s),
+        kin_of(job),
         _GIB * (result.measured_mem_gib or 0.0) if has_memory else None,
         _GIB * (result.predicted_mem_gib or 0.0) if has_memory else None,
     )
@@ -112,7 +113,7 @@ def _lessons(known: Sequence[Simulated]) -> Mapping[str, Mapping[str, Any]]:
     lessons = {}
     for (system, framework), runs in sorted(groups.items(), key=lambda item: len(item[1])):
         job = runs[0][0]
-        told = lesson([run for _, run in runs], error_before_runs(job), job_spread(job))
+        told = lesson([run for _, run in runs], job_error(job), job_spread(job))
         lessons[system] = changes_of(told.fields(job.cluster.profile, framework, len(runs)))
     return lessons
 

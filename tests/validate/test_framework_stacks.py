@@ -15,6 +15,7 @@ from simulator.validate.published.framework_stacks import (
     stack_facts,
     stack_of,
     untuned_fabric,
+    wraps_tensors,
     zero_of,
 )
 
@@ -97,6 +98,24 @@ def test_a_compiled_model_has_fused_kernels_and_one_that_is_not_has_none_of_its_
     compiled = stack_facts("FSDP2", "PyTorch 2.6", "torch.compile; sac")
     assert compiled["fused_rmsnorm"] is compiled["fused_elementwise"] is True
     assert stack_facts("FSDP2", "PyTorch 2.6", "no torch.compile") == {"base": "torch"}
+
+
+def test_a_host_issues_what_nothing_compiled_as_plain_torch_does():
+    compiled, eager = (
+        stack_facts("torchtitan", f"torchtitan 2026{how}") for how in ("", ", eager")
+    )
+    assert "host_work_per_launch" not in compiled
+    assert eager["host_work_per_launch"] == STACKS["torch"].host_work_per_launch
+
+
+@pytest.mark.parametrize(
+    ("base", "said", "wraps"),
+    [("torch", "fsdp2, pytorch 2.9", True), ("torch", "fsdp2, torch.compile", False),
+     ("torchtitan", "torchtitan", False), ("torchtitan", "torchtitan, no torch.compile", True),
+     ("megatron-core", "megatron-lm, eager", False)],
+)  # fmt: skip
+def test_tensor_parallelism_of_dtensors_runs_in_python_unless_it_is_compiled(base, said, wraps):
+    assert wraps_tensors(base, said) is wraps
 
 
 def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():

@@ -81,9 +81,13 @@ def test_further_tokens_are_predicted_only_where_the_notes_say_so(notes: str, mo
         ("NeMo 25.02 (Megatron-Core)", "", 4),
         ("Megatron-Core/NeMo 25.09", "", 1),
         ("Megatron-Core/NeMo 25.09", "TP 4, ETP 2", 2),
+        ("Megatron-LM core_v0.16.1", "", 4),
+        ("Megatron-LM core_v0.16.1", "ETP 1", 1),
     ],
 )
-def test_older_recipes_split_experts_like_the_layer(version: str, notes: str, etp: int):
+def test_older_recipes_and_megatron_lm_split_experts_like_the_layer(
+    version: str, notes: str, etp: int
+):
     cells = {"tp": "4", "dp": "8", "gpus": "32", "sequence_parallel": "true"}
     job = job_of(framework_version=version, notes=notes, **cells)
     assert job.plan.expert_tp == etp

@@ -262,6 +262,10 @@ class Stack(Spec):
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
     (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
     ``scatter_add``."""
+    one_hot_dispatch: Flag = False
+    """Where experts have a capacity, products with one-hot masks over all slots of a sequence pick
+    the tokens of each expert and add results up again, as in GShard (arXiv 2006.16668, algorithm
+    1); else rows are copied."""
     fused_expert_extras: Flag = True
     """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
     are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""

@@ -33,8 +33,8 @@ from simulator.validate.published.framework_stacks import (
     unsaid_settings,
     untuned_fabric,
     usual_adapters,
-    zero_of,
     wraps_tensors,
+    zero_of,
 )
 from simulator.validate.published.published_models import has_experts, model_document
 from simulator.validate.published.row_facts import stated_facts

@@ -101,6 +101,9 @@ class Stack(Spec):
     """Gradients are reduced in the buffers that they are accumulated in, so a plan that names
     ``grad_reduce_precision`` names the format of both (Megatron-Core's
     ``grad_reduce_in_fp32``)."""
+    sums_unsharded: Flag = False
+    """Under ``no_sync``, ZeRO 2 and 3 add up whole gradients, and reduce them as the last
+    backward completes them (``no_sync`` of FSDP1, ``set_requires_gradient_sync`` of FSDP2)."""
     keeps_half_weights: Flag = True
     """16-bit weights live beside the fp32 ones; else each use casts (and gathers) them anew."""
     gathers_fp32_weights: Flag = False

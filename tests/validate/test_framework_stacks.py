@@ -14,6 +14,7 @@ from simulator.validate.published.framework_stacks import (
     releases_of_their_time,
     stack_facts,
     stack_of,
+    sums_unsharded,
     untuned_fabric,
     wraps_tensors,
     zero_of,
@@ -116,6 +117,20 @@ def test_a_host_issues_what_nothing_compiled_as_plain_torch_does():
 )  # fmt: skip
 def test_tensor_parallelism_of_dtensors_runs_in_python_unless_it_is_compiled(base, said, wraps):
     assert wraps_tensors(base, said) is wraps
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "sums"),
+    [
+        ("Lit-GPT", "fabric", True),
+        ("fsdp", "HF Trainer with FSDP2", True),
+        ("Accelerate", "1.0 with FSDP", True),
+        ("accelerate", "with DeepSpeed", False),
+        ("fsdp", "torch 2.5", False),
+    ],
+)
+def test_some_loops_leave_gradients_whole_between_microbatches(framework, version, sums):
+    assert sums_unsharded(framework, version) is sums
 
 
 def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():

@@ -61,7 +61,13 @@ def test_notes_say_whether_tokens_are_sorted_by_fused_kernels(notes: str, is_fus
 
 @pytest.mark.parametrize(
     ("notes", "factor"),
-    [("", None), ("capacity factor 1 padded", 1.0), ("variant (tokendrop)", 1.0)],
+    [
+        ("", None),
+        ("capacity factor 1 padded", 1.0),
+        ("dropped at capacity_factor=1.25", 1.25),
+        ("capacity_factor -1", None),
+        ("variant (tokendrop)", 1.0),
+    ],
 )
 def test_notes_say_whether_experts_have_a_capacity(notes: str, factor: float | None):
     experts = job_of(notes=notes).model.experts

@@ -69,6 +69,12 @@ def _is_eager(said: str) -> bool:
     return re.search(shipped_facts(_FILE)["eager"], said) is not None
 
 
+def sums_unsharded(framework: str, version: str) -> bool:
+    """Whether a framework's loop leaves sharded gradients whole until the last microbatch."""
+    said = f"{framework} {version}".lower()
+    return re.search(shipped_facts(_FILE)["sums_unsharded"], said) is not None
+
+
 def wraps_tensors(base: str, said: str) -> bool:
     """Whether tensor parallelism passes tensors in wrappers from module to module in Python.
 

@@ -30,6 +30,7 @@ from simulator.validate.published.framework_stacks import (
     releases_of_their_time,
     runs_transformers,
     stack_facts,
+    sums_unsharded,
     unsaid_settings,
     untuned_fabric,
     usual_adapters,
@@ -136,6 +137,8 @@ def job_document(row: Row) -> dict[str, Any]:
     if plan.get("tp", 1) == 1:
         # Launch lines ask for it whatever the degree is.
         plan.pop("partition_activations", None)
+    if plan.get("zero", 0) < 3:
+        plan.pop("reshard_after_forward", None)  # parameters are whole all the time
     if plan.get("deterministic"):
         plan.pop("overlap_tp", None)  # recipes overlap, but that mode cannot
     return document
@@ -388,6 +391,8 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
     of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
     if of_transformers and base in ("deepspeed", "deepspeed-2021", "torch-fsdp"):
         facts |= eager_model_facts(row["framework"], row.get("framework_version", ""))
+    if sums_unsharded(row["framework"], row.get("framework_version", "")):
+        facts["sums_unsharded"] = True
     said = f"{row['framework']} {row.get('framework_version', '')} {row.get('notes', '')}".lower()
     if plan.get("tp", 1) > 1 and wraps_tensors(base, said):
         facts["host_work_per_exchange"] = host_launches("dtensor_exchange")

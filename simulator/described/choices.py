@@ -196,18 +196,19 @@ class Choices:
     @property
     def accumulates_gradients(self) -> bool:
         """Whether gradients stay on their rank from one microbatch to the next."""
-        is_whole = not self.shards_gradients or self.reduces_stages_once
-        return is_whole and self.data_parallelism.keeps_gradients
+        adds_up = self.reduces_stages_once or self._stack.sums_unsharded
+        return (adds_up or not self.shards_gradients) and self.data_parallelism.keeps_gradients
 
     @property
     def keeps_gradients_of_a_turn(self) -> bool:
         """Whether gradients are whole while backwards of one virtual stage follow one another."""
-        return self.shards_gradients and not self.shards_weights
+        return self.shards_gradients and not (self.shards_weights or self._stack.sums_unsharded)
 
     @property
     def reduces_every_backward(self) -> bool:
         """Whether every backward reduces its gradients."""
-        return not self._plan.no_sync or (self.shards_weights and not self.reduces_stages_once)
+        adds_up = self.reduces_stages_once or self._stack.sums_unsharded
+        return not self._plan.no_sync or (self.shards_weights and not adds_up)
 
     @property
     def reduces_stages_once(self) -> bool:

@@ -114,6 +114,27 @@ def test_backward_computes_twice_as_much_as_forward():
     assert backward == pytest.approx(2 * forward)
 
 
+@pytest.mark.parametrize(("phase", "products"), [(Phase.FORWARD, 2), (Phase.BACKWARD, 3)])
+def test_one_hot_masks_pick_tokens_by_products_over_all_slots(phase: Phase, products: int):
+    model = expert_model(capacity_factor=1.25)
+    copied, picked = (
+        StageCosts(small_job(model, stack={"base": "jax", "one_hot_dispatch": picks}))
+        .work(Slice(0, model.layers), phase)
+        .flop
+        for picks in (False, True)
+    )
+    slots = 1.25 * TOKENS * TOP_K
+    assert picked - copied == pytest.approx(model.layers * products * 2 * slots * TOKENS * HIDDEN)
+
+
+def test_without_a_capacity_nothing_is_picked_by_one_hot_masks():
+    first, second = (
+        forward_flop(small_job(expert_model(), stack={"base": "jax", "one_hot_dispatch": picks}))
+        for picks in (False, True)
+    )
+    assert first == second
+
+
 def test_one_expert_for_every_token_is_as_fast_as_the_dense_mlp():
     alone = expert_model(count=1, top_k=1, ffn_hidden=128)
     costs, dense = StageCosts(small_job(alone)), StageCosts(small_job())

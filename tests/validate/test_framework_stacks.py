@@ -14,7 +14,9 @@ from simulator.validate.published.framework_stacks import (
     releases_of_their_time,
     stack_facts,
     stack_of,
+    sums_unsharded,
     untuned_fabric,
+    wraps_tensors,
     zero_of,
 )
 
@@ -123,6 +125,38 @@ def test_xla_compiles_a_step_of_torch_and_places_its_tensors():
     assert facts["plans_memory"]
     assert facts["fused_elementwise"]
     assert "plans_memory" not in stack_facts("torch", "PyTorch 2.6")
+
+
+def test_a_host_issues_what_nothing_compiled_as_plain_torch_does():
+    compiled, eager = (
+        stack_facts("torchtitan", f"torchtitan 2026{how}") for how in ("", ", eager")
+    )
+    assert "host_work_per_launch" not in compiled
+    assert eager["host_work_per_launch"] == STACKS["torch"].host_work_per_launch
+
+
+@pytest.mark.parametrize(
+    ("base", "said", "wraps"),
+    [("torch", "fsdp2, pytorch 2.9", True), ("torch", "fsdp2, torch.compile", False),
+     ("torchtitan", "torchtitan", False), ("torchtitan", "torchtitan, no torch.compile", True),
+     ("megatron-core", "megatron-lm, eager", False)],
+)  # fmt: skip
+def test_tensor_parallelism_of_dtensors_runs_in_python_unless_it_is_compiled(base, said, wraps):
+    assert wraps_tensors(base, said) is wraps
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "sums"),
+    [
+        ("Lit-GPT", "fabric", True),
+        ("fsdp", "HF Trainer with FSDP2", True),
+        ("Accelerate", "1.0 with FSDP", True),
+        ("accelerate", "with DeepSpeed", False),
+        ("fsdp", "torch 2.5", False),
+    ],
+)
+def test_some_loops_leave_gradients_whole_between_microbatches(framework, version, sums):
+    assert sums_unsharded(framework, version) is sums
 
 
 def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():

@@ -61,7 +61,13 @@ def test_notes_say_whether_tokens_are_sorted_by_fused_kernels(notes: str, is_fus
 
 @pytest.mark.parametrize(
     ("notes", "factor"),
-    [("", None), ("capacity factor 1 padded", 1.0), ("variant (tokendrop)", 1.0)],
+    [
+        ("", None),
+        ("capacity factor 1 padded", 1.0),
+        ("dropped at capacity_factor=1.25", 1.25),
+        ("capacity_factor -1", None),
+        ("variant (tokendrop)", 1.0),
+    ],
 )
 def test_notes_say_whether_experts_have_a_capacity(notes: str, factor: float | None):
     experts = job_of(notes=notes).model.experts
@@ -81,9 +87,13 @@ def test_further_tokens_are_predicted_only_where_the_notes_say_so(notes: str, mo
         ("NeMo 25.02 (Megatron-Core)", "", 4),
         ("Megatron-Core/NeMo 25.09", "", 1),
         ("Megatron-Core/NeMo 25.09", "TP 4, ETP 2", 2),
+        ("Megatron-LM core_v0.16.1", "", 4),
+        ("Megatron-LM core_v0.16.1", "ETP 1", 1),
     ],
 )
-def test_older_recipes_split_experts_like_the_layer(version: str, notes: str, etp: int):
+def test_older_recipes_and_megatron_lm_split_experts_like_the_layer(
+    version: str, notes: str, etp: int
+):
     cells = {"tp": "4", "dp": "8", "gpus": "32", "sequence_parallel": "true"}
     job = job_of(framework_version=version, notes=notes, **cells)
     assert job.plan.expert_tp == etp

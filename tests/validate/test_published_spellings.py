@@ -129,8 +129,43 @@ def test_dense_and_shared_widths_of_an_unknown_model_are_in_its_notes():
     assert model.latent_attention.kv_lora_rank == 512
 
 
-def test_a_head_size_in_the_notes_is_not_hidden_over_heads():
-    assert job_of({**ROW, "notes": "head_dim 128"}).model.head_dim == 128
+@pytest.mark.parametrize("notes", ["head_dim 128", "16 heads of 128"])
+def test_a_head_size_in_the_notes_is_not_hidden_over_heads(notes: str):
+    assert job_of({**ROW, "notes": notes}).model.head_dim == 128
+
+
+@pytest.mark.parametrize(
+    ("notes", "window"),
+    [
+        ("sliding window of 1024", (1024, 1)),
+        ("sliding window of 128 tokens in every second layer", (128, 2)),
+        ("no window", (0, 1)),
+    ],
+)
+def test_notes_may_state_a_sliding_window(notes: str, window: tuple[int, int]):
+    model = job_of({**ROW, "notes": notes}).model
+    assert (model.sliding_window, model.sliding_window_every) == window
+
+
+@pytest.mark.parametrize("notes", ["bf16 moments, no masters", "without fp32 master weights"])
+def test_notes_may_say_that_there_are_no_master_weights(notes: str):
+    assert job_of({**ROW, "notes": notes}).plan.master_weights is False
+    assert job_of({**ROW, "notes": "master weights in fp32"}).plan.master_weights is not False
+
+
+@pytest.mark.parametrize(
+    ("notes", "frees"),
+    [("reshard_after_forward never", False), ("reshard_after_forward=True", True)],
+)
+def test_notes_may_say_whether_parameters_are_freed_after_forward(notes: str, frees: bool):
+    assert job_of({**ROW, "zero": "3", "notes": notes}).plan.reshard_after_forward is frees
+    assert job_of({**ROW, "zero": "1", "notes": notes}).plan.reshard_after_forward is None
+
+
+def test_notes_may_say_that_whole_gradients_are_summed_and_in_what():
+    plan = job_of({**ROW, "notes": "gradients stay unsharded in fp32"}).plan
+    assert plan.stack.sums_unsharded
+    assert plan.grad_reduce_precision == "fp32"
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,9 @@ class Stack(Spec):
     """Gradients are reduced in the buffers that they are accumulated in, so a plan that names
     ``grad_reduce_precision`` names the format of both (Megatron-Core's
     ``grad_reduce_in_fp32``)."""
+    sums_unsharded: Flag = False
+    """Under ``no_sync``, ZeRO 2 and 3 add up whole gradients, and reduce them as the last
+    backward completes them (``no_sync`` of FSDP1, ``set_requires_gradient_sync`` of FSDP2)."""
     keeps_half_weights: Flag = True
     """16-bit weights live beside the fp32 ones; else each use casts (and gathers) them anew."""
     gathers_fp32_weights: Flag = False
@@ -277,6 +280,10 @@ class Stack(Spec):
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
     (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
     ``scatter_add``."""
+    one_hot_dispatch: Flag = False
+    """Where experts have a capacity, products with one-hot masks over all slots of a sequence pick
+    the tokens of each expert and add results up again, as in GShard (arXiv 2006.16668, algorithm
+    1); else rows are copied."""
     fused_expert_extras: Flag = True
     """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
     are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""

@@ -140,6 +140,10 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     copies = token_copies(experts, shape.tokens)
     moved = (shape.tokens + copies) * hidden * shape.element_bytes
     fused = block.stack.fused_permutation
+    picks = block.stack.one_hot_dispatch and experts.capacity_factor is not None
+    if picks:
+        _add_masks(block, experts)
+        block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
     block.pieces.append(_reordering(Role.PERMUTE, moved, fused=fused))
     first = len(block.saved)
     gated = block.model.gated_mlp
@@ -157,9 +161,35 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     if _is_loop(block, experts):
         block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
     block.pieces.append(_reordering(Role.UNPERMUTE, moved, fused=fused))
+    if picks:
+        block.pieces.append(_pick(block, experts, "one_hot_combine", mask_share=1.0))
     routed = [replace(saved, role=Role.ROUTED) for saved in block.saved[first:]]
     block.saved[first:] = routed
     _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _add_masks(block: Block, experts: Experts) -> None:
+    """One mask of (tokens, slots) per sequence to dispatch with, one of weights to combine with."""
+    slots = token_copies(experts, block.shape.seq_len)
+    mask_bytes = block.shape.tokens * slots * block.shape.element_bytes
+    block.save("one_hot_masks", 2 * mask_bytes, Region.SEQUENCE)
+
+
+def _pick(block: Block, experts: Experts, name: str, *, mask_share: float) -> Gemm:
+    """(slots, seq_len) x (seq_len, hidden) for each sequence, slots of all experts.
+
+    Args:
+        block: The layer.
+        experts: Its experts.
+        name: What the product is for.
+        mask_share: 1 where the mask has a gradient, the router's weights, 0 where it has none.
+    """
+    shape = block.shape
+    slots = token_copies(experts, shape.seq_len)
+    return Gemm(
+        name, slots, block.model.hidden, shape.seq_len, shape.sequences,
+        has_weight=False, trained_share=mask_share,
+    )  # fmt: skip
 
 
 def _is_loop(block: Block, experts: Experts) -> bool:

@@ -464,6 +464,8 @@ class StageCosts:
             reduced_numel /= job.microbatches
             is_gathered_once = job.plan.reshard_after_forward is False
             gathered_numel /= job.microbatches if is_gathered_once else 1
+        elif stack.sums_unsharded:
+            reduced_numel /= job.microbatches
         num_bytes = gathered_numel * stack.gather_copy_bytes
         num_bytes += reduced_numel * stack.reduce_copy_bytes
         if not num_bytes:

@@ -161,8 +161,9 @@ class DataParallel:
         """The pieces in which a backward is run, in order of execution (last layer first)."""
         self._backward = self._cut(run) if self._is_active else ()
         self._ends_backward = None
-        adds_up = self._is_active and self._choices.reduces_stages_once
-        if reduces or (adds_up and (is_first or self.gathers_every_pass)):
+        sums = self._choices.shards_gradients and self._choices.accumulates_gradients
+        adds_up = self._is_active and sums
+        if reduces or self.gathers_every_pass or (adds_up and is_first):
             runs = [piece.run for piece in reversed(self._cut(run))]
             self._ends_backward = runs[-1] if reduces else None
             return runs
@@ -273,10 +274,12 @@ class DataParallel:
             piece = self._piece(run)
             if piece.closes:
                 self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
+                if sums := self._whole.sums(rank, piece.closes):
+                    self._program.operations[self._reductions[rank][-1]].gives += sums
             taken += self._whole.complete(rank, piece)
         elif self._choices.keeps_gradients_of_a_turn:
             taken += self._whole.keep(rank, self._backward)
-        elif self._is_active and self._choices.reduces_stages_once:
+        elif shards_later:
             taken += self._whole.add_up(rank, self._piece(run))
         if run == self._ends_backward:
             self._offload.end_backward(rank)
@@ -317,8 +320,9 @@ class DataParallel:
             return True
         if self._choices.reduces_stages_once:
             return False
-        by_turn = self._choices.keeps_gradients_of_a_turn
-        return ends_turn if by_turn else is_last and self._overlaps_reduce
+        if self._choices.keeps_gradients_of_a_turn:
+            return ends_turn
+        return is_last and (self._overlaps_reduce or self._choices.shards_gradients)
 
     def _send_gradients(self, operation: int, due: _Due, *, is_last: bool) -> None:
         """Reduces gradients and copies them to the host; backward waits for both."""
@@ -378,7 +382,9 @@ class DataParallel:
     def gathers_every_pass(self) -> bool:
         """Whether each forward gathers weights, although gradients are reduced once."""
         is_kept = self._job.plan.reshard_after_forward is False
-        return self._is_active and self._choices.reduces_stages_once and not is_kept
+        is_once = self._choices.reduces_stages_once and is_kept
+        sums = self._choices.shards_weights and self._choices.accumulates_gradients
+        return self._is_active and sums and not is_once
 
     def updated(self, rank: int, operation: int) -> None:
         """Books an update; weights that are gathered after it wait for it."""

@@ -232,6 +232,10 @@ class WholeGradients:
         made = [self._added.pop((rank, part), ()) for part in (unit.parts or (unit,))]
         return tuple(block for blocks in made for block in blocks)
 
+    def sums(self, rank: int, units: Iterable[Unit]) -> Memory:
+        """What was taken for units since the last update; forgotten."""
+        return tuple(block for unit in units for block in self.added_up(rank, unit))
+
     def keep(self, rank: int, pieces: Iterable[Piece]) -> Memory:
         """What a backward takes whose turn goes on: nothing where an earlier one of it has.
 

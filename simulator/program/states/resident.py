@@ -78,7 +78,9 @@ def state_bytes(job: Job) -> StateBytes:
     if element == _MASTER_BYTES:
         return StateBytes(element, element, element, 0.0, 0.0, moments, element)
     if not choices.keeps_master_weights:
-        return StateBytes(element, element, element, 0.0, 0.0, moments, element)
+        said = job.plan.grad_reduce_precision
+        reduced = _PRECISION_BYTES[said] if said else element
+        return StateBytes(element, element, element, 0.0, 0.0, moments, reduced)
     gradients = _PRECISION_BYTES[choices.kept_gradients]
     reduced = _PRECISION_BYTES[choices.reduced_gradients]
     copied = _MASTER_BYTES if gradients < _MASTER_BYTES and choices.copies_gradients else 0.0

@@ -54,6 +54,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
     facts = {"base": base, **_foreign_fsdp(base, said)}
+    if base in shipped_facts(_FILE)["compiled_by_default"] and _is_eager(f"{said} {notes.lower()}"):
+        facts["host_work_per_launch"] = STACKS["torch"].host_work_per_launch
     if base not in ("torch-fsdp", *_around_torch()):
         return facts
     if base != "torch-fsdp" and _first_flash_kernel(said):
@@ -65,6 +67,31 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     if re.search(shipped_facts(_FILE)["compiled_by_xla"], said):
         facts |= shipped_facts(_FILE)["xla_model"]
     return facts
+
+
+def _is_eager(said: str) -> bool:
+    return re.search(shipped_facts(_FILE)["eager"], said) is not None
+
+
+def sums_unsharded(framework: str, version: str) -> bool:
+    """Whether a framework's loop leaves sharded gradients whole until the last microbatch."""
+    said = f"{framework} {version}".lower()
+    return re.search(shipped_facts(_FILE)["sums_unsharded"], said) is not None
+
+
+def wraps_tensors(base: str, said: str) -> bool:
+    """Whether tensor parallelism passes tensors in wrappers from module to module in Python.
+
+    Args:
+        base: The stack.
+        said: Framework, version and notes in small letters.
+    """
+    words = shipped_facts(_FILE)
+    if base not in words["wraps_tensors"]:
+        return False
+    if base in words["compiled_by_default"]:
+        return _is_eager(said)
+    return re.search(words["compiled"], said) is None
 
 
 def _has_engine_layers(said: str, notes: str) -> bool:

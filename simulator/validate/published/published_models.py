@@ -31,6 +31,13 @@ _GPT_VOCAB, _LLAMA_VOCAB = 50_257, 32_000
 Source: assumption, for rows that state no vocabulary and name no public model."""
 
 
+_HEAD_DIM = re.compile(r"\bhead[_ ](?:dim|size) ?=? ?(\d+)|(?i:\bheads of (\d+)\b(?! and))")
+"""Phrase in the notes that says how wide heads are."""
+
+_WINDOW = re.compile(r"(?i)sliding window of (\d+)( tokens in (?:every|each) (?:second|other))?")
+"""Phrase in the notes that says how many tokens layers attend to, and whether all of them do."""
+
+
 def model_document(row: Row) -> dict[str, Any]:
     """The model of a row, ready for a job's ``model`` block.
 
@@ -93,8 +100,11 @@ def _stated(row: Row) -> dict[str, Any]:
     for field in ("gated_mlp", "tied_embeddings"):
         if (said := cells.flag(row, field)) is not None:
             stated[field] = said
-    if head_dim := re.search(r"head[_ ](?:dim|size) ?=? ?(\d+)", row.get("notes", "")):
-        stated["head_dim"] = int(head_dim.group(1))
+    if head_dim := _HEAD_DIM.search(row.get("notes", "")):
+        stated["head_dim"] = int(head_dim.group(1) or head_dim.group(2))
+    if window := _WINDOW.search(row.get("notes", "")):
+        every = 2 if window.group(2) else 1
+        stated |= {"sliding_window": int(window.group(1)), "sliding_window_every": every}
     if cells.whole_if_stated(row, "experts"):
         width = stated.pop("ffn_hidden", None)
         layers = _layers_in_the_notes(row)
@@ -169,6 +179,8 @@ def _layers_in_the_notes(row: Row) -> dict[str, Any]:
         experts["first_dense_layers"] = 1 if said == "first" else int(said)
     if every := re.search(r"(?i)MoE every (\d+)(?:st|nd|rd|th) layer", notes):
         experts["every"] = int(every.group(1))
+    if capacity := re.search(r"(?i)\bcapacity[ _]factor[ =:]*(\d+(?:\.\d+)?)", notes):
+        experts["capacity_factor"] = float(capacity.group(1))
     width = re.search(r"(?i)dense(?: layers?)?\W{0,2}(?:ffn )?(\d{3,})", notes)
     if width:
         model["ffn_hidden"] = int(width.group(1))

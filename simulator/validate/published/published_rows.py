@@ -18,6 +18,7 @@ from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
 from simulator.described.plan.plan import RecomputeModule
 from simulator.errors import InputError
+from simulator.facts import host_launches
 from simulator.tables import spellings
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
 from simulator.validate.published.framework_stacks import (
@@ -29,9 +30,11 @@ from simulator.validate.published.framework_stacks import (
     releases_of_their_time,
     runs_transformers,
     stack_facts,
+    sums_unsharded,
     unsaid_settings,
     untuned_fabric,
     usual_adapters,
+    wraps_tensors,
     zero_of,
 )
 from simulator.validate.published.published_models import has_experts, model_document
@@ -132,6 +135,8 @@ def job_document(row: Row) -> dict[str, Any]:
     if plan.get("tp", 1) == 1:
         # Launch lines ask for it whatever the degree is.
         plan.pop("partition_activations", None)
+    if plan.get("zero", 0) < 3:
+        plan.pop("reshard_after_forward", None)  # parameters are whole all the time
     if plan.get("deterministic"):
         plan.pop("overlap_tp", None)  # recipes overlap, but that mode cannot
     return document
@@ -379,6 +384,11 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
     of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
     if of_transformers and base in ("deepspeed", "deepspeed-2021", "torch-fsdp"):
         facts |= eager_model_facts(row["framework"], row.get("framework_version", ""))
+    if sums_unsharded(row["framework"], row.get("framework_version", "")):
+        facts["sums_unsharded"] = True
+    said = f"{row['framework']} {row.get('framework_version', '')} {row.get('notes', '')}".lower()
+    if plan.get("tp", 1) > 1 and wraps_tensors(base, said):
+        facts["host_work_per_exchange"] = host_launches("dtensor_exchange")
     if drops_out(row["framework"], row.get("framework_version", ""), cells.text(row, "model")):
         facts["dropout"] = True
     return facts
@@ -387,9 +397,11 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
 def _expert_tensor_degree(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Ranks that share an expert, where the notes or the framework's generation say so.
 
-    Recipes before Megatron-Bridge (NeMo up to 25.02) leave it at Megatron-Core's default:
-    experts are split as the rest of the layer is. Ranks of one tensor-parallel group must hold
-    other tokens than each other, so they cut the sequence where the row does not say.
+    Recipes before Megatron-Bridge (NeMo up to 25.02) and Megatron-LM's own scripts leave it at
+    Megatron-Core's default: experts are split as the rest of the layer is (``arguments.py``:
+    expert_tensor_parallel_size is tensor_model_parallel_size where nobody says). Ranks of one
+    tensor-parallel group must hold other tokens than each other, so they cut the sequence where
+    the row does not say.
     """
     tp = plan.get("tp", 1)
     cuts = {"sequence_parallel": True} if tp > 1 else {}
@@ -397,7 +409,7 @@ def _expert_tensor_degree(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
     if stated:
         return {**cuts, "etp": int(stated.group(1) or stated.group(2))}
     said = f"{row['framework']} {row.get('framework_version', '')}"
-    inherits = re.search(r"(?i)\bnemo\b.*?(?<![\d.])(24\.\d\d|25\.0[0-2])", said)
+    inherits = re.search(r"(?i)\bnemo\b.*?(?<![\d.])(24\.\d\d|25\.0[0-2])|megatron-lm\b", said)
     return {**cuts, "etp": tp} if inherits else cuts
 
 

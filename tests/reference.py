@@ -20,7 +20,8 @@ from typing import Any
 import simulator
 from simulator import api, errors
 from simulator.described.json_schemas import job_schema
-from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
+from simulator.described.plan.shipped_stacks import STACKS, evidence_of_stack
+from simulator.described.plan.stack import Stack
 from simulator.facts import shipped_facts
 from simulator.planning.distribution.sampled_steps import StepDistribution, StragglerScale
 from simulator.planning.distribution.step_sampler import Control

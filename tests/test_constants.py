@@ -11,7 +11,7 @@ from pathlib import Path
 from simulator.described.cluster.common import common_document, shipped_common
 from simulator.described.cluster.hardware import Provenance
 from simulator.described.load import load_profile
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.importers.formats import FORMATS
 
 PACKAGE = Path(__file__).parent.parent / "simulator"

@@ -179,7 +179,7 @@ def _schedules() -> list[str]:
 
 
 def _stacks() -> list[str]:
-    from simulator.described.plan.stack import STACKS
+    from simulator.described.plan.shipped_stacks import STACKS
 
     return list(STACKS)
 

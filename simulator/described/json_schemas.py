@@ -21,7 +21,7 @@ from simulator.described.base import Spec
 from simulator.described.cluster.hardware import HardwareProfile, Provenance
 from simulator.described.job import Job
 from simulator.described.model import Model
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 
 Schema = dict[str, Any]
 

@@ -13,7 +13,8 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import Offload
-from simulator.described.plan.stack import STACKS, Stack
+from simulator.described.plan.shipped_stacks import STACKS
+from simulator.described.plan.stack import Stack
 from simulator.exporters.plans import Refusals, changed_facts, spelled_out
 
 _STACK = "deepspeed"

@@ -10,7 +10,8 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.plan.layout_text import layers_per_stage
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.stack import STACKS, Stack
+from simulator.described.plan.shipped_stacks import STACKS
+from simulator.described.plan.stack import Stack
 from simulator.errors import Fault, UnsupportedError
 
 

@@ -20,7 +20,8 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.stack import STACKS, Stack
+from simulator.described.plan.shipped_stacks import STACKS
+from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import gradient_format
 from simulator.errors import Fault, InputError
 from simulator.files import read_text, strict_json

@@ -17,7 +17,7 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.files import read_text
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
 from simulator.importers.settings import Settings, option_rules, option_table, sort_out

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from simulator.described.cluster.hardware import HardwareProfile, SourceKind
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.facts import shipped_facts
 from simulator.program.ir import Category
 from simulator.program.price.host_pace import eager_layer_s, unhidden_layers

@@ -17,7 +17,7 @@ from simulator.described.job import Job
 from simulator.described.load import job_from_document, model_names, profile_names
 from simulator.described.plan.optimizers import UPDATE_RULES
 from simulator.described.plan.plan import Plan, Recompute
-from simulator.described.plan.stack import DEFAULT_STACK, STACKS
+from simulator.described.plan.shipped_stacks import DEFAULT_STACK, STACKS
 from simulator.errors import Fault, InputError
 from simulator.schedule import SCHEDULES
 

@@ -10,7 +10,7 @@ from reports.make.accuracy.fact_gap import gap_section
 from reports.make.fit.fit_training import LeftOut, cross_validation
 from reports.make.fit.residual_facts import bare_rows
 from reports.make.fit.training_response import CLOCKS, Response
-from simulator.described.plan.stack import STACKS, evidence_of_stack
+from simulator.described.plan.shipped_stacks import STACKS, evidence_of_stack
 from simulator.validate.published.published_runs import PublishedResult
 from simulator.validate.published.row_facts import stated_facts
 from tests.validate.test_published import ROW

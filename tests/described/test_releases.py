@@ -7,7 +7,7 @@ import pytest
 from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.releases import known_releases, nearest_release
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
 

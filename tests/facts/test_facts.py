@@ -10,7 +10,8 @@ import pytest
 
 from simulator import facts
 from simulator.described.base import file_name_of_field
-from simulator.described.plan.stack import STACKS, Stack, evidence_of_stack
+from simulator.described.plan.shipped_stacks import STACKS, evidence_of_stack
+from simulator.described.plan.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 FACTS_OF_A_STACK = {file_name_of_field(name) for name in Stack.model_fields}

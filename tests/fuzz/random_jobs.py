@@ -92,7 +92,7 @@ def accepted_jobs(seed: int, count: int, stack: str = "") -> Iterator[Job]:
 
 @cache
 def _stack_names() -> tuple[str, ...]:
-    from simulator.described.plan.stack import STACKS
+    from simulator.described.plan.shipped_stacks import STACKS
 
     return tuple(STACKS)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.validate.published.published_runs import read_rows
 from tests.golden.results import (
     PREDICTIONS,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from simulator.described.job import Job
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Kind, Owner

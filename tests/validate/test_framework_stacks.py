@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     drops_out,

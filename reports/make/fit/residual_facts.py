@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from simulator.cells import Row, text
 from simulator.described.base import file_name_of_field
 from simulator.described.documents import merged
-from simulator.described.plan.stack import Stack, evidence_of_stack
+from simulator.described.plan.shipped_stacks import evidence_of_stack
+from simulator.described.plan.stack import Stack
 from simulator.validate.published.framework_stacks import stack_of
 from simulator.validate.published.published_runs import read_rows, row_source
 from simulator.validate.published.row_facts import stated_facts

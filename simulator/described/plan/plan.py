@@ -43,7 +43,8 @@ from simulator.described.plan.plan_blocks import (
     tensor_grid,
 )
 from simulator.described.plan.releases import Libraries
-from simulator.described.plan.stack import DEFAULT_STACK, Stack, named_stack
+from simulator.described.plan.shipped_stacks import DEFAULT_STACK, named_stack
+from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import CrossEntropy, GradPrecision, gradient_format
 from simulator.schedule import SCHEDULES
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from simulator.described.documents import merged
 from simulator.described.plan.releases import nearest_release
-from simulator.described.plan.stack import STACKS, Stack, named_stack
+from simulator.described.plan.shipped_stacks import STACKS, named_stack
+from simulator.described.plan.stack import Stack
 from simulator.facts import shipped_facts
 
 _FILE = "framework_names"

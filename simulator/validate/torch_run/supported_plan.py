@@ -19,7 +19,7 @@ from simulator.described.base import file_name_of_field
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
-from simulator.described.plan.stack import STACKS
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.errors import Fault, UnsupportedError
 from simulator.facts import host_launches
 from simulator.ranks.world import FP8_CAPABILITY, World

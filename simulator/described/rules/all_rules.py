@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from simulator.described.job import Job
 from simulator.described.model import Model
+from simulator.described.plan.stack_options import has_wide_kernel
 from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
 from simulator.described.rules.layer_split_rules import (
     context_faults,
@@ -199,7 +200,8 @@ def _device_has_the_format(job: Job) -> Iterator[Fault]:
 
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    if plan.attention == "flash" and plan.precision in ("fp32", "tf32"):
+    is_wide = plan.precision in ("fp32", "tf32")
+    if plan.attention == "flash" and is_wide and not has_wide_kernel(plan.stack.flash_kernel):
         yield Fault(
             "plan.attention",
             f"flash attention has no kernel for plan.precision: {plan.precision}",

@@ -17,6 +17,8 @@ from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
 from simulator.described.plan.plan import RecomputeModule
+from simulator.described.plan.stack import Stack, named_stack
+from simulator.described.plan.stack_options import FusedAttention, has_wide_kernel
 from simulator.errors import InputError
 from simulator.tables import spellings
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
@@ -233,7 +235,7 @@ def _plan(row: Row) -> dict[str, Any]:
     plan = {**recipe_settings(framework, version, plan, cells.text(row, "model")), **plan}
     if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
         plan["cp_method"] = context_parallelism_of(stack["base"])
-    plan = merged(plan, _attention(row, plan))
+    plan = merged(plan, _attention(row, plan, stack["base"]))
     if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
         plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
     of_the_model = _stack_of_the_model(row, plan, stack["base"])
@@ -357,14 +359,24 @@ def _recomputation(row: Row) -> dict[str, Any]:
     return recomputation
 
 
-def _attention(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _fused_attention(row: Row, base: str) -> FusedAttention:
+    """What fused attention the stack brings at its release."""
+    releases = releases_of_their_time(base, row["framework"], row.get("framework_version", ""))
+    stack = named_stack(base, releases)
+    return stack.flash_kernel if isinstance(stack, Stack) else "best"
+
+
+def _attention(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     said = cells.word(row, "attention")
-    # No fused kernel reads 32-bit numbers: asked for one, a framework takes another.
-    is_wide = plan.get("precision") in ("fp32", "tf32")
-    if said and not (is_wide and spellings.attention_facts(said).get("attention") == "flash"):
-        return spellings.attention_facts(said)
-    if is_wide:
-        return {}
+    asked = spellings.attention_facts(said) if said else {}
+    if plan.get("precision") in ("fp32", "tf32"):
+        # FlashAttention reads no 32-bit numbers: asked for it, a framework takes another, which
+        # is memory-efficient attention in PyTorch's scaled_dot_product_attention.
+        is_named = "flash_kernel" in asked.get("stack", {})
+        fuses = not is_named and has_wide_kernel(_fused_attention(row, base))
+        return asked if asked.get("attention") != "flash" or fuses else {}
+    if said:
+        return asked
     if plan.get("cp", 1) > 1:
         return {"attention": "flash"}  # a ring or a trade of heads is built around one kernel
     repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])

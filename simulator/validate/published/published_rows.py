@@ -22,6 +22,7 @@ from simulator.described.plan.stack_options import FusedAttention, has_wide_kern
 from simulator.errors import InputError
 from simulator.tables import spellings
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
+from simulator.validate.published.adapters_in_notes import adapters
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     drops_out,
@@ -33,7 +34,6 @@ from simulator.validate.published.framework_stacks import (
     stack_facts,
     unsaid_settings,
     untuned_fabric,
-    usual_adapters,
     zero_of,
 )
 from simulator.validate.published.published_models import has_experts, model_document
@@ -67,18 +67,6 @@ out."""
 
 _DOCUMENTS = re.compile(r"documents of about (\d+)K tokens")
 """Phrase in the notes of runs that pack documents and keep attention inside each."""
-
-_ADAPTERS = re.compile(r"\b(?:Q?LoRA|frozen base)\b")
-_ADAPTER_RANK = re.compile(r"\bQ?LoRA,? (?:of |with )?(?:rank ?=? ?|r ?=? ?)(\d+)")
-_ADAPTED_LETTERS = re.compile(r"\bLoRA r\d+ ((?:[qkvo],? ?)+)\b")
-_LETTERS = {"q": "query", "k": "key", "v": "value", "o": "output"}
-_BASE_PRECISION = (
-    (re.compile(r"(?i)\bNF4\b"), "nf4"),
-    (re.compile(r"(?i)\bFP4\b"), "fp4"),
-    (re.compile(r"(?i)\bQLoRA\b"), "nf4"),
-)
-"""Phrases in the notes of runs that train adapters: their rank and matrices, and the format of what
-is frozen."""
 
 _DRIVERS_SHARE = 0.986
 """GiB that torch prints for a V100 over its nominal size: 15.78 of 16, and 31.73 of 32 less what
@@ -230,7 +218,7 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said
-    plan |= _recomputation(row) | _adapters(row)
+    plan |= _recomputation(row) | adapters(row)
     plan |= _precision(row, stack["base"])
     plan = {**recipe_settings(framework, version, plan, cells.text(row, "model")), **plan}
     if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
@@ -244,29 +232,6 @@ def _plan(row: Row) -> dict[str, Any]:
         stack["base"] = f"{stack['base']}@{own}"
     plan["stack"] = {**stack, **of_the_model, **plan.get("stack", {})}
     return {**plan, "libraries": releases} if releases else plan
-
-
-def _adapters(row: Row) -> dict[str, Any]:
-    """Adapters that the notes name, or those of the framework's recipes.
-
-    Raises:
-        InputError: Their rank is neither stated nor known.
-    """
-    notes = row.get("notes", "")
-    if not _ADAPTERS.search(notes):
-        return {}
-    lora = dict(usual_adapters(row["framework"], row.get("framework_version", "")))
-    if rank := _ADAPTER_RANK.search(notes):
-        lora["rank"] = int(rank.group(1))
-    stated = stated_facts(row).get("plan", {}).get("lora", {})
-    if "rank" not in {**lora, **stated}:
-        raise InputError.single("notes", "name adapters, but not their rank")
-    if letters := _ADAPTED_LETTERS.search(notes):
-        lora["targets"] = [_LETTERS[each] for each in re.findall("[qkvo]", letters.group(1))]
-    elif re.search(r"(?i)all[- ]linear", notes):
-        lora["targets"] = ["all"]
-    base = next((name for phrase, name in _BASE_PRECISION if phrase.search(notes)), None)
-    return {"lora": {**lora, "base_precision": base} if base else lora}
 
 
 def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:

@@ -58,6 +58,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         facts |= shipped_facts(_FILE)["engine_model"]
     if re.search(shipped_facts(_FILE)["autocast"], f"{said} {notes.lower()}"):
         facts |= shipped_facts(_FILE)["autocast_model"]
+    elif base == "torch" and re.search(shipped_facts(_FILE)["cast_model"], notes.lower()):
+        facts |= shipped_facts(_FILE)["cast_model_facts"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
         facts |= _compiled_model(said)
     return facts

@@ -116,3 +116,8 @@ def test_notes_that_deny_or_speak_of_adapters_change_no_stack(notes):
     plan = plan_of(notes)
     assert "offload" not in plan
     assert "dropout" not in plan["stack"]
+
+
+@pytest.mark.parametrize("notes", ["Adam moments kept in bf16", "gradients are cast to bf16"])
+def test_other_numbers_in_16_bits_leave_fp32_weights(notes):
+    assert "master_weights" not in plan_of(notes)

@@ -29,7 +29,7 @@ def test_flash_attention_in_full_precision_is_refused():
 
 
 def test_attention_of_pytorch_in_full_precision_is_memory_efficient():
-    """Its formats are half, bfloat16 and float (``sdp_utils.cpp``), FlashAttention's the first two."""
+    """Its formats are half, bfloat16 and float, FlashAttention's the first two (sdp_utils.cpp)."""
     stack = {"base": "torch", "flash_kernel": "sdpa-2.2"}
     wide, narrow = (
         small_job(precision=name, attention="flash", stack=stack).choices

@@ -11,9 +11,11 @@ from simulator.units import parse_quantity
 
 
 def test_a_llama_7b_that_its_host_holds_up_passes_forward_as_often_as_its_authors_measured():
-    """25.5 forwards a second of one token each, on an A100 (PyTorch team, Accelerating Generative
-    AI with PyTorch II, 2023); their layer multiplies by queries, keys and values at once, and the
-    host launches the kernels of norms and of rotation one by one."""
+    """25.5 forwards a second of one token each, on an A100.
+
+    Their layer multiplies by queries, keys and values at once, and the host launches the kernels of
+    norms and of rotation one by one (PyTorch team, Accelerating Generative AI with PyTorch II).
+    """
     job = job_from_document(
         {
             "model": "llama2-7b",

@@ -87,6 +87,4 @@ def _targets(notes: str) -> Iterator[str]:
         return
     said = " ".join(each.group(1) for each in _LIST.finditer(notes))
     grouped = {name for phrase, names in _GROUPS if phrase.search(said) for name in names.split()}
-    yield from (
-        name for name, word in _MATRICES.items() if name in grouped or word.search(said)
-    )
+    yield from (name for name, word in _MATRICES.items() if name in grouped or word.search(said))

@@ -233,7 +233,10 @@ def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: j
     return Simulated(result, job, step)
 
 
-_UNTIMED = r"\bno optimizer step in the time\b|\b[Ff]orward and backward (?:passes )?(?:only|alone)\b"
+_UNTIMED = (
+    r"\bno optimizer step in the time\b"
+    r"|\b[Ff]orward and backward (?:passes )?(?:only|alone)\b"
+)
 """Phrase in the notes of runs that timed passes without the update of weights."""
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from simulator.described.job import Job
 from simulator.described.model import Model
-from simulator.described.plan.stack_options import has_wide_kernel
 from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
 from simulator.described.rules.layer_split_rules import (
     context_faults,
@@ -200,8 +199,7 @@ def _device_has_the_format(job: Job) -> Iterator[Fault]:
 
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    is_wide = plan.precision in ("fp32", "tf32")
-    if plan.attention == "flash" and is_wide and not has_wide_kernel(plan.stack.flash_kernel):
+    if plan.attention == "flash" and not plan.fuses_its_precision:
         yield Fault(
             "plan.attention",
             f"flash attention has no kernel for plan.precision: {plan.precision}",

@@ -14,6 +14,7 @@ from typing import Any
 from simulator.described.documents import merged
 from simulator.described.plan.releases import nearest_release
 from simulator.described.plan.stack import STACKS, Stack, named_stack
+from simulator.described.plan.stack_options import FusedAttention
 from simulator.facts import shipped_facts
 
 _FILE = "framework_names"
@@ -185,6 +186,18 @@ def releases_of_their_time(base: str, framework: str, version: str) -> dict[str,
     unsaid = shipped_facts(_FILE)["unsaid_releases"] if follows else {}
     releases = {library: release or unsaid.get(library) for library, release in found.items()}
     return {library: release for library, release in releases.items() if release}
+
+
+def fused_attention(base: str, framework: str, version: str) -> FusedAttention:
+    """What fused attention the stack of a run brings at its release.
+
+    Args:
+        base: The stack that stands for its framework.
+        framework: What the table calls the framework.
+        version: What it says of its version.
+    """
+    of_its_time = named_stack(base, releases_of_their_time(base, framework, version))
+    return of_its_time.flash_kernel if isinstance(of_its_time, Stack) else "best"
 
 
 def _named_release(library: str, said: str) -> str | None:

@@ -17,8 +17,7 @@ from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
 from simulator.described.plan.plan import RecomputeModule
-from simulator.described.plan.stack import Stack, named_stack
-from simulator.described.plan.stack_options import FusedAttention, has_wide_kernel
+from simulator.described.plan.stack_options import has_wide_kernel
 from simulator.errors import InputError
 from simulator.tables import spellings
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
@@ -27,6 +26,7 @@ from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     drops_out,
     eager_model_facts,
+    fused_attention,
     prints_decimal_gb,
     recipe_settings,
     releases_of_their_time,
@@ -324,13 +324,6 @@ def _recomputation(row: Row) -> dict[str, Any]:
     return recomputation
 
 
-def _fused_attention(row: Row, base: str) -> FusedAttention:
-    """What fused attention the stack brings at its release."""
-    releases = releases_of_their_time(base, row["framework"], row.get("framework_version", ""))
-    stack = named_stack(base, releases)
-    return stack.flash_kernel if isinstance(stack, Stack) else "best"
-
-
 def _attention(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     said = cells.word(row, "attention")
     asked = spellings.attention_facts(said) if said else {}
@@ -338,7 +331,8 @@ def _attention(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
         # FlashAttention reads no 32-bit numbers: asked for it, a framework takes another, which
         # is memory-efficient attention in PyTorch's scaled_dot_product_attention.
         is_named = "flash_kernel" in asked.get("stack", {})
-        fuses = not is_named and has_wide_kernel(_fused_attention(row, base))
+        brought = fused_attention(base, row["framework"], row.get("framework_version", ""))
+        fuses = not is_named and has_wide_kernel(brought)
         return asked if asked.get("attention") != "flash" or fuses else {}
     if said:
         return asked

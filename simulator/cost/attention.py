@@ -22,6 +22,10 @@ _WIDEST_HEAD = 128
 _QUERY_TILE = 128
 """Queries per thread block (FlashAttention-2, arXiv 2307.08691, section 3.3)."""
 
+_TF32_PRODUCTS = 3
+"""Products of TF32 numbers that give one of 32-bit numbers: big by big, and big by small twice
+(CUTLASS, example 27)."""
+
 
 def attention_s(
     profile: HardwareProfile,
@@ -72,9 +76,8 @@ def attention_s(
     v_dim = head_dim if v_head_dim is None else v_head_dim
     products_dim = 3 * head_dim + 2 * v_dim if backward else head_dim + v_dim
     rate = (
-        peak_flop_per_s(profile, precision)
+        _peak_flop_per_s(profile, precision, kernel)
         * one.efficiency
-        * _share_of_flash_2(profile.common, kernel)
         * _sustained_share(profile, precision, kernel)
     )
     sms = profile.device.sm_count
@@ -107,6 +110,20 @@ def _pass(model: AttentionModel, *, wide: bool, backward: bool) -> _Pass:
         model.tail if model.backward_tail is None else model.backward_tail,
         model.kv_ramp if model.backward_kv_ramp is None else model.backward_kv_ramp,
     )
+
+
+def _peak_flop_per_s(profile: HardwareProfile, precision: Precision, kernel: FlashKernel) -> float:
+    """Peak rate of the units that compute the products, for FlashAttention 2's efficiency [FLOP/s].
+
+    Memory-efficient attention multiplies 32-bit numbers as three products of TF32 ones, where a
+    device has units for these (PyTorch, ``mem_eff_attention/gemm_kernel_utils.h``,
+    ``DefaultGemmType``: OpMultiplyAddFastF32). What it loses to FlashAttention beside products of
+    16 bits is left out of these, which take six times as long.
+    """
+    tf32 = profile.device.peak.of("tf32")
+    if kernel == "efficient" and precision in ("fp32", "tf32") and tf32 is not None:
+        return tf32 / _TF32_PRODUCTS
+    return peak_flop_per_s(profile, precision) * _share_of_flash_2(profile.common, kernel)
 
 
 def _share_of_flash_2(common: Common, kernel: FlashKernel) -> float:

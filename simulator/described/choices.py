@@ -456,7 +456,8 @@ class Choices:
         """The fused attention kernel."""
         family, stack = self.job.cluster.profile.device.architecture, self._stack
         narrow = self.job.model.has_narrow_values
-        kernel = flash_kernel_on(family, stack.flash_kernel, narrow=narrow)
+        wide = self._plan.precision in ("fp32", "tf32")
+        kernel = flash_kernel_on(family, stack.flash_kernel, narrow=narrow, wide=wide)
         return "flash-2" if self._plan.deterministic and kernel == "best" else kernel
 
     @property

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.kernel_time import attention_s
+from simulator.described.load import load_profile
 from tests.tiny import ATTENTION, TINY_FAST, tiny_profile, with_bandwidth
 
 SHAPE: dict[str, Any] = {
     "batch": 4, "heads": 8, "kv_heads": 8, "seq_q": 1024, "seq_kv": 1024, "head_dim": 128,
 }  # fmt: skip
+COOL = {"sustained_clock": 1.0}
 FLOP = 4 * 4 * 8 * 1024 * 1024 * 128
 """Two products per score, two FLOP per multiply-add, over the whole square."""
 
@@ -165,3 +167,15 @@ def test_memory_efficient_attention_is_a_share_of_flash_2(backward):
     flash_2 = seconds(profile, kernel="flash-2", backward=backward)
     efficient = seconds(profile, kernel="efficient", backward=backward)
     assert flash_2 / efficient == pytest.approx(0.37, abs=0.015)
+
+
+def test_memory_efficient_attention_of_32_bit_numbers_is_three_products_of_tf32_ones():
+    """FlashAttention 2's of 16 bits at 312 TFLOP/s, TF32 ones at 156: six times as long."""
+    profile = with_bandwidth(load_profile("a100-sxm-80gb"), 1e30)
+    floor_s = profile.kernels.flash_attention.floor_s
+    cool = profile.model_copy(update={"kernels": profile.kernels.model_copy(update=COOL)})
+    wide_s, narrow_s = (
+        attention_s(cool, **SHAPE, causal=False, precision=name, kernel=kernel) - floor_s
+        for name, kernel in (("fp32", "efficient"), ("bf16", "flash-2"))
+    )
+    assert wide_s == pytest.approx(6.0 * narrow_s)

@@ -28,6 +28,16 @@ def test_flash_attention_in_full_precision_is_refused():
         small_job(precision="fp32", attention="flash")
 
 
+def test_attention_of_pytorch_in_full_precision_is_memory_efficient():
+    """Its formats are half, bfloat16 and float, FlashAttention's the first two (sdp_utils.cpp)."""
+    stack = {"base": "torch", "flash_kernel": "sdpa-2.2"}
+    wide, narrow = (
+        small_job(precision=name, attention="flash", stack=stack).choices
+        for name in ("fp32", "bf16")
+    )
+    assert (wide.flash_kernel, narrow.flash_kernel) == ("efficient", "flash-2")
+
+
 def test_ranks_can_only_trade_whole_heads():
     with pytest.raises(InputError, match="heads that ranks exchange"):
         small_job(small_model(heads=12, kv_heads=12, head_dim=4), gpus=8, cp=8,

@@ -117,7 +117,7 @@ def test_a_pass_ends_when_kernels_start_after_their_launches_and_after_each_othe
 def launch_bound(**plan):
     """A stage whose layers wait for the host, and whose head, over a vast vocabulary, does not."""
     profile = network_profile()
-    kernels = profile.kernels.model_copy(update={"launch_s": 1e-4})
+    kernels = profile.kernels.model_copy(update={"launch_s": 2e-4})
     model = small_model(layers=4, vocab=4_000_000)
     return small_job(model, profile=profile.model_copy(update={"kernels": kernels}), **plan)
 
@@ -159,7 +159,8 @@ def test_a_collective_is_launched_by_as_much_python_as_a_kernel():
     ]
     issued = [len(shared.work(run, phase).collectives) for phase in (Phase.FORWARD, Phase.BACKWARD)]
     assert issued[0] > 0
-    per_launch_s = 1e-4 * shared.job.plan.stack.host_work_per_launch
+    launch_s = shared.job.cluster.profile.kernels.launch_s
+    per_launch_s = launch_s * shared.job.plan.stack.host_work_per_launch
     assert longer_s == pytest.approx([count * per_launch_s for count in issued])
 
 

@@ -310,6 +310,19 @@ def test_attention_of_pytorch_before_2_2_and_of_all_in_2022_is_the_first_flash_a
     assert stack_facts("torch ddp", "PyTorch 2.2") == {"base": "torch"}
 
 
+def test_a_loss_of_pytorch_reads_the_16_bit_logits_of_a_model_that_was_cast_to_16_bits():
+    """Nothing casts them up: autocast is off, and the code is neither transformers' nor fused."""
+    for notes in ("pure bf16, the model is cast to bfloat16", "fp16; model cast to float16"):
+        assert stack_facts("torch", "PyTorch 2.6", notes)["cross_entropy"] == "eager-16bit"
+    for framework, notes in (
+        ("torch", "pure bf16"),
+        ("torch", "the model is cast to bfloat16 and runs under autocast"),
+        ("hf transformers", "the model is cast to bfloat16"),
+        ("torchtune", "the model is cast to bfloat16"),
+    ):
+        assert "cross_entropy" not in stack_facts(framework, "2025", notes)
+
+
 def test_recipes_of_nemo_and_megatron_bridge_have_8_bit_weights_where_products_are():
     """And so no copies of 16-bit ones, which Megatron-LM keeps where it is told nothing."""
     for version in ("NeMo 25.02", "Megatron-Bridge main"):

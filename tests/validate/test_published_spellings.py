@@ -395,6 +395,11 @@ def test_no_fused_attention_reads_32_bit_numbers_so_a_framework_takes_another():
     assert job_of({**asked, "precision": "bf16"}).plan.attention_kernel == "flash"
 
 
+def test_pytorch_takes_memory_efficient_attention_for_32_bit_numbers():
+    asked = {**TORCH, "precision": "fp32", "attention": "flash", "framework_version": "PyTorch 2.3"}
+    assert job_of(asked).choices.flash_kernel == "efficient"
+
+
 @pytest.mark.parametrize(
     ("cells", "precision"),
     [

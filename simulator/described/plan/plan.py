@@ -45,7 +45,12 @@ from simulator.described.plan.plan_blocks import (
 from simulator.described.plan.releases import Libraries
 from simulator.described.plan.shipped_stacks import DEFAULT_STACK, named_stack
 from simulator.described.plan.stack import Stack
-from simulator.described.plan.stack_options import CrossEntropy, GradPrecision, gradient_format
+from simulator.described.plan.stack_options import (
+    CrossEntropy,
+    GradPrecision,
+    gradient_format,
+    has_wide_kernel,
+)
 from simulator.schedule import SCHEDULES
 
 Recompute = Literal["none", "selective", "full"]
@@ -311,6 +316,11 @@ class Plan(Spec):
         if self.attention is None and self.precision in ("fp32", "tf32"):
             return "unfused"
         return self.attention or self.stack.attention
+
+    @property
+    def fuses_its_precision(self) -> bool:
+        """Whether fused attention of the framework reads the plan's numbers."""
+        return self.precision not in ("fp32", "tf32") or has_wide_kernel(self.stack.flash_kernel)
 
     @property
     def groups_experts(self) -> bool:

@@ -136,17 +136,32 @@ _HEADS_OF_ONE_SIZE = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 memory-efficient attention is the kernel that they also have for these (AOTriton)."""
 
 
-def flash_kernel_on(family: str | None, brought: FusedAttention, *, narrow: bool) -> FlashKernel:
+def has_wide_kernel(brought: FusedAttention) -> bool:
+    """Whether fused attention of a framework reads 32-bit numbers, too.
+
+    PyTorch's ``scaled_dot_product_attention`` does, by memory-efficient attention: its formats are
+    half, bfloat16 and float, those of FlashAttention the first two (``sdp_utils.cpp``,
+    ``greater_than_or_equal_sm80_mem_efficient_dtypes`` and ``..._flash_dtypes``).
+    """
+    return brought == "efficient" or brought.startswith("sdpa")
+
+
+def flash_kernel_on(
+    family: str | None, brought: FusedAttention, *, narrow: bool, wide: bool = False
+) -> FlashKernel:
     """The fused attention kernel that runs on GPUs of a family.
 
     Args:
         family: Its name, as in ``hardware_profiles/architectures``.
         brought: What the framework brings.
         narrow: Whether heads of values are narrower than those of queries (latent attention).
+        wide: Whether it reads 32-bit numbers.
     """
     choice = _CHOICES.get(brought)
     if choice is None:
         return cast("FlashKernel", brought)
+    if wide:
+        return "efficient"
     if narrow and family is not None and family.startswith(_HEADS_OF_ONE_SIZE):
         return "best" if family in choice.best_narrow else choice.narrow
     return "best" if family in choice.best else choice.kernel

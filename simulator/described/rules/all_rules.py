@@ -199,7 +199,7 @@ def _device_has_the_format(job: Job) -> Iterator[Fault]:
 
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    if plan.attention == "flash" and plan.precision in ("fp32", "tf32"):
+    if plan.attention == "flash" and not plan.fuses_its_precision:
         yield Fault(
             "plan.attention",
             f"flash attention has no kernel for plan.precision: {plan.precision}",

@@ -294,7 +294,7 @@ class Block:
         elif backward:
             self.memory_bound(f"{name}_cast", forward, backward, region)
         if self.plan.autocasts:
-            self.autocast(name, n * k, tokens * k * products if split is not Split.ROW else 0)
+            self.autocast(name, n * k, tokens * k * (split is not Split.ROW), products)
             element = self._normed_bytes if split is not Split.ROW else element
         if products > 1:
             # Backward adds up the gradients that separate products give for the same input, two at
@@ -309,19 +309,19 @@ class Block:
             )
         )  # fmt: skip
 
-    def autocast(self, name: str, weights: int, inputs: int) -> None:
-        """Casts of a product's weights and of what it reads of the residual stream, and back.
+    def autocast(self, name: str, weights: int, inputs: int, products: int = 1) -> None:
+        """Casts of products' weights and of what they read of the residual stream, and back.
 
-        The copies stay for backward; those of weights that ranks hand out are booked with them.
+        Each has a kernel. Copies stay; those of weights that ranks hand out are booked with them.
 
         Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``.
         """
         moved = _FULL_BYTES + self.shape.element_bytes
-        together = inputs if self.plan.tp == 1 else 0  # as much host work as of one modelled kernel
-        cast, apart = moved * (weights + together), moved * (inputs - together)
-        self.memory_bound(f"{name}_weight_autocast", cast, cast, Region.TENSOR)
+        together, apart = (inputs, 0) if self.plan.tp == 1 else (0, moved * products * inputs)
+        kernels, cast = products * (2 if together else 1), moved * (weights + products * together)
+        self.memory_bound(f"{name}_weight_autocast", cast, cast, Region.TENSOR, kernels)
         if apart:
-            self.memory_bound(f"{name}_input_autocast", apart, apart, Region.SEQUENCE)
+            self.memory_bound(f"{name}_input_autocast", apart, apart, Region.SEQUENCE, products)
         if self.plan.saves_cast_weights:
             num_bytes = weights * self.shape.element_bytes
             self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)

@@ -160,7 +160,12 @@ def _softmax(block: Block, scores: float) -> None:
     saved = scores * (_FULL_BYTES if widens else size)
     _save_in_core(block, "softmax", saved)
     kernels = max(1, int(passes) // 2)
-    _over_scores(block, "softmax", moved * passes, moved * backward_passes, kernels)
+    piece = MemoryBound(
+        "softmax", moved * passes, moved * backward_passes, Region.TENSOR, kernels,
+        gradient_widths=_gradient_widths(block) if widens else (1.0, 1.0),
+    )  # fmt: skip
+    block.pieces.append(piece)
+    block.repeat("core_attn", {"softmax": 1.0})
     if widens and not drops:
         _save_in_core(block, "softmax_cast", scores * size)
     if drops:
@@ -174,6 +179,19 @@ def _widens_scores(block: Block) -> bool:
     """Whether separate kernels cast 16-bit scores up and the probabilities back."""
     widens = block.model.widens_scores or block.plan.autocasts
     return widens and not _has_softmax_kernel(block)
+
+
+def _gradient_widths(block: Block) -> tuple[float, float]:
+    """Of fp32 probabilities and of the scores below them, in 16-bit ones.
+
+    Scores are cast beforehand, and so is their gradient afterwards, but CUDA's kernel reads and
+    gives fp16 itself where autocast does not cast.
+
+    Source: ``softmax`` of PyTorch's ``SoftMax.cpp`` (``half_to_float``), and its backward.
+    """
+    ratio = _FULL_BYTES / block.shape.element_bytes
+    reads_half = block.plan.precision == "fp16" and not block.plan.autocasts
+    return ratio, 1.0 if reads_half else ratio
 
 
 def _softmax_passes(block: Block) -> tuple[float, float]:

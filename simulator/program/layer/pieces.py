@@ -231,6 +231,8 @@ class MemoryBound:
         role: What they are to the passes.
         statistics_bytes: Numbers of all tokens that a norm sums over the model's width [B].
         serves: Name of the piece for which a pass inserted them; empty where none did.
+        gradient_widths: Of gradients of what they make and of what they read, while backward
+            runs, in those that come and go.
     """
 
     name: str
@@ -246,6 +248,7 @@ class MemoryBound:
     role: Role = Role.OTHER
     statistics_bytes: float = 0.0
     serves: str = ""
+    gradient_widths: tuple[float, float] = (1.0, 1.0)
 
     def scaled(self, share: float) -> MemoryBound:
         """The same kernels on so much of the data."""

@@ -259,7 +259,9 @@ class _Walk:
                 case _:
                     numel = _weights(piece)
                     self._made += numel
-                    yield self._moment(index, (made,), making=numel)
+                    of_made, of_read = _gradient_widths(piece)
+                    self._gradient *= of_made
+                    yield self._moment(index, (of_read * made,), making=numel)
                     self._gradient = made
             begins = index == 0 or _is_residual(pieces[index - 1])
             if begins and self._residual:
@@ -369,6 +371,10 @@ def _passes_on(piece: Piece) -> bool:
             return piece.backward in (None, CollectiveKind.ALL_REDUCE)
         case _:
             return False
+
+
+def _gradient_widths(piece: Piece) -> tuple[float, float]:
+    return piece.gradient_widths if isinstance(piece, MemoryBound) else (1.0, 1.0)
 
 
 def _is_residual(piece: Piece) -> bool:

@@ -15,6 +15,7 @@ from simulator.described.documents import merged
 from simulator.described.plan.releases import nearest_release
 from simulator.described.plan.shipped_stacks import STACKS, named_stack
 from simulator.described.plan.stack import Stack
+from simulator.described.plan.stack_options import FusedAttention
 from simulator.facts import shipped_facts
 
 _FILE = "framework_names"
@@ -63,6 +64,10 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         facts["flash_kernel"] = "flash-1"
     if _has_engine_layers(said, notes):
         facts |= shipped_facts(_FILE)["engine_model"]
+    words = f"{said} {notes.lower()}"
+    is_cast = re.search(shipped_facts(_FILE)["cast_model"], notes.lower())
+    if base == "torch" and is_cast and not re.search(shipped_facts(_FILE)["autocast"], words):
+        facts |= shipped_facts(_FILE)["cast_model_facts"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
         facts |= _compiled_model(said)
     if re.search(shipped_facts(_FILE)["compiled_by_xla"], said):
@@ -212,6 +217,18 @@ def releases_of_their_time(base: str, framework: str, version: str) -> dict[str,
     unsaid = shipped_facts(_FILE)["unsaid_releases"] if follows else {}
     releases = {library: release or unsaid.get(library) for library, release in found.items()}
     return {library: release for library, release in releases.items() if release}
+
+
+def fused_attention(base: str, framework: str, version: str) -> FusedAttention:
+    """What fused attention the stack of a run brings at its release.
+
+    Args:
+        base: The stack that stands for its framework.
+        framework: What the table calls the framework.
+        version: What it says of its version.
+    """
+    of_its_time = named_stack(base, releases_of_their_time(base, framework, version))
+    return of_its_time.flash_kernel if isinstance(of_its_time, Stack) else "best"
 
 
 def _named_release(library: str, said: str) -> str | None:

@@ -17,14 +17,17 @@ from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
 from simulator.described.plan.plan import RecomputeModule
+from simulator.described.plan.stack_options import has_wide_kernel
 from simulator.errors import InputError
 from simulator.facts import host_launches
 from simulator.tables import spellings
 from simulator.tables.spellings import profile_name_of, stated_memory_gb
+from simulator.validate.published.adapters_in_notes import adapters
 from simulator.validate.published.framework_stacks import (
     context_parallelism_of,
     drops_out,
     eager_model_facts,
+    fused_attention,
     prints_decimal_gb,
     recipe_settings,
     releases_of_their_time,
@@ -33,7 +36,6 @@ from simulator.validate.published.framework_stacks import (
     sums_unsharded,
     unsaid_settings,
     untuned_fabric,
-    usual_adapters,
     wraps_tensors,
     zero_of,
 )
@@ -66,17 +68,6 @@ _NOT_MODELLED = (
 """Phrase in the notes of runs that are no training steps of whole models, and why they are left
 out."""
 
-_ADAPTERS = re.compile(r"\b(?:Q?LoRA|frozen base)\b")
-_ADAPTER_RANK = re.compile(r"\bQ?LoRA,? (?:of |with )?(?:rank ?=? ?|r ?=? ?)(\d+)")
-_ADAPTED_LETTERS = re.compile(r"\bLoRA r\d+ ((?:[qkvo],? ?)+)\b")
-_LETTERS = {"q": "query", "k": "key", "v": "value", "o": "output"}
-_BASE_PRECISION = (
-    (re.compile(r"(?i)\bNF4\b"), "nf4"),
-    (re.compile(r"(?i)\bFP4\b"), "fp4"),
-    (re.compile(r"(?i)\bQLoRA\b"), "nf4"),
-)
-"""Phrases in the notes of runs that train adapters: their rank and matrices, and the format of what
-is frozen."""
 
 _DRIVERS_SHARE = 0.986
 """GiB that torch prints for a V100 over its nominal size: 15.78 of 16, and 31.73 of 32 less what
@@ -227,12 +218,12 @@ def _plan(row: Row) -> dict[str, Any]:
     for key in ("sequence_parallel", "overlap_grad_reduce", "overlap_param_gather"):
         if (said := cells.flag(row, key)) is not None:
             plan[key] = said
-    plan |= _recomputation(row) | _adapters(row)
+    plan |= _recomputation(row) | adapters(row)
     plan |= _precision(row, stack["base"])
     plan = {**recipe_settings(framework, version, plan, cells.text(row, "model")), **plan}
     if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
         plan["cp_method"] = context_parallelism_of(stack["base"])
-    plan = merged(plan, _attention(row, plan))
+    plan = merged(plan, _attention(row, plan, stack["base"]))
     if offloaded := _OFFLOADED_LAYERS.search(row.get("notes", "")):
         plan["offload"] = {"activations": "cpu", "activation_layers": int(offloaded.group(1))}
     of_the_model = _stack_of_the_model(row, plan, stack["base"])
@@ -241,29 +232,6 @@ def _plan(row: Row) -> dict[str, Any]:
         stack["base"] = f"{stack['base']}@{own}"
     plan["stack"] = {**stack, **of_the_model, **plan.get("stack", {})}
     return {**plan, "libraries": releases} if releases else plan
-
-
-def _adapters(row: Row) -> dict[str, Any]:
-    """Adapters that the notes name, or those of the framework's recipes.
-
-    Raises:
-        InputError: Their rank is neither stated nor known.
-    """
-    notes = row.get("notes", "")
-    if not _ADAPTERS.search(notes):
-        return {}
-    lora = dict(usual_adapters(row["framework"], row.get("framework_version", "")))
-    if rank := _ADAPTER_RANK.search(notes):
-        lora["rank"] = int(rank.group(1))
-    stated = stated_facts(row).get("plan", {}).get("lora", {})
-    if "rank" not in {**lora, **stated}:
-        raise InputError.single("notes", "name adapters, but not their rank")
-    if letters := _ADAPTED_LETTERS.search(notes):
-        lora["targets"] = [_LETTERS[each] for each in re.findall("[qkvo]", letters.group(1))]
-    elif re.search(r"(?i)all[- ]linear", notes):
-        lora["targets"] = ["all"]
-    base = next((name for phrase, name in _BASE_PRECISION if phrase.search(notes)), None)
-    return {"lora": {**lora, "base_precision": base} if base else lora}
 
 
 def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:
@@ -355,14 +323,18 @@ def _recomputation(row: Row) -> dict[str, Any]:
     return recomputation
 
 
-def _attention(row: Row, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _attention(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     said = cells.word(row, "attention")
-    # No fused kernel reads 32-bit numbers: asked for one, a framework takes another.
-    is_wide = plan.get("precision") in ("fp32", "tf32")
-    if said and not (is_wide and spellings.attention_facts(said).get("attention") == "flash"):
-        return spellings.attention_facts(said)
-    if is_wide:
-        return {}
+    asked = spellings.attention_facts(said) if said else {}
+    if plan.get("precision") in ("fp32", "tf32"):
+        # FlashAttention reads no 32-bit numbers: asked for it, a framework takes another, which
+        # is memory-efficient attention in PyTorch's scaled_dot_product_attention.
+        is_named = "flash_kernel" in asked.get("stack", {})
+        brought = fused_attention(base, row["framework"], row.get("framework_version", ""))
+        fuses = not is_named and has_wide_kernel(brought)
+        return asked if asked.get("attention") != "flash" or fuses else {}
+    if said:
+        return asked
     if plan.get("cp", 1) > 1:
         return {"attention": "flash"}  # a ring or a trade of heads is built around one kernel
     repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])

@@ -233,9 +233,16 @@ def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: j
     return Simulated(result, job, step)
 
 
+_UNTIMED = (
+    r"\bno optimizer step in the time\b"
+    r"|\b[Ff]orward and backward (?:passes )?(?:only|alone)\b"
+)
+"""Phrase in the notes of runs that timed passes without the update of weights."""
+
+
 def _timed_s(row: Row, step: StepResult) -> float:
     """The part of a step that the row timed: all of it, or all but the update of weights [s]."""
-    is_untimed = re.search(r"\bno optimizer step in the time\b", row.get("notes", ""))
+    is_untimed = re.search(_UNTIMED, row.get("notes", ""))
     return step.step_time_s - (step.breakdown_s.get(Category.OPTIMIZER, 0.0) if is_untimed else 0.0)
 
 

@@ -15,6 +15,7 @@ from simulator.described.cluster.kernel_parameters import FlashKernel
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM, DataParallelism
 from simulator.described.plan.plan_blocks import AllocatorSettings, WrittenSchedule
 from simulator.described.plan.stack_options import (
+    VOCAB_MULTIPLE,
     ExpertWaits,
     GradPrecision,
     Offloading,
@@ -395,7 +396,7 @@ class Choices:
     @property
     def vocabulary_multiple(self) -> int:
         """What the rows of embedding and head are padded to a multiple of."""
-        return self._plan.tp * (_VOCAB_MULTIPLE if self._stack.pads_vocab else 1)
+        return self._plan.tp * (VOCAB_MULTIPLE if self._stack.pads_vocab else 1)
 
     @property
     def updates_flat(self) -> bool:
@@ -495,7 +496,3 @@ class Choices:
     def hides_input_collectives(self) -> bool:
         """Whether the collective of an input gradient hides behind the weight gradient."""
         return self._stack.overlap_tp_backward
-
-
-_VOCAB_MULTIPLE = 128
-"""Times tp; the default of Megatron's ``--make-vocab-size-divisible-by``."""

@@ -415,11 +415,12 @@ def test_megatron_in_nvidias_container_multiplies_32_bit_numbers_in_tf32(cells, 
     assert job_document(row)["plan"]["precision"] == precision
 
 
-def test_zero_1_of_deepspeed_reduces_after_backward_and_zero_2_during_it():
-    row = {**TORCH, "framework": "DeepSpeed", "zero": "1", "micro_batch": "1"}
-    assert job_of(row).plan.overlap_grad_reduce is False
-    assert job_of({**row, "zero": "2"}).plan.overlap_grad_reduce is not False
-    assert job_of({**row, "overlap_grad_reduce": "yes"}).plan.overlap_grad_reduce is True
+@pytest.mark.parametrize(("zero", "overlaps"), [("1", False), ("2", False), ("3", True)])
+def test_deepspeed_reduces_after_backward_below_zero_3_unless_a_row_says_otherwise(zero, overlaps):
+    row = {**TORCH, "framework": "DeepSpeed", "zero": zero, "micro_batch": "1"}
+    assert job_of(row).choices.overlaps_reduction is overlaps
+    assert job_of({**row, "overlap_grad_reduce": "yes"}).choices.overlaps_reduction
+    assert not job_of({**row, "overlap_grad_reduce": "no"}).choices.overlaps_reduction
 
 
 def test_a_run_that_ran_recomputed_what_would_not_have_fitted():

@@ -187,7 +187,7 @@ def test_a_trace_of_a_cpu_that_should_be_of_a_gpu_is_called_so():
 def test_the_verdict_says_how_far_and_where(job):
     found = compare_trace(REAL, job)
     assert found.verdict == (
-        "The step takes 77.0 ms (73 %) longer than predicted, outside the 80 % prediction "
+        "The step takes 90.5 ms (98 %) longer than predicted, outside the 80 % prediction "
         "interval. Most of it: gemm of backward, +47.0 ms."
     )
     assert found.to_dict()["verdict"] == found.verdict

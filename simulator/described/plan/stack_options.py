@@ -135,6 +135,10 @@ _HEADS_OF_ONE_SIZE = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
 """How names of families begin whose FlashAttention takes heads of one size alone. On others,
 memory-efficient attention is the kernel that they also have for these (AOTriton)."""
 
+VOCAB_MULTIPLE = 128
+"""What the rows of padded embeddings divide by, times tp: the default of Megatron's
+``--make-vocab-size-divisible-by``."""
+
 
 def has_wide_kernel(brought: FusedAttention) -> bool:
     """Whether fused attention of a framework reads 32-bit numbers, too.

@@ -50,7 +50,9 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     if name in STACKS and base == "megatron-core":
         base = name
     if base == "megatron-core":
-        return _megatron_of_its_time(said)
+        is_foreign = re.search(shipped_facts(_FILE)["not_pytorch"], said)
+        foreign = shipped_facts(_FILE)["not_pytorch_model"] if is_foreign else {}
+        return {**_megatron_of_its_time(said), **foreign}
     if base == "megatron-deepspeed" and _is_like_megatron_deepspeed_of_2022(said):
         return {"base": base, "overlap_tp_backward": False}
     if base == "deepspeed":

@@ -23,7 +23,7 @@ from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, lesson
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.results.step_error import framework_of, job_error, job_teaching_exposure, kin_of
+from simulator.results.step_error import framework_of, job_error, job_teaching_exposure, traits_of
 from simulator.units import format_seconds
 from simulator.validate.published.anchored_runs import own_run
 from simulator.validate.published.published_runs import read_rows, simulated
@@ -164,7 +164,7 @@ def job_run(job: Job, step: StepResult, measured_s: float, measured_bytes: float
     exposed = job_teaching_exposure(job, step.step_time_s, step.breakdown_s)
     held_bytes = None if measured_bytes is None else step.peak_device_bytes
     return OwnRun(
-        job.title, measured_s, step.step_time_s, exposed, kin_of(job), measured_bytes, held_bytes
+        job.title, measured_s, step.step_time_s, exposed, traits_of(job), measured_bytes, held_bytes
     )
 
 

@@ -55,8 +55,8 @@ class OwnRun:
         measured_s, predicted_s: The step [s].
         exposed: How much each regime weighs in what it tells, shape (regimes,); from
             :func:`.step_error.teaching_exposure`.
-        kin: What others share with it if they are alike, from :func:`.step_error.kin_of`; none is
-            like it if empty.
+        traits: What others share with it if they are alike, from
+            :func:`.step_error.traits_of`; none is like it if empty.
         measured_bytes, predicted_bytes: Memory of the fullest GPU, of the same kind [B]; None
             where it was not measured.
     """
@@ -65,7 +65,7 @@ class OwnRun:
     measured_s: float
     predicted_s: float
     exposed: Floats
-    kin: tuple[Hashable, ...] = ()
+    traits: tuple[Hashable, ...] = ()
     measured_bytes: float | None = None
     predicted_bytes: float | None = None
 
@@ -179,7 +179,7 @@ def lesson(
     exposed = np.array([run.exposed for run in runs])
     measured = np.array([run.log_ratio for run in runs])
     noise = np.minimum(exposed, 1.0) ** 2 @ prior.noise
-    alike = alike_covariance([run.kin for run in runs], prior.alike)
+    alike = alike_covariance([run.traits for run in runs], prior.alike)
     apart_s = np.sqrt(noise + np.diag(alike))
     weights = _weights((measured - np.median(measured)) / apart_s)
     found = np.zeros(exposed.shape[1])

@@ -48,7 +48,7 @@ EXPERTS = "experts"
 tell it from the rest: what they show counts for all jobs of their system."""
 
 ASPECTS = ("network", "gpus", "layout", "formats", "microbatch")
-"""In what runs of one source can be alike, of :func:`kin_of`."""
+"""In what runs of one source can be alike, of :func:`traits_of`."""
 
 EAGER = "eager"
 """Name of a framework whose model runs PyTorch's own kernels, whatever its stack's are."""
@@ -274,7 +274,7 @@ def _layer_passes(job: Job) -> float:
     return job.microbatches * job.model.layers / job.plan.pp
 
 
-def kin_of(job: Job) -> tuple[Hashable, ...]:
+def traits_of(job: Job) -> tuple[Hashable, ...]:
     """What a run has to share with another one to be alike in each of :data:`ASPECTS`."""
     model, plan, batch = job.model, job.plan, job.batch
     experts = 0 if model.experts is None else model.experts.count
@@ -287,18 +287,18 @@ def kin_of(job: Job) -> tuple[Hashable, ...]:
     )
 
 
-def alike_covariance(kin: Sequence[tuple[Hashable, ...]], alike: Floats) -> Floats:
+def alike_covariance(traits: Sequence[tuple[Hashable, ...]], alike: Floats) -> Floats:
     """What runs have in common where they are alike, shape (runs, runs).
 
     Args:
-        kin: Of each run, from :func:`kin_of`; of an empty one nothing is known, and no run is
+        traits: Of each run, from :func:`traits_of`; of an empty one nothing is known, and no run is
             like it.
         alike: Variance by aspect, shape (aspects,).
     """
-    found = np.zeros((len(kin), len(kin)))
+    found = np.zeros((len(traits), len(traits)))
     for aspect, variance in enumerate(alike.tolist()):
-        for one, of_one in enumerate(kin):
-            for other, of_other in enumerate(kin):
+        for one, of_one in enumerate(traits):
+            for other, of_other in enumerate(traits):
                 is_known = bool(of_one and of_other)
                 if one == other or (is_known and of_one[aspect] == of_other[aspect]):
                     found[one, other] += variance

@@ -49,7 +49,7 @@ def test_the_likelihood_is_the_density_of_the_multivariate_t():
             run_of("a", n, 0.1 * n, (1.0, *random.random(REGIME_COUNT - 1))),
             in_view=n < 2,
             has_experts=n > 2,
-            kin=(n % 2, n, n, n, 0),
+            traits=(n % 2, n, n, n, 0),
         )
         for n in range(5)
     ]
@@ -60,7 +60,7 @@ def test_the_likelihood_is_the_density_of_the_multivariate_t():
     exposed = np.array([run.weights for run in runs])
     covariance = (exposed * sizes.spread**2) @ exposed.T
     covariance += np.diag(exposed**2 @ sizes.noise**2)
-    covariance += alike_covariance([run.kin for run in runs], alike**2)
+    covariance += alike_covariance([run.traits for run in runs], alike**2)
     covariance *= np.outer(*[np.where([run.in_view for run in runs], 0.5, 1.0)] * 2)
     density = multivariate_t(shape=covariance, df=3.0).logpdf([run.log_ratio for run in runs])
     constant = 5 / 2 * np.log(np.pi)
@@ -78,7 +78,9 @@ def test_the_fit_finds_the_sizes_that_the_runs_were_drawn_with():
 def test_the_fit_tells_what_runs_of_one_network_share_from_what_is_of_each():
     random = np.random.default_rng(4)
     runs = [
-        replace(run_of(f"s{source:02}", number, off), kin=(network, number, number, number, number))
+        replace(
+            run_of(f"s{source:02}", number, off), traits=(network, number, number, number, number)
+        )
         for source, common in enumerate(0.1 * random.normal(size=30))
         for network, shared in enumerate(0.2 * random.normal(size=3))
         for number, off in enumerate(common + shared + 0.03 * random.normal(size=4))

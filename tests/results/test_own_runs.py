@@ -42,8 +42,8 @@ def test_runs_that_are_alike_in_everything_tell_of_other_jobs_as_one_does():
     """What they share, a twentieth, may be all of it, however many of them there are."""
     shared = np.full(len(ASPECTS), 0.05**2 / len(ASPECTS))
     prior = replace(PRIOR, noise=np.full(4, 1e-12), alike=shared)
-    twins = [replace(run_of(1.1), kin=("7B", 8, "tp2", "bf16", 1))] * 3
-    others = [replace(run, kin=(number,) * len(ASPECTS)) for number, run in enumerate(twins)]
+    twins = [replace(run_of(1.1), traits=("7B", 8, "tp2", "bf16", 1))] * 3
+    others = [replace(run, traits=(number,) * len(ASPECTS)) for number, run in enumerate(twins)]
     alone = math.log(1.1) * 0.1**2 / (0.1**2 + 0.05**2)
     assert lesson(twins[:1], prior).common == pytest.approx(alone, rel=1e-6)
     assert lesson(twins, prior).common == pytest.approx(alone, rel=1e-6)

@@ -22,8 +22,8 @@ from simulator.results.step_error import (
     exposure,
     framework_of,
     job_error,
-    kin_of,
     shipped_errors,
+    traits_of,
 )
 
 JOB = {
@@ -108,15 +108,15 @@ def test_what_alike_runs_share_is_open_for_a_run_that_none_is_like():
 
 def test_alike_runs_share_what_they_are_alike_in():
     alike = np.array((1.0, 2.0, 4.0, 8.0, 16.0))
-    kin = [("7B", 8, "tp2", "bf16", 1), ("7B", 16, "tp2", "fp8", 1), ()]
-    shared = alike_covariance(kin, alike)
+    traits = [("7B", 8, "tp2", "bf16", 1), ("7B", 16, "tp2", "fp8", 1), ()]
+    shared = alike_covariance(traits, alike)
     assert shared.tolist() == [[31.0, 21.0, 0.0], [21.0, 31.0, 0.0], [0.0, 0.0, 31.0]]
 
 
 def test_jobs_of_one_network_and_batch_on_more_gpus_are_alike_but_for_these():
     job = sim.load_job(JOB)
-    more = kin_of(job.replace(**{"cluster.gpus": 16}))
-    assert [one == other for one, other in zip(kin_of(job), more, strict=True)] == [
+    more = traits_of(job.replace(**{"cluster.gpus": 16}))
+    assert [one == other for one, other in zip(traits_of(job), more, strict=True)] == [
         aspect != "gpus" for aspect in ASPECTS
     ]
 

@@ -56,9 +56,9 @@ from simulator.results.step_error import (
     framework_of,
     job_exposure,
     job_teaching_exposure,
-    kin_of,
     open_variance,
     shipped_errors,
+    traits_of,
 )
 from simulator.validate.first_sight import read_first_sight
 from simulator.validate.published.published_rows import job_document
@@ -107,7 +107,7 @@ class SeenRun:
         numbers: Of its system, those that steps follow.
         in_view: Whether its source was in view when the simulator was built.
         has_experts: Whether its model has experts.
-        kin: What runs of its source share with it if they are alike.
+        traits: What runs of its source share with it if they are alike.
     """
 
     id: str
@@ -120,7 +120,7 @@ class SeenRun:
     numbers: tuple[OpenNumber, ...]
     in_view: bool = False
     has_experts: bool = False
-    kin: tuple[Hashable, ...] = ()
+    traits: tuple[Hashable, ...] = ()
 
     @property
     def log_ratio(self) -> float:
@@ -172,7 +172,7 @@ def seen_run(row: Row, predicted_s: float | None, in_view: bool) -> SeenRun | No
         tuple(shipped_errors().open_numbers(profile, plan.precision)),
         in_view,
         job.model.experts is not None,
-        kin_of(job),
+        traits_of(job),
     )
 
 
@@ -193,7 +193,7 @@ class Likelihood:
         first = [next(run for run in runs if run.profile == name) for name in profiles]
         exposed = self.weights[:, : len(REGIMES)]
         by_profile = [exposed * mask[:, None] for mask in of_profile]
-        shared = [_alike([run.kin for run in runs], aspect) for aspect in range(len(ASPECTS))]
+        shared = [_alike([run.traits for run in runs], aspect) for aspect in range(len(ASPECTS))]
         self._alone = np.column_stack([1.0 - groups.sum(axis=1) for groups in shared])
         self._groups = [groups.shape[1] for groups in shared]
         self._common = np.hstack([self.weights, *by_profile, *shared])
@@ -223,9 +223,9 @@ class Likelihood:
         return 0.5 * log_det + tail + normal + runs / 2 * math.log(freedom)
 
 
-def _alike(kin: Sequence[tuple[Hashable, ...]], aspect: int) -> Floats:
+def _alike(traits: Sequence[tuple[Hashable, ...]], aspect: int) -> Floats:
     """Which runs are alike in an aspect, shape (runs, groups); groups of one are left out."""
-    keys = [of[aspect] if of else None for of in kin]
+    keys = [of[aspect] if of else None for of in traits]
     groups = [key for key, count in Counter(keys).items() if key is not None and count > 1]
     found = [[key == group for group in groups] for key in keys]
     return np.array(found, dtype=np.float64).reshape(len(keys), len(groups))

@@ -40,7 +40,9 @@ def _learnt(
     first: Sequence[SeenRun], later: Sequence[SeenRun], model: ErrorModel
 ) -> Iterator[LearntRun]:
     """Later runs with what the first ones tell."""
-    own = [OwnRun(run.id, run.measured_s, run.predicted_s, run.teaching, run.kin) for run in first]
+    own = [
+        OwnRun(run.id, run.measured_s, run.predicted_s, run.teaching, run.traits) for run in first
+    ]
     told = lesson(own, first[0].error(model))
     for run in later:
         learnt_s = run.predicted_s * math.exp(told.log_slowness(run.teaching))

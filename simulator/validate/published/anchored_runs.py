@@ -20,7 +20,7 @@ from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import OwnRun, changes_of, lesson
-from simulator.results.step_error import framework_of, job_error, job_teaching_exposure, kin_of
+from simulator.results.step_error import framework_of, job_error, job_teaching_exposure, traits_of
 from simulator.validate.published.published_runs import (
     PublishedReport,
     PublishedResult,
@@ -93,7 +93,7 @@ def own_run(found: Simulated) -> OwnRun | None:
         result.measured_step_s,
         step.step_time_s,
         job_teaching_exposure(job, step.step_time_s, step.breakdown_s),
-        kin_of(job),
+        traits_of(job),
         _GIB * (result.measured_mem_gib or 0.0) if has_memory else None,
         _GIB * (result.predicted_mem_gib or 0.0) if has_memory else None,
     )

@@ -22,7 +22,7 @@ from simulator.errors import InputError
 from simulator.program.ir import COMMUNICATION, Category
 from simulator.results.fit_probability import memory_spread
 from simulator.results.step import StepResult
-from simulator.results.step_error import EAGER, exposure, shipped_errors
+from simulator.results.step_error import EAGER, computed_share, exposure, shipped_errors
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
 
 
@@ -246,5 +246,6 @@ def _band_s(
     What the host does is captured, so launches weigh what the device waits for it.
     """
     error = shipped_errors().step_error(profile, "bf16", EAGER)
-    fastest, slowest = error.band(exposure(step_s, breakdown_s, layer_passes=0))
+    exposed = exposure(step_s, breakdown_s, layer_passes=0)
+    fastest, slowest = error.band(exposed, computed_share(step_s, breakdown_s))
     return fastest * step_s, slowest * step_s

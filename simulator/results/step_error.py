@@ -92,15 +92,19 @@ class StepError:
         """Of Student's t that the error of a step follows; arguments as of :meth:`variance`."""
         return math.sqrt(self.variance(exposed))
 
-    def band(self, exposed: Floats) -> tuple[float, float]:
+    def band(self, exposed: Floats, computed: float = 0.0) -> tuple[float, float]:
         """Ratios of measured to predicted time between which eight of ten runs lie.
 
         Args:
             exposed: How much each regime weighs, shape (regimes,).
+            computed: Share of the step that computes, 0 to 1: however quick hosts and exchanges
+                are, the step takes as long as its computation at its quickest.
         """
         reach = students_t_quantile((1 + COVERAGE) / 2, self.freedom)
         half_width = reach * self.scale(exposed)
-        return math.exp(-half_width), math.exp(half_width)
+        alone = np.eye(len(exposed))[0]
+        least = computed * math.exp(-reach * self.scale(alone))
+        return max(math.exp(-half_width), least), math.exp(half_width)
 
 
 @dataclass(frozen=True)
@@ -257,6 +261,11 @@ def teaching_exposure(
     return exposure(step_time_s, breakdown_s, unhidden_layers(layer_passes, busy_s))
 
 
+def computed_share(step_time_s: float, breakdown_s: Mapping[Category, float]) -> float:
+    """Share of a step that a mean GPU computes, 0 to 1."""
+    return math.fsum(breakdown_s.get(kind, 0.0) for kind in _COMPUTING) / step_time_s
+
+
 def job_exposure(job: Job, step_time_s: float, breakdown_s: Mapping[Category, float]) -> Floats:
     """How much of a job's step each regime weighs."""
     return exposure(step_time_s, breakdown_s, _layer_passes(job))
@@ -330,7 +339,9 @@ def step_time_band_s(
     """
     if job.cluster.pools:
         return None
-    fastest, slowest = job_error(job).band(job_exposure(job, step_time_s, breakdown_s))
+    exposed = job_exposure(job, step_time_s, breakdown_s)
+    computed = computed_share(step_time_s, breakdown_s)
+    fastest, slowest = job_error(job).band(exposed, computed)
     return fastest * step_time_s, slowest * step_time_s
 
 

@@ -53,6 +53,7 @@ from simulator.results.step_error import (
     FrameworkError,
     OpenNumber,
     StepError,
+    computed_share,
     framework_of,
     job_exposure,
     job_teaching_exposure,
@@ -108,6 +109,7 @@ class SeenRun:
         in_view: Whether its source was in view when the simulator was built.
         has_experts: Whether its model has experts.
         traits: What runs of its source share with it if they are alike.
+        computed: Share of the step that computes, 0 to 1.
     """
 
     id: str
@@ -121,6 +123,7 @@ class SeenRun:
     in_view: bool = False
     has_experts: bool = False
     traits: tuple[Hashable, ...] = ()
+    computed: float = 0.0
 
     @property
     def log_ratio(self) -> float:
@@ -173,6 +176,7 @@ def seen_run(row: Row, predicted_s: float | None, in_view: bool) -> SeenRun | No
         in_view,
         job.model.experts is not None,
         traits_of(job),
+        computed_share(step.step_time_s, step.breakdown_s),
     )
 
 
@@ -374,7 +378,7 @@ def left_out_bands(left_out: Iterable[tuple[Sequence[SeenRun], ErrorModel]]) -> 
         for run in own:
             error = run.error(others)
             nearer = others.in_view if run.in_view else 1.0
-            ends = (end**nearer for end in error.band(run.exposed))
+            ends = (end**nearer for end in error.band(run.exposed, run.computed))
             found.append(Banded(run.id, run.framework, run.measured_s, run.predicted_s, *ends))
     return found
 

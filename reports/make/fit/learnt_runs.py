@@ -46,5 +46,5 @@ def _learnt(
     told = lesson(own, first[0].error(model))
     for run in later:
         learnt_s = run.predicted_s * math.exp(told.log_slowness(run.teaching))
-        ends = told.error.band(run.exposed)
+        ends = told.error.band(run.exposed, run.computed)
         yield LearntRun(run.id, len(first), run.measured_s, run.predicted_s, learnt_s, *ends)

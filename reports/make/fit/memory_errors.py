@@ -31,9 +31,11 @@ from numpy.typing import NDArray
 
 from simulator import facts
 from simulator.cells import Row
+from simulator.described.load import profile_names
 from simulator.processor import core_count
 from simulator.results.fit_probability import MemorySpread
 from simulator.results.students_t import students_t_quantile, students_t_share
+from simulator.tables.spellings import profile_name_of
 from simulator.validate.published.framework_stacks import stack_of
 from simulator.validate.published.published_runs import predicted, read_rows, row_source
 
@@ -105,7 +107,8 @@ def residual_of(row: Row, error_pct: float) -> MemoryResidual:
     """Of a run whose memory was missed by so much [%]."""
     stack = stack_of(row["framework"], row.get("framework_version", ""))
     log_ratio = -math.log1p(error_pct / 100)
-    return MemoryResidual(row["id"], stack, row["profile"], log_ratio, traits_of(row, stack))
+    profile = profile_name_of(row["profile"], profile_names()) or row["profile"]
+    return MemoryResidual(row["id"], stack, profile, log_ratio, traits_of(row, stack))
 
 
 def traits_of(row: Row, stack: str) -> frozenset[str]:

@@ -21,7 +21,11 @@ from reports.make.accuracy.accuracy_picture import RunError, draw_accuracy
 from reports.make.accuracy.accuracy_table import COLUMNS, accuracy_table
 from reports.make.accuracy.band_coverage import Banded, coverage_section, read_bands
 from reports.make.accuracy.fact_gap import gap_section
-from reports.make.accuracy.first_sight_page import draw_first_sight, first_sight_section
+from reports.make.accuracy.first_sight_page import (
+    by_framework_section,
+    draw_first_sight,
+    first_sight_section,
+)
 from reports.make.accuracy.memory_accuracy import memory_section
 from reports.make.accuracy.own_runs_section import LearntRun, own_runs_section, read_learnt_runs
 from reports.make.accuracy.ranking import FEWEST_LAYOUTS, TOP, sweep_rankings
@@ -117,9 +121,11 @@ def accuracy_report(
         learnt: Runs at first sight, before and after the first ones of their source are known.
     """
     by_id = {row["id"]: row for row in rows}
+    frameworks = {band.id: band.framework for band in bands}
     sections = [
         _HEAD,
         *([first_sight_section(first_sight)] if first_sight else []),
+        *([by_framework_section(first_sight, frameworks)] if first_sight and bands else []),
         *([own_runs_section(learnt)] if learnt else []),
         "## In-sample\n",
         "![Measured and predicted step time of every run](accuracy.png)\n",

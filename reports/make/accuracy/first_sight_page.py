@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,6 +93,38 @@ def first_sight_section(rows: Sequence[Row]) -> str:
     """The section of the accuracy report in Markdown."""
     sources = "\n".join(map(_table_row, first_sight_sources(rows)))
     return _HEAD.format(headline=first_sight_headline(rows), sources=sources)
+
+
+def by_framework_section(rows: Sequence[Row], frameworks: Mapping[str, str]) -> str:
+    """Runs of grades A and A- by their framework, in Markdown.
+
+    Args:
+        rows: What was predicted at first sight.
+        frameworks: By id of a run; runs without one are left out.
+    """
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["grade"] in STATED and row["id"] in frameworks and row["error_pct"]:
+            groups[frameworks[row["id"]]].append(row)
+    lines = [
+        "## First sight, by framework\n",
+        "Runs of grades A and A-. *bias* is the signed mean of sources that count the same: "
+        "negative where runs took longer than was predicted.\n",
+        "| framework | runs | sources | mean % | median % | bias % |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [_framework_row(name, groups[name]) for name in sorted(groups)]
+    return "\n".join(lines) + "\n"
+
+
+def _framework_row(name: str, rows: Sequence[Row]) -> str:
+    errors = Accuracy.of([_error(row) for row in rows])
+    by_source: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        by_source[row_source(row["id"])].append(float(row["error_pct"]))
+    bias = statistics.fmean(map(statistics.fmean, by_source.values()))
+    counts = f"{errors.n} | {len(by_source)}"
+    return f"| {name} | {counts} | {errors.mape:.1f} | {errors.median_ape:.1f} | {bias:+.1f} |"
 
 
 def _table_row(source: Source) -> str:

@@ -100,7 +100,7 @@ def job_to_search(path: Path, changes: Mapping[str, Any]) -> Job:
     return job
 
 
-def _has_valid_plan(path: Path, assignments: Sequence[str] | None) -> bool:
+def has_valid_plan(path: Path, assignments: Sequence[str] | None) -> bool:
     """Whether the file's own plan keeps all rules, so that it can be compared with others."""
     from simulator.api import load_job
 
@@ -189,7 +189,7 @@ def plan(
             executor=executor,
             global_batches=whole_numbers(global_batch, "--global-batch") if global_batch else (),
             why=why,
-            own=why and _has_valid_plan(job_file, changes),
+            own=why and has_valid_plan(job_file, changes),
             workers=workers,
             on_progress=show,
             on_trial=lambda: show("simulating what would make it faster"),

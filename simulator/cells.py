@@ -11,9 +11,9 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.errors import InputError
 from simulator.files import read_text
@@ -142,25 +142,44 @@ _MAX_TABLE_BYTES = 2**26
 """64 MiB, some hundred thousand rows."""
 
 
-def read_table(path: str | Path, columns: Sequence[str]) -> list[Row]:
+class OptionalColumns(NamedTuple):
+    """Columns that a table may lack where all its rows say the same by other means.
+
+    Attributes:
+        names: The columns.
+        is_said: Whether a row says it.
+        hint: How a row can say it, as the way out of an error.
+    """
+
+    names: Sequence[str]
+    is_said: Callable[[Row], bool]
+    hint: str
+
+
+def read_table(
+    path: str | Path, columns: Sequence[str], optional: OptionalColumns | None = None
+) -> list[Row]:
     """The rows of a table as they are written, in order; a cell that a row lacks is empty.
 
     Args:
         path: The file.
         columns: Those that it needs; others may stand between them.
+        optional: Which of them it need not have, and when.
 
     Raises:
         InputError: The file cannot be read, lacks a column, or has no rows.
     """
     text = read_text(Path(path), _wanted(columns), max_bytes=_MAX_TABLE_BYTES)
-    return rows_of(text, columns, str(path))
+    return rows_of(text, columns, str(path), optional)
 
 
 def _wanted(columns: Sequence[str]) -> str:
     return f"give a CSV with the columns {', '.join(columns)}"
 
 
-def rows_of(text: str, columns: Sequence[str], file: str) -> list[Row]:
+def rows_of(
+    text: str, columns: Sequence[str], file: str, optional: OptionalColumns | None = None
+) -> list[Row]:
     """The same of a text that was read from ``file``.
 
     Raises:
@@ -179,6 +198,11 @@ def rows_of(text: str, columns: Sequence[str], file: str) -> list[Row]:
         rule = f"has the column {twice[0]} twice"
         raise InputError.single("", rule, hint="remove one of them", file=file)
     missing = [name for name in columns if name not in names]
+    if optional and set(missing) & set(optional.names):
+        if rows and all(map(optional.is_said, rows)):
+            missing = [name for name in missing if name not in optional.names]
+        else:
+            wanted = f"{wanted}; {optional.hint}"
     if missing:
         has_none = len(missing) == len(columns)
         rule = (

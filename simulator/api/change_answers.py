@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _SMALLEST_EFFECT = 1e-6
 """Shares of a step below this are none."""
+_MATTERS = 0.005
+"""Shares of a step from which on a number that was never measured is worth a calibration."""
 _ROUGH = ("assumed", "default")
 _SCHEMA_VERSION = 1
 
@@ -144,6 +146,16 @@ class SensitivityAnswer(Answer):
         """The most important number that was never measured."""
         return next((each for each in self.largest(top) if each.source in _ROUGH), None)
 
+    def calibration_text(self, top: int = 15) -> str:
+        """What to calibrate first, or that it is not worth it; empty if all is measured."""
+        rough = self.to_calibrate(top)
+        if rough is None:
+            return ""
+        moves = f"moves the step by up to {percent(rough.effect, 2)}"
+        if rough.effect < _MATTERS:
+            return f"No assumed number matters: {rough.field} ({rough.source}) only {moves}."
+        return f"Calibrate first: {rough.field} ({rough.source}), which {moves}."
+
     def page(self) -> AnswerPage:
         """A bar to either side for every number, and what to calibrate first."""
         shown = self.largest(30)
@@ -187,14 +199,8 @@ class SensitivityAnswer(Answer):
             f"{first.field} matters most: a change of {percent(self.share, 0)} moves the step by "
             f"up to {percent(first.effect, 1)}."
         ]
-        rough = self.to_calibrate(30)
-        if rough is None:
-            return [*found, "Every number with an effect has a source better than an assumption."]
-        return [
-            *found,
-            f"Calibrate first: {rough.field} ({rough.source}), which moves the step by up to "
-            f"{percent(rough.effect, 2)}.",
-        ]
+        measured = "Every number with an effect has a source better than an assumption."
+        return [*found, self.calibration_text(30) or measured]
 
 
 def value_text(found: Sensitivity) -> str:

@@ -183,14 +183,7 @@ class PlanAnswer(Answer):
         if (planned.plan, planned.batch) == (self.job.plan, self.job.batch):
             yield "Plan 1 is the job's own plan."
             return
-        more_s = own.step_time_s - best.step_time_s
-        text = f"The job's own plan takes {format_seconds(own.step_time_s)}, {_longer(more_s)}"
-        odds = own.fits_probability
-        if odds >= 1 - self.risk:
-            yield f"{text} than plan 1."
-        else:
-            asked = percent(1 - self.risk, 0)
-            yield f"{text} than plan 1, and is {percent(odds, 0)} likely to fit; {asked} are asked."
+        yield own_plan_text(own, best, self.risk, "plan 1")
 
     def _further(self) -> Iterator[str]:
         causes = self.reasons
@@ -376,6 +369,16 @@ def losses_text(breakdown_s: Mapping[Category, float]) -> str:
 
     largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
     return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
+
+
+def own_plan_text(own: StepResult, best: PlanChoice, risk: float, name: str) -> str:
+    """How the step of a job's own plan compares with that of the best, which has a name."""
+    longer = _longer(own.step_time_s - best.step_time_s)
+    text = f"The job's own plan takes {format_seconds(own.step_time_s)}, {longer} than {name}"
+    odds = own.fits_probability
+    if odds >= 1 - risk:
+        return f"{text}."
+    return f"{text}, and is {percent(odds, 0)} likely to fit; {percent(1 - risk, 0)} are asked."
 
 
 def _longer(seconds: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
-from simulator.api.plan_answers import times_table
+from simulator.api.plan_answers import own_plan_text, times_table
 from simulator.described.job import Job, job_yaml, options_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from simulator.planning.compared_strategies import Comparison, FamilyResult, Outcome
     from simulator.planning.search.search import Progress
     from simulator.planning.search.space import Axes
+    from simulator.results.step import StepResult
 
 _BIGGEST = 2
 """Owners of memory that a table names."""
@@ -47,11 +48,15 @@ class AdviseAnswer(Answer):
         strategies: Fastest first; strategies without a plan that fits come last. Empty on one
             machine on which no plan trains the whole model.
         way_out: The usual remedies in that case; None otherwise.
+        risk: Largest accepted probability of running out of memory.
+        own: The step of the job with its own plan; None if that is not asked for.
     """
 
     job: Job
     strategies: Sequence[FamilyResult]
     way_out: FitSearch | None = None
+    risk: float = DEFAULT_RISK
+    own: StepResult | None = None
 
     @property
     def best(self) -> Job | None:
@@ -128,7 +133,17 @@ class AdviseAnswer(Answer):
             second = "is as fast, within 0.1 %" if slower < _SMALLEST_GAIN else ""
             text = second or f"takes {percent(slower)} longer"
             sentences.append(f"{ran[1].family.name}, the next best strategy, {text}.")
+        sentences += self.faster_own_plan()
         return [*sentences, f"To use it: {options_text(best.choice.changes)}"]
+
+    def faster_own_plan(self) -> list[str]:
+        """A sentence on the job's own plan if its step is shorter than that of strategy 1."""
+        best = self.strategies[0].choice if self.strategies else None
+        if self.own is None or best is None or "batch.global" in best.changes:
+            return []
+        if self.own.step_time_s >= best.step_time_s * (1 - _SMALLEST_GAIN):
+            return []
+        return [own_plan_text(self.own, best, self.risk, "strategy 1")]
 
     def _tables(self) -> list[Table]:
         if self.way_out is not None:
@@ -180,6 +195,7 @@ def advise(
     *,
     vary: Axes | None = None,
     risk: float = DEFAULT_RISK,
+    own: bool = False,
     workers: int | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
 ) -> AdviseAnswer:
@@ -191,6 +207,7 @@ def advise(
         job: The job.
         vary: Values by dotted path, instead of those that :func:`plan` searches.
         risk: Largest accepted probability of running out of memory.
+        own: Whether to also simulate the job's own plan, which must keep all rules.
         workers: Number of processes; by default one per core.
         on_progress: Called with the strategy's name after each simulated plan.
 
@@ -199,10 +216,11 @@ def advise(
     """
     from simulator.planning.compared_strategies import compare_families
     from simulator.planning.executors import worker_pool
+    from simulator.results.simulation import run_step
 
     found = _on_small_machine(job, risk)
     if found is not None:
-        return AdviseAnswer(job, (), found)
+        return AdviseAnswer(job, (), found, risk)
     with worker_pool(workers) as (executor, processes):
         strategies = compare_families(
             job,
@@ -212,7 +230,7 @@ def advise(
             at_a_time=processes,
             on_progress=on_progress,
         )
-    return AdviseAnswer(job, strategies)
+    return AdviseAnswer(job, strategies, None, risk, run_step(job) if own else None)
 
 
 def _on_small_machine(job: Job, risk: float) -> FitSearch | None:

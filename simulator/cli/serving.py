@@ -260,7 +260,7 @@ def _lines(answers: Answers) -> list[tuple[str, str]]:
         ("preemptions", f"{answers.preemptions:,}"),
         ("engine steps", f"{answers.steps:,}"),
     ]
-    return lines if price is None else [*lines, ("USD per million tokens", f"{price:.3g}")]
+    return lines if price is None else [*lines, ("USD per million output tokens", f"{price:.3g}")]
 
 
 def _cells(found: Answers) -> list[str]:

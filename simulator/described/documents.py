@@ -205,7 +205,8 @@ def parse_yaml(text: str, file: str = "") -> Any:
         _check_depth(text, file)
         value = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
-        raise InputError.single("", _problem(error), file=file) from error
+        hint = _layout_hint(error) if "\n" in text else ""
+        raise InputError.single("", _problem(error), hint=hint, file=file) from error
     except _REFUSED_BY_PYTHON as error:  # a date or number that YAML recognises
         raise InputError.single("", f"is not valid YAML: {error}", file=file) from error
     except RecursionError as error:
@@ -221,6 +222,19 @@ def _problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
     return f"is not valid YAML: {problem}{where}"
+
+
+def _layout_hint(error: yaml.YAMLError) -> str:
+    """Where to look for what breaks the syntax; empty for other faults."""
+    is_syntax = isinstance(error, (yaml.scanner.ScannerError, yaml.parser.ParserError))
+    mark = getattr(error, "problem_mark", None)
+    if not is_syntax or mark is None:
+        return ""
+    lines = f"lines {mark.line} and {mark.line + 1}" if mark.line else "line 1"
+    return (
+        f"look at the indentation of {lines}: fields of one block begin in the same column, after "
+        "spaces and no tabs, and a blank follows each colon"
+    )
 
 
 def _check_depth(text: str, file: str) -> None:

@@ -23,6 +23,12 @@ _DEFAULT_STACK = "megatron-core"
 _GROUPING_STACKS = frozenset({"megatron-core"})
 """Stacks that compute experts one by one unless they are told to group them
 (``--moe-grouped-gemm``)."""
+_GRAPHS_BELOW_ZERO = {"megatron-core": 4, "torch": 3}
+"""Stacks that replay layers as CUDA graphs, and the ZeRO stage from which on they do not.
+
+Sources: Megatron-Core's user guide, CUDA graphs (``--cuda-graph-impl``); PyTorch, CUDA semantics,
+partial-network capture and usage with DistributedDataParallel. Where weights are gathered by hooks
+between layers (FSDP, DeepSpeed's ZeRO 3), no documentation of a framework has it."""
 
 
 class Pool(Spec):
@@ -167,6 +173,11 @@ class Job(Spec):
     def can_group_experts(self) -> bool:
         """Whether a rank computes experts one by one that its framework could group."""
         return self.experts_one_by_one > 1 and self.stack_name in _GROUPING_STACKS
+
+    @property
+    def can_replay_layers(self) -> bool:
+        """Whether its framework is known to replay layers as CUDA graphs."""
+        return self.plan.zero < _GRAPHS_BELOW_ZERO.get(self.stack_name, 0)
 
     @property
     def title(self) -> str:

@@ -58,7 +58,8 @@ def named_model(settings: Settings, given: Given, *keys: str) -> ModelDocument |
         settings.fault(key, rule, name, ASK_FOR_MODEL)
     else:
         said = found if isinstance(found, str) else found.get("base")
-        settings.assumed.append(f"{name} has the dimensions of {said}")
+        if said != str(name):
+            settings.assumed.append(f"{name} has the dimensions of {said}")
     return found
 
 

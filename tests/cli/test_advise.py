@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
@@ -23,6 +24,18 @@ def test_the_first_strategy_is_the_plan_that_a_search_finds_and_can_be_pasted(cl
     found = json.loads(clustersim("advise", job_file, *FEW, "--workers", "1", "--json").out)
     best = found["strategies"][0]["choice"]
     assert step["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-12)
+
+
+def test_a_jobs_own_plan_that_is_faster_than_the_first_strategy_is_named(clustersim, job_file):
+    one_slow = ("--vary", "plan.tp=2", "--vary", "plan.pp=2", "--vary", "batch.micro=1")
+    fast = ("--set", "plan.tp=1", "--set", "plan.pp=1")
+    outcome = clustersim("advise", job_file, *one_slow, *fast, "--workers", "1")
+    (line,) = (each for each in outcome.out.splitlines() if "own plan" in each)
+    assert re.fullmatch(r"The job's own plan takes .+ less than strategy 1\.", line)
+
+
+def test_a_jobs_own_plan_that_is_no_faster_needs_no_word(clustersim, job_file):
+    assert "own plan" not in clustersim("advise", job_file, *FEW, "--workers", "1").out
 
 
 def test_less_risk_leaves_more_memory_free(clustersim, job_file):

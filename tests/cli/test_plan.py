@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from math import inf
 
 import pytest
+
+from simulator.cli.planning.plan import _progress_text
+from simulator.planning.search.search import Progress
 
 FEW = (
     "--vary", "plan.tp=1,2", "--vary", "plan.pp=1,2", "--vary", "batch.micro=1,2",
@@ -185,3 +189,20 @@ def test_gradients_of_an_fp16_job_are_never_told_to_be_reduced_in_bf16(clustersi
         if "plan.grad_reduce_precision" in knob["changes"]
     }
     assert formats == {"fp16"}
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (Progress(1, 1, 1, 2.0, 0.0), "1 plan replayed, 1 simulated; best 2.00 s"),
+        (Progress(2, 1, 0, 2.0, 0.1), "2 plans replayed, 1 simulated; best 2.00 s"),
+        (Progress(3, 0, 4, inf, 1.0), "3 plans replayed, 0 simulated; 4 could still be faster"),
+        (Progress(0, 0, None, inf, 1.0), "0 plans replayed, 0 simulated; computing bounds of all"),
+        (
+            Progress(3, 2, 4, 2.0, 0.123),
+            "3 plans replayed, 2 simulated; best 2.00 s; 4 could still be faster, by up to 12.3 %",
+        ),
+    ],
+)
+def test_a_search_says_how_many_plans_could_be_faster_only_while_some_could(progress, text):
+    assert _progress_text(progress, "") == text

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from simulator.api import load_job
+from simulator.api.change_answers import SensitivityAnswer
+from simulator.planning.changes.profile_numbers import Sensitivity
+
 
 def test_the_command_names_what_to_calibrate_first(clustersim, job_file, tmp_path):
     picture = tmp_path / "tornado.png"
@@ -19,3 +25,26 @@ def test_the_document_holds_every_number(clustersim, job_file):
     fields = [number["field"] for number in document["numbers"]]
     assert len(fields) == len(set(fields)) > 50
     assert document["share"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("effect", "text"),
+    [
+        (0.02, "Calibrate first: host.layer_wait (assumed), which moves the step by up to 2.00 %."),
+        (
+            0.0049,
+            "No assumed number matters: host.layer_wait (assumed) only moves the step by up to "
+            "0.49 %.",
+        ),
+    ],
+)
+def test_what_hardly_moves_the_step_need_not_be_calibrated(effect, text):
+    numbers = [
+        Sensitivity("device.memory_bandwidth", "3 TB/s", "datasheet", 0.1, -0.1),
+        Sensitivity("host.layer_wait", "1 us", "assumed", -effect, effect / 2),
+    ]
+    job = load_job("gpt2-1xa100")
+    answer = SensitivityAnswer(job, 0.1, numbers)
+    assert answer.calibration_text() == text
+    assert text in answer.page().sentences
+    assert SensitivityAnswer(job, 0.1, numbers[:1]).calibration_text() == ""

@@ -64,6 +64,26 @@ def test_broken_or_hostile_yaml_is_refused_with_the_reason(text, says):
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a:\n  b: 1\n c: 2\n", "look at the indentation of lines 2 and 3"),
+        ("a:\n\t- 1", "look at the indentation of lines 1 and 2.*no tabs"),
+        ("a: b: c\nd: 1\n", "look at the indentation of line 1: .*a blank follows each colon"),
+    ],
+)
+def test_broken_syntax_says_where_to_look_at_the_indentation(text, hint):
+    with pytest.raises(InputError, match=hint):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "a: 1\n1: 2\n", "a: b: c"])
+def test_a_fault_of_the_content_or_of_one_value_is_no_question_of_indentation(text):
+    with pytest.raises(InputError) as error:
+        parse_yaml(text)
+    assert error.value.faults[0].hint == ""
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("1:8", "1:8"), ("1:30.5", "1:30.5"), ("010", "010"), ("-08", "-08"), ("0", 0),

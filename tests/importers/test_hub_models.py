@@ -6,7 +6,9 @@ import pytest
 
 from simulator.described.load import model_names
 from simulator.facts import shipped_facts
-from simulator.importers.hub_models import shipped_model
+from simulator.importers.assembly import Given
+from simulator.importers.hub_models import named_model, shipped_model
+from simulator.importers.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,23 @@ from simulator.importers.hub_models import shipped_model
 )
 def test_a_name_of_the_hub_is_the_shipped_model_of_its_dimensions(name, shipped):
     assert shipped_model(name) == shipped
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("llama2-7b", []),
+        ("llama-2-7b", ["llama-2-7b has the dimensions of llama2-7b"]),
+        (
+            "codellama/CodeLlama-7b-hf",
+            ["codellama/CodeLlama-7b-hf has the dimensions of llama2-7b"],
+        ),
+    ],
+)
+def test_the_shipped_model_of_a_name_is_said_only_where_the_names_differ(name, said):
+    settings = Settings({"model_name": name}, "model.yml")
+    named_model(settings, Given(), "model_name")
+    assert settings.assumed == said
 
 
 def test_every_name_leads_to_a_shipped_model():

@@ -37,6 +37,29 @@ def test_a_step_that_waits_for_its_host_is_told_what_helps():
 
 
 @pytest.mark.parametrize(
+    ("plan", "has_graphs"),
+    [
+        ({"stack": "megatron-core"}, True),
+        ({"stack": "torch", "zero": 0}, True),
+        ({"stack": "torch", "zero": 3}, False),
+        ({"stack": "torch-fsdp", "zero": 3}, False),
+        ({"stack": "deepspeed", "zero": 3}, False),
+        ({"stack": "deepspeed@0.15", "zero": 2}, False),
+    ],
+)
+def test_graphs_of_layers_are_offered_only_where_a_framework_is_known_to_have_them(
+    plan, has_graphs
+):
+    (sentence,) = said(64, plan)
+    assert "wait for their host" in sentence
+    assert ("cuda_graphs" in sentence) is has_graphs
+
+
+def test_graphs_of_layers_are_not_refused_where_they_are_not_offered():
+    assert "cuda_graphs" not in "".join(said(64, {"stack": "deepspeed", "cuda_graphs": "layer"}))
+
+
+@pytest.mark.parametrize(
     ("plan", "count", "can_group"),
     [
         ({"ep": 4}, 4, True),

@@ -47,6 +47,11 @@ def test_a_run_counts_every_token_of_every_answer(job, capsys):
     assert answers["ttft_s"]["p50"] <= answers["ttft_s"]["p99"] <= answers["ttft_s"]["max"]
 
 
+def test_a_price_says_that_it_is_one_of_output_tokens(job, capsys):
+    assert "USD per million output tokens" in ended(["serve", "run", job], capsys)[1].out
+    assert "usd_per_million_tokens" in ended(["serve", "run", job, "--json"], capsys)[1].out
+
+
 def test_the_same_seed_gives_the_same_answers_and_another_does_not(job, capsys):
     said = [
         ended(["serve", "run", job, "--json", "--set", f"workload.seed={seed}"], capsys)[1].out

@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.described.load import job_from_document
+from simulator.described.load import job_from_document, load_model
 from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
 from simulator.validate.accuracy import Accuracy, error_pct
 from simulator.validate.published.framework_stacks import stack_of
 from simulator.validate.published.published_rows import job_document, measured_memory_gib
-from simulator.validate.published.published_runs import predicted, row_source, validate_published
+from simulator.validate.published.published_runs import (
+    predicted,
+    read_rows,
+    row_source,
+    validate_published,
+)
 
 ROW = {
     "id": "lab-small-001", "grade": "A", "model": "small", "layers": "4", "hidden": "1024",
@@ -164,6 +169,29 @@ def test_no_cell_whatever_it_holds_stops_the_table(column, text):
 def test_a_missing_column_is_named(table):
     with pytest.raises(InputError, match="lacks the columns layers, seq_len"):
         validate_published(table({}, without=("layers", "seq_len")))
+
+
+DIMENSIONS = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp")
+
+
+@pytest.mark.parametrize("model", ["llama2-7b", "gpt2", "gemma-2b", "mixtral-8x7b", "deepseek-v2"])
+def test_columns_of_dimensions_may_be_missing_where_rows_name_shipped_models(table, model):
+    (row,) = read_rows(table({"model": model, "tied_embeddings": ""}, without=DIMENSIONS))
+    filled = job_from_document(job_document(row)).model
+    assert filled == load_model(model)
+
+
+def test_an_empty_dimension_is_that_of_the_shipped_model_and_a_stated_one_wins(table):
+    (row,) = read_rows(table({"model": "llama2-7b", "hidden": "", "gated_mlp": "-"}))
+    assert (row["hidden"], row["gated_mlp"]) == ("4096", "True")
+    assert (row["layers"], row["heads"]) == (ROW["layers"], ROW["heads"])
+
+
+@pytest.mark.parametrize("name", ["Llama2-7B", "meta/llama2-7b", "llama2-7b-12L", "llama9"])
+def test_dimensions_are_asked_for_where_no_shipped_model_has_exactly_that_name(table, name):
+    runs = table({"model": "llama2-7b"}, {"model": name}, without=DIMENSIONS)
+    with pytest.raises(InputError, match=r"lacks the columns layers.*clustersim models list"):
+        read_rows(runs)
 
 
 def test_optional_columns_may_be_missing(table):

@@ -29,6 +29,7 @@ from simulator.cli.options import (
 )
 from simulator.cli.planning.plan import (
     Vary,
+    has_valid_plan,
     read_job_to_search,
     search_status,
 )
@@ -74,6 +75,7 @@ def advise(
             job,
             vary=parse_grid(vary or (), "--vary"),
             risk=risk,
+            own=has_valid_plan(job_file, changes),
             workers=workers,
             on_progress=lambda name, progress: show(progress, name),
         )
@@ -98,6 +100,8 @@ def _print_answer(found: AdviseAnswer) -> None:
     print_answer_table(title, found.table())
     best = found.strategies[0]
     if best.choice is not None:
+        for line in found.faster_own_plan():
+            typer.echo(line)
         typer.echo(f"To use strategy 1: {options_text(best.choice.changes)}")
 
 

@@ -34,7 +34,7 @@ from simulator.described.job import degrees_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_seconds, percent
+from simulator.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.api import PlanAnswer
@@ -71,13 +71,20 @@ def _progress_text(progress: Progress | str, what: str) -> str:
     if isinstance(progress, str):
         return progress
     name = f"{what}: " if what else ""
-    by = f", by up to {percent(progress.gap_share)}" if progress.gap_share < 1 else ""
-    faster = f"{progress.open} could still be faster{by}"
-    if progress.open is None:
-        faster = "computing bounds of all"
     best = "" if progress.best_s == float("inf") else f"; best {format_seconds(progress.best_s)}"
-    reached = f"{progress.replayed} plans replayed, {progress.simulated} simulated"
-    return f"{name}{reached}{best}; {faster}"
+    reached = f"{counted(progress.replayed, 'plan')} replayed, {progress.simulated} simulated"
+    return f"{name}{reached}{best}{_open_text(progress)}"
+
+
+def _open_text(progress: Progress) -> str:
+    """How many plans could still be faster, and by how much; empty where none could."""
+    if progress.open is None:
+        return "; computing bounds of all"
+    gap = percent(progress.gap_share)
+    if not progress.open or gap == percent(0.0):
+        return ""
+    by = f", by up to {gap}" if progress.gap_share < 1 else ""
+    return f"; {progress.open} could still be faster{by}"
 
 
 def read_job_to_search(path: Path, assignments: Sequence[str] | None) -> Job:
@@ -100,7 +107,7 @@ def job_to_search(path: Path, changes: Mapping[str, Any]) -> Job:
     return job
 
 
-def _has_valid_plan(path: Path, assignments: Sequence[str] | None) -> bool:
+def has_valid_plan(path: Path, assignments: Sequence[str] | None) -> bool:
     """Whether the file's own plan keeps all rules, so that it can be compared with others."""
     from simulator.api import load_job
 
@@ -189,7 +196,7 @@ def plan(
             executor=executor,
             global_batches=whole_numbers(global_batch, "--global-batch") if global_batch else (),
             why=why,
-            own=why and _has_valid_plan(job_file, changes),
+            own=why and has_valid_plan(job_file, changes),
             workers=workers,
             on_progress=show,
             on_trial=lambda: show("simulating what would make it faster"),

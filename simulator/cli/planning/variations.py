@@ -183,9 +183,9 @@ def sensitivity(
     )
     print_table(f"step time of {job.title}", columns, map(_parameter_row, shown))
     note(found.count_text())
-    rough = found.to_calibrate(top)
-    if rough is not None:
-        note(f"Calibrate first: {rough.field} ({rough.source}).")
+    calibration = found.calibration_text(top)
+    if calibration:
+        note(calibration)
 
 
 def _parameter_row(found: Sensitivity) -> tuple[str, ...]:

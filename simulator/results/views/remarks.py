@@ -34,10 +34,11 @@ def _on_the_host(result: StepResult, job: Job) -> Iterator[str]:
     share = result.breakdown_s.get(Category.HOST, 0.0) / result.step_time_s
     if share <= _WORTH_A_REMARK:
         return
+    graphs = {"plan.cuda_graphs": "layer"}
     ways = [
         *_ways(job, {"batch.micro": 2 * job.batch.micro_batch}, "larger kernels"),
         *([f"--set {_GROUPS}"] if job.can_group_experts else []),
-        *_ways(job, {"plan.cuda_graphs": "layer"}, "CUDA graphs"),
+        *(_ways(job, graphs, "CUDA graphs") if job.can_replay_layers else ()),
     ]
     advice = f" What may help: {', '.join(ways)}." if ways else ""
     yield (

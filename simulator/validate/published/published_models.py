@@ -38,6 +38,12 @@ _WINDOW = re.compile(r"(?i)sliding window of (\d+)( tokens in (?:every|each) (?:
 """Phrase in the notes that says how many tokens layers attend to, and whether all of them do."""
 
 
+DIMENSION_COLUMNS = (
+    "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp",
+)  # fmt: skip
+"""Columns that a table may leave out where each row names a shipped model."""
+
+
 def model_document(row: Row) -> dict[str, Any]:
     """The model of a row, ready for a job's ``model`` block.
 
@@ -54,6 +60,28 @@ def model_document(row: Row) -> dict[str, Any]:
     if known is None:
         return {**merged(_style(row), _stated(row)), **_assumed(row)}
     return {"base": known, **_without_what_it_contradicts(_stated(row), load_model(known))}
+
+
+def names_shipped_model(row: Row) -> bool:
+    """Whether the row's model has exactly the name of a shipped one."""
+    return cells.text(row, "model") in model_names()
+
+
+def with_shipped_dimensions(row: Row) -> Row:
+    """The row with empty cells of dimensions filled from the shipped model of exactly its name.
+
+    Only dimensions that the model states are taken: others follow from what the row states. The
+    width of an expert is left to the model, whose dense layers may have another.
+    """
+    if not names_shipped_model(row):
+        return row
+    model = load_model(cells.text(row, "model"))
+    is_known = {*model.model_fields_set, "gated_mlp"}
+    wanted = [each for each in DIMENSION_COLUMNS if each in is_known and not cells.text(row, each)]
+    if model.experts is not None:
+        wanted = [each for each in wanted if each != "ffn_hidden"]
+    stated = {each: getattr(model, each) for each in wanted}
+    return {**row, **{each: str(value) for each, value in stated.items() if value is not None}}
 
 
 def has_experts(model: Mapping[str, Any]) -> bool:

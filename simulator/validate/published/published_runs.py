@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator import cells
-from simulator.cells import Row, read_table
+from simulator.cells import OptionalColumns, Row, read_table
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError, Fault, InputError
@@ -24,7 +24,12 @@ from simulator.program.ir import Category
 from simulator.results.simulation import Engine, run_step
 from simulator.results.step import StepResult
 from simulator.validate.accuracy import Accuracy, error_pct
-from simulator.validate.published.published_models import assumptions
+from simulator.validate.published.published_models import (
+    DIMENSION_COLUMNS,
+    assumptions,
+    names_shipped_model,
+    with_shipped_dimensions,
+)
 from simulator.validate.published.published_rows import (
     job_document,
     measured_memory_gib,
@@ -38,9 +43,16 @@ _CANNOT_FIT = 0.05
 """A run that ran and fits less probably than this, did what saves memory and its row leaves out."""
 
 _NEEDED_COLUMNS = (
-    "id", "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp",
-    "profile", "gpus", "framework", "micro_batch", "global_batch", "seq_len", "measured_step_s",
+    "id", "model", *DIMENSION_COLUMNS, "profile", "gpus", "framework", "micro_batch",
+    "global_batch", "seq_len", "measured_step_s",
 )  # fmt: skip
+
+
+_DIMENSIONS = OptionalColumns(
+    DIMENSION_COLUMNS,
+    names_shipped_model,
+    "a row whose model is a shipped one (clustersim models list) needs no dimensions",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +298,9 @@ def read_rows(path: Path, *, residuals: bool = True) -> list[Row]:
     Raises:
         InputError: The file cannot be read, is empty, or lacks columns.
     """
-    rows = read_table(path, _NEEDED_COLUMNS)
-    return with_known_facts(rows, path, residuals=residuals)
+    rows = read_table(path, _NEEDED_COLUMNS, _DIMENSIONS)
+    filled = [with_shipped_dimensions(row) for row in rows]
+    return with_known_facts(filled, path, residuals=residuals)
 
 
 def _peak_bytes(step: StepResult, kind: str) -> float:

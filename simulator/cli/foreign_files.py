@@ -362,12 +362,14 @@ def export_deepspeed(job_file: JobFile, changes: Changes = None) -> None:
 
     Example:  clustersim export deepspeed job.yaml > ds_config.json
     """
-    from simulator.exporters.deepspeed import deepspeed_config
+    from simulator.exporters.deepspeed import deepspeed_config, switched_on_in_the_model
     from simulator.exporters.plans import launch_line
 
     job = read_job(job_file, changes, unfolded=None)
     typer.echo(deepspeed_config(job), nl=False)
     note(f"launch:  {launch_line(job, 'TRAIN.py --deepspeed_config CONFIG.json')}")
+    if beside := switched_on_in_the_model(job):
+        note(f"beside:  {beside}")
 
 
 def export_torchtitan(

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from simulator.described.other_names import other_name_hint, value_hint
 from simulator.errors import Fault
-from simulator.facts import shipped_facts
 
 _BLOCK, _LIST = "must be a block of fields", "must be a list"
 _SHAPES = {
@@ -90,21 +90,27 @@ def faults_of(
         fault = _fault(detail, path, [*siblings, *names] if len(location) == 1 else names)
         if detail["type"] == "extra_forbidden":
             deeper = _paths_one_level_down(spec, location)
-            meant = f"did you mean {' or '.join(deeper)}?" if deeper else _job_hint(spec, path)
+            meant = f"did you mean {' or '.join(deeper)}?" if deeper else ""
+            meant = meant or _job_hint(spec, path, detail["input"])
             fault = replace(fault, hint=meant or fault.hint)
         elif fault.rule == _BLOCK:
             block = _block_at(spec, location)
             inside = list(_field_types(block)) if _is_spec(block) else []
             fault = replace(fault, hint=nearest_hint("", inside))
-        yield fault
+        written = value_hint(path, detail["input"])
+        yield replace(fault, hint=written) if written and written not in fault.rule else fault
 
 
-def _job_hint(spec: type[BaseModel], path: str) -> str:
-    """What a field of a job is called that other frameworks call so; empty elsewhere."""
+_BLOCKS = (["plan"], ["plan", "stack"], ["batch"], ["cluster"])
+"""Blocks of a job whose fields other frameworks have, too; all of a model's are."""
+
+
+def _job_hint(spec: type[BaseModel], path: str, value: object) -> str:
+    """What a field of a job or a model is called that other frameworks call so; empty elsewhere."""
     *blocks, word = path.split(".")
-    is_job = "plan" in spec.model_fields
-    in_job = is_job if not blocks else blocks in (["plan"], ["batch"], ["cluster"])
-    return other_name_hint(word) if in_job else ""
+    in_job = blocks in _BLOCKS if blocks else "plan" in spec.model_fields
+    in_model = "kv_heads" in spec.model_fields
+    return other_name_hint(word, value) if in_job or in_model else ""
 
 
 def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Fault:
@@ -206,16 +212,3 @@ def _plain(value: object) -> object:
 def _lower_first(text: str) -> str:
     text = text.removeprefix("Input ")
     return text[:1].lower() + text[1:]
-
-
-_ENDINGS = "_size", "_degree"
-
-
-def other_name_hint(word: str) -> str:
-    """Which field somebody means who calls it ``word`` as other frameworks do; empty if none."""
-    plain = word.lower().replace("-", "_")
-    spellings = {plain, *(plain.removesuffix(ending) for ending in _ENDINGS)}
-    facts = shipped_facts("other_names")
-    hints = [(entry["names"], entry["hint"]) for entry in facts["derived"]]
-    hints += [(names, f"its name here is {path}") for path, names in facts["fields"].items()]
-    return next((hint for names, hint in hints if spellings & set(names)), "")

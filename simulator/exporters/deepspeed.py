@@ -1,8 +1,8 @@
 """Which DeepSpeed configuration shards the states of a job as its plan says?
 
 DeepSpeed's JSON knows sharding, formats and batch. Everything that the model's own code
-decides (recomputation, attention, tensor and pipeline parallelism) is an error where it
-differs from what the JSON leaves as it is.
+decides (attention, tensor and pipeline parallelism) is an error where it differs from what
+the JSON leaves as it is; that every layer is computed again is to be said beside the JSON.
 """
 
 from __future__ import annotations
@@ -83,6 +83,21 @@ def deepspeed_config(job: Job) -> str:
     return json.dumps(config, indent=2) + "\n"
 
 
+def switched_on_in_the_model(job: Job) -> str:
+    """What of a job's plan the model's code has to do beside the JSON; empty if nothing.
+
+    DeepSpeed's JSON says where the inputs of layers that are computed again are kept, not that
+    they are (its configuration reference, activation_checkpointing).
+    """
+    if job.plan.recompute != "full":
+        return ""
+    return (
+        "switch gradient checkpointing on in the model, which the JSON cannot "
+        "(plan.recompute: full): model.gradient_checkpointing_enable() of transformers, or "
+        "deepspeed.checkpointing.checkpoint around each layer"
+    )
+
+
 def _generation(stack: Stack) -> str:
     """The stack of DeepSpeed that one is most like: files name no release."""
     names = [name for name in STACKS if name.startswith(_STACK)]
@@ -147,16 +162,16 @@ def _refuse(job: Job, plan: Plan) -> None:
     refusals.unless_plan(plan.optimizer in _OPTIMIZERS, "optimizer")
     _refuse_checkpoints(job, plan, refusals)
     _refuse_inner_degrees(job, plan, refusals)
-    _refuse_sharding(plan, refusals)
+    _refuse_sharding(job, plan, refusals)
     refusals.raise_if_any()
 
 
 def _refuse_checkpoints(job: Job, plan: Plan, refusals: Refusals) -> None:
-    says = "full" if _checkpoints(job, plan) else "none"
+    said = ("full",) if _checkpoints(job, plan) else ("full", "none")
     refusals.unless_plan(
-        plan.recompute == says,
+        plan.recompute in said,
         "recompute",
-        f"the model's code decides it: export with --set plan.recompute={says}",
+        f"the model's code decides it: export with --set plan.recompute={said[-1]}",
     )
     refusals.unless_plan(
         not plan.contiguous_checkpoints or plan.partition_activations == (plan.tp > 1),
@@ -176,7 +191,7 @@ def _refuse_inner_degrees(job: Job, plan: Plan, refusals: Refusals) -> None:
     refusals.unless_plan(job.model.experts is None or plan.etp == 1, "etp")
 
 
-def _refuse_sharding(plan: Plan, refusals: Refusals) -> None:
+def _refuse_sharding(job: Job, plan: Plan, refusals: Refusals) -> None:
     refusals.unless_default(
         plan.offload, "plan.offload", {"overlap": True, "delayed_update": False}
     )
@@ -185,13 +200,21 @@ def _refuse_sharding(plan: Plan, refusals: Refusals) -> None:
         "zero_group",
         "DeepSpeed shards over some of the ranks with plan.zero: 3 only",
     )
-    prefetches = "true" if plan.zero == 3 else "false"
+    prefetches = plan.zero == 3
+    stated = job.plan.overlap_param_gather
     refusals.unless_plan(
-        plan.overlap_param_gather == (plan.zero == 3),
+        stated in (None, prefetches, _prefetches_by_itself(job)),
         "overlap_param_gather",
         "DeepSpeed prefetches with plan.zero: 3 only; export with "
-        f"--set plan.overlap_param_gather={prefetches}",
+        f"--set plan.overlap_param_gather={str(prefetches).lower()}",
     )
     refusals.unless_plan(
         bool(plan.reshard_after_forward) == (plan.zero == 3), "reshard_after_forward"
     )
+
+
+def _prefetches_by_itself(job: Job) -> bool:
+    """Whether the release of DeepSpeed that a job is most like gathers weights ahead."""
+    stack = STACKS[_generation(job.plan.stack)]
+    plan = job.plan.model_copy(update={"stack": stack, "overlap_param_gather": None})
+    return job.model_copy(update={"plan": plan}).choices.overlaps_gather

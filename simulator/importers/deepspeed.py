@@ -221,11 +221,13 @@ def _offload(settings: Settings) -> dict[str, Any]:
 
 
 def _check_that_the_format_is_said(settings: Settings) -> None:
-    for key in ("bf16.enabled", "fp16.enabled"):
-        is_decided = settings.switch("bf16.enabled") or settings.switch("fp16.enabled")
-        if key in settings.left_open and not is_decided:
-            hint = f"give --set plan.precision={key[:4]}, or another format"
-            settings.fault(key, "is set by the trainer", "auto", hint)
+    """Ask once for the format that a trainer decides, whichever it leaves open."""
+    if settings.switch("bf16.enabled") or settings.switch("fp16.enabled"):
+        return
+    keys = [key for key in ("bf16.enabled", "fp16.enabled") if key in settings.left_open]
+    if keys:
+        formats = " or ".join(f"--set plan.precision={key[:4]}" for key in keys)
+        settings.fault(keys[0], "is set by the trainer", "auto", f"give {formats}")
 
 
 def _precision(settings: Settings) -> str:

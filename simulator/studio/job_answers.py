@@ -19,7 +19,7 @@ from typing import Any
 from simulator.api import Result, simulate
 from simulator.described.job import Job, job_yaml
 from simulator.errors import Fault, InputError
-from simulator.exporters.deepspeed import deepspeed_config
+from simulator.exporters.deepspeed import deepspeed_config, switched_on_in_the_model
 from simulator.exporters.html.run_report import (
     memory_owners,
     memory_rows,
@@ -204,12 +204,21 @@ def _torchtitan(job: Job) -> str:
     return text
 
 
+def _deepspeed(job: Job) -> str:
+    text = deepspeed_config(job)
+    if switched_on_in_the_model(job):
+        rule = "is switched on in the model, not in DeepSpeed's JSON"
+        hint = "copy the YAML, then run clustersim export deepspeed job.yaml, which says how"
+        raise InputError.single("plan.recompute", rule, job.plan.recompute, hint)
+    return text
+
+
 FORMS: Mapping[str, Callable[[Job], str]] = {
     "YAML": job_yaml,
     "Command line": _shell,
     "Megatron-LM": megatron_script,
     "torchtitan": _torchtitan,
-    "DeepSpeed": deepspeed_config,
+    "DeepSpeed": _deepspeed,
 }
 """What makes a copy of each kind."""
 

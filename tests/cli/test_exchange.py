@@ -26,6 +26,21 @@ def test_the_command_writes_the_file_to_stdout_and_talks_on_stderr(clustersim, w
     assert outcome.err
 
 
+def test_exporting_to_deepspeed_says_on_stderr_what_the_model_has_to_switch_on(clustersim, write):
+    job = write(
+        """
+        model: llama3.1-8b
+        cluster: {profile: h100-sxm-80gb, gpus: 8}
+        batch: {global: 32, seq_len: 4096}
+        plan: {stack: deepspeed, zero: 3, recompute: full}
+        """
+    )
+    outcome = clustersim("export", "deepspeed", job)
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["zero_optimization"]["stage"] == 3
+    assert "switch gradient checkpointing on in the model" in outcome.err
+
+
 FILES = Path(__file__).parents[1] / "importers" / "files"
 
 

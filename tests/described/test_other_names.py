@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.documents import with_changes
-from simulator.described.faults import other_name_hint
 from simulator.described.load import job_from_document
-from simulator.errors import InputError
+from simulator.described.other_names import other_name_hint
+from simulator.errors import Fault, InputError
 from simulator.facts import shipped_facts
 
 JOB = {
@@ -18,12 +18,14 @@ JOB = {
 }
 
 
-def hint_of(path: str) -> str:
-    block, _, word = path.rpartition(".")
-    document = JOB | ({block: {**JOB[block], word: 1}} if block else {word: 1})
+def fault_of(path: str, value: object = 1) -> Fault:
     with pytest.raises(InputError) as caught:
-        job_from_document(document)
-    return next(fault.hint for fault in caught.value.faults if fault.path == path)
+        job_from_document(with_changes(JOB, {path: value}))
+    return next(fault for fault in caught.value.faults if fault.path == path)
+
+
+def hint_of(path: str, value: object = 1) -> str:
+    return fault_of(path, value).hint
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,17 @@ def hint_of(path: str) -> str:
         ("plan.expert_tp", "plan.etp"),
         ("plan.deepep", "plan.ep_dispatch"),
         ("cluster.nic", "cluster.network.fabric.nic"),
+        ("model.num_hidden_layers", "model.layers"),
+        ("model.num_attention_heads", "model.heads"),
+        ("model.num_key_value_heads", "model.kv_heads"),
+        ("model.hidden_size", "model.hidden"),
+        ("model.intermediate_size", "model.ffn_hidden"),
+        ("model.vocab_size", "model.vocab"),
+        ("model.moe", "model.experts"),
+        ("model.num_experts", "model.experts.count"),
+        ("model.num_local_experts", "model.experts.count"),
+        ("plan.overlap_comm", "plan.overlap_grad_reduce"),
+        ("plan.stack.overlap_comm", "plan.overlap_grad_reduce"),
     ],
 )
 def test_the_name_of_another_framework_leads_to_the_field(given, meant) -> None:
@@ -54,6 +67,58 @@ def test_the_name_of_another_framework_leads_to_the_field(given, meant) -> None:
 @pytest.mark.parametrize("given", ["plan.dp", "plan.dp_size", "batch.gradient_accumulation_steps"])
 def test_what_follows_from_other_fields_is_to_be_left_out(given) -> None:
     assert hint_of(given).startswith("remove it: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "written"),
+    [
+        ("plan.fsdp", True, "plan.zero: 3"),
+        ("fsdp", "full_shard", "plan.zero: 3"),
+        ("plan.activation_checkpointing", True, "plan.recompute: full"),
+        ("plan.gradient_checkpointing", False, "plan.recompute: none"),
+        ("plan.recompute", True, "plan.recompute: full"),
+        ("plan.bf16", True, "plan.precision: bf16"),
+        ("plan.offload", "cpu", "plan.offload.optimizer: cpu"),
+        ("plan.offload_param", "nvme", "plan.offload.parameters: nvme"),
+        ("plan.data_parallel", "hsdp", "plan.zero_group"),
+        ("plan.data_parallel", "zero-2", "plan.zero: 2"),
+    ],
+)
+def test_a_value_of_another_framework_is_written_as_it_is_here(given, value, written) -> None:
+    assert f"write {written}" in hint_of(given, value) or f"and {written}" in hint_of(given, value)
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("pytorch-ddp", ["plan.stack: torch,", "plan.zero: 0"]),
+        ("ddp", ["plan.stack: torch,", "plan.zero: 0"]),
+        ("FSDP", ["plan.stack: torch-fsdp (FSDP1", "plan.stack: torch (FSDP2)"]),
+        ("xla", ["plan.stack: jax"]),
+        ("pax", ["plan.stack: jax"]),
+        ("maxtext", ["the stack for it is 'jax'"]),
+        ("zero3", ["plan.zero: 3"]),
+        ("ZeRO-2", ["plan.zero: 2"]),
+    ],
+)
+def test_a_technique_that_is_given_as_the_stack_is_told_its_stack_or_field(given, written) -> None:
+    fault = fault_of("plan.stack", given)
+    assert all(words in fault.rule for words in written)
+    assert not fault.hint
+
+
+def test_a_compiler_is_told_as_the_facts_that_it_changes() -> None:
+    hint = hint_of("plan.compile", value=True)
+    for fact, value in shipped_facts("framework_names")["compiled_model"].items():
+        assert f"{fact}: {str(value).lower()}" in hint
+
+
+def test_the_longest_sequence_of_a_model_is_the_length_of_the_batch() -> None:
+    assert "batch.seq_len" in hint_of("model.max_position_embeddings")
+
+
+def test_a_value_of_no_framework_has_no_hint() -> None:
+    assert hint_of("plan.fsdp", "colour") == "its name here is plan.zero"
 
 
 def test_nodes_are_given_as_their_gpus() -> None:

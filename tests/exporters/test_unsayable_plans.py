@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.exporters.deepspeed import deepspeed_config
+from simulator.exporters.deepspeed import deepspeed_config, switched_on_in_the_model
 from simulator.exporters.megatron import megatron_script
 from simulator.exporters.torchtitan import torchtitan_config
 from simulator.importers.torchtitan import read_torchtitan_config
@@ -29,7 +29,7 @@ from tests.exporters.round_trips import assert_same, imported, job_with
         ),
         (megatron_script, job_with(rank_order="dp-tp-cp-ep-pp"), "plan.rank_order"),
         (deepspeed_config, job_with(stack="deepspeed", pp=2), "plan.pp"),
-        (deepspeed_config, job_with(stack="deepspeed", recompute="full"), "plan.recompute"),
+        (deepspeed_config, job_with(stack="deepspeed", recompute="selective"), "plan.recompute"),
         (deepspeed_config, job_with(stack="deepspeed", attention="unfused"), "plan.attention"),
         (torchtitan_config, job_with(stack="torchtitan", zero=1), "plan.zero"),
         (torchtitan_config, job_with("phi-2", stack="torchtitan", zero=3), "model"),
@@ -84,7 +84,7 @@ def test_frameworks_pretrain_and_reduce_by_collectives_once_per_step(export, sta
 
 def test_everything_that_cannot_be_said_is_told_at_once():
     with pytest.raises(UnsupportedError) as caught:
-        deepspeed_config(job_with(stack="deepspeed", pp=2, recompute="full", zero=1))
+        deepspeed_config(job_with(stack="deepspeed", pp=2, recompute="selective", zero=1))
     assert {"plan.pp", "plan.recompute"} <= {fault.path for fault in caught.value.faults}
 
 
@@ -120,3 +120,39 @@ def test_a_plan_made_for_another_framework_is_one_fault_and_not_one_per_fact(
 def test_a_degree_that_cannot_be_said_is_set_to_a_number():
     with pytest.raises(UnsupportedError, match=r"plan.pp = 2: .*--set plan.pp=1$"):
         deepspeed_config(job_with(stack="deepspeed", pp=2, zero=1))
+
+
+def test_layers_that_are_computed_again_are_switched_on_beside_the_json_of_deepspeed():
+    again = job_with(stack="deepspeed", zero=2, recompute="full")
+    kept = job_with(stack="deepspeed", zero=2)
+    assert deepspeed_config(again) == deepspeed_config(kept)
+    assert "gradient checkpointing" in switched_on_in_the_model(again)
+    assert switched_on_in_the_model(kept) == ""
+
+
+def test_a_gather_that_only_another_stack_overlaps_is_no_fault_of_its_own():
+    with pytest.raises(UnsupportedError) as caught:
+        deepspeed_config(job_with(zero=1))
+    assert [fault.path for fault in caught.value.faults] == ["plan.stack"]
+
+
+@pytest.mark.parametrize(
+    ("stack", "zero", "overlaps", "is_said"),
+    [
+        ("deepspeed", 1, False, True),
+        ("deepspeed", 1, True, False),
+        ("deepspeed", 3, True, True),
+        ("deepspeed", 3, False, False),
+        ("deepspeed-2021", 3, None, True),
+        ("deepspeed-2021", 3, False, True),
+    ],
+)
+def test_a_gather_is_reported_where_it_differs_from_what_deepspeed_does(
+    stack, zero, overlaps, is_said
+):
+    job = job_with(stack=stack, zero=zero, overlap_param_gather=overlaps)
+    if is_said:
+        assert deepspeed_config(job)
+        return
+    with pytest.raises(UnsupportedError, match=r"plan\.overlap_param_gather"):
+        deepspeed_config(job)

@@ -21,6 +21,41 @@ def test_accelerate_and_training_arguments_are_read_as_one():
     assert not report.unsupported
 
 
+@pytest.mark.parametrize(
+    ("kind", "base"), [("FSDP", "trl"), ("MULTI_GPU", "trl"), ("DEEPSPEED", "deepspeed")]
+)
+def test_accelerate_runs_the_models_of_hugging_face(tmp_path, kind, base):
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(f"distributed_type: {kind}\nmixed_precision: bf16\nnum_processes: 8\n")
+    given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
+    assert read_accelerate_files([path], given)[0].stack_name == base
+
+
+@pytest.mark.parametrize(("version", "has_hooks"), [("1", True), ("2", False)])
+def test_hooks_of_fsdp_are_those_of_its_version(tmp_path, version, has_hooks):
+    path = edited(tmp_path, "fsdp.yaml", ("fsdp_version: 2", f"fsdp_version: {version}"))
+    given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
+    stack = read_accelerate_files([path], given)[0].plan.stack
+    assert stack.frozen_units_keep_inputs is has_hooks
+    assert stack.limits_gathers is has_hooks
+    assert (stack.host_work_per_gather > 0) is has_hooks
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_checkpoints_of_the_fsdp_plugin_stop_early_and_those_of_the_trainer_do_not(tmp_path, is_on):
+    new = f"fsdp_activation_checkpointing: {str(is_on).lower()}"
+    path = edited(tmp_path, "fsdp.yaml", ("fsdp_activation_checkpointing: true", new))
+    given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
+    stack = read_accelerate_files([path], given)[0].plan.stack
+    assert stack.recompute_stops_early is is_on
+
+
+def test_fsdp_under_accelerate_reduces_in_the_format_of_the_products():
+    given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
+    job, _ = read_accelerate_files([FILES / "fsdp.yaml"], given)
+    assert job.choices.reduced_gradients == "bf16"
+
+
 def test_files_that_contradict_each_other_are_refused(tmp_path):
     path = edited(tmp_path, "training_args.json", ('"bf16": true', '"num_processes": 4'))
     with pytest.raises(InputError, match="is 16 in another file"):

@@ -142,6 +142,15 @@ def test_a_format_that_is_left_to_the_trainer_is_asked_for(tmp_path):
     assert job.plan.precision == "fp16"
 
 
+def test_a_format_that_both_16_bit_blocks_leave_open_is_asked_for_once(tmp_path):
+    both = '{"enabled": "auto"}, "fp16": {"enabled": "auto"}'
+    path = edited(tmp_path, "ds_config.json", ('{"enabled": true}', both))
+    with pytest.raises(InputError) as caught:
+        read_deepspeed_config(path, Given(model="gpt2", gpus=8, seq_len=1024))
+    (fault,) = caught.value.faults
+    assert fault.hint == "give --set plan.precision=bf16 or --set plan.precision=fp16"
+
+
 @pytest.mark.parametrize(
     ("setting", "sums_all"),
     [

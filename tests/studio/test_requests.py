@@ -136,6 +136,12 @@ def test_every_copy_is_a_text_or_says_why_not(form):
     assert ("text" in answer) != ("faults" in answer)
 
 
+def test_a_copy_for_deepspeed_does_not_lose_what_the_model_switches_on():
+    state = {**SMALL, "model": "llama3.1-8b", "plan.stack": "deepspeed", "plan.recompute": "full"}
+    (fault,) = ask("copy", state=state, form="DeepSpeed")["faults"]
+    assert fault["path"] == "plan.recompute"
+
+
 def test_a_change_that_makes_it_fit_does():
     state = {**SMALL, "model": "llama3.1-8b", "batch.seq_len": 16384, "plan.zero": 0}
     assert not ask("step", state=state)["fits"]

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from simulator.described.faults import nearest_hint
+from simulator.described.other_names import value_hint
 from simulator.described.plan.releases import groups_in_effect, split_release
 from simulator.described.plan.stack import Stack
 from simulator.facts import fact_files, shipped_facts
@@ -107,7 +108,8 @@ def named_stack(value: object, libraries: Mapping[str, str] = MappingProxyType({
     if isinstance(value, str):
         name = value.partition("@")[0]
         if name not in STACKS:
-            raise ValueError(f"no such stack; {nearest_hint(name, STACKS, _stands_for(name))}")
+            hint = value_hint("plan.stack", name) or nearest_hint(name, STACKS, _stands_for(name))
+            raise ValueError(f"no such stack; {hint}")
         _, release = split_release(value)
         own = {} if release is None else {name: release}
         return _shipped_stack(name, tuple(sorted({**libraries, **own}.items())))

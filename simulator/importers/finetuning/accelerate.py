@@ -20,6 +20,7 @@ from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.deepspeed import assumed_attention
 from simulator.importers.finetuning.sharding import (
     STACK_OF,
+    fsdp_facts,
     fsdp_offload,
     fsdp_sharding,
     trainer_strategy,
@@ -70,8 +71,10 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     }
     if kind == "deepspeed" and "attention" not in draft.plan:
         settings.assumed.append(assumed_attention(draft.stack, draft.plan["precision"]))
+    if kind == "fsdp":
+        draft.facts |= fsdp_facts(settings)
     if settings.switch("torch_compile"):
-        draft.facts = dict.fromkeys(FUSED_BY_COMPILER, True)
+        draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length", least=1)
     micro = settings.whole("per_device_train_batch_size", "train_batch_size", least=1)
     steps = "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"

@@ -29,7 +29,7 @@ from simulator.importers.deepspeed import (
     deepspeed_plan,
     with_open_settings,
 )
-from simulator.importers.settings import Settings
+from simulator.importers.settings import Settings, option_table
 
 STRATEGIES: Mapping[Any, tuple[int, bool]] = {
     **dict.fromkeys(("FULL_SHARD", "1", 1, "HYBRID_SHARD", "4", 4, "true"), (3, False)),
@@ -41,8 +41,8 @@ whether gathered weights are kept from forward to backward."""
 
 _HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5", 4, 5)
 
-STACK_OF: Mapping[str, str] = {"fsdp": "torch-fsdp", "deepspeed": "deepspeed", "ddp": "torch"}
-"""Stack for each way of data parallelism."""
+STACK_OF: Mapping[str, str] = {"fsdp": "trl", "deepspeed": "deepspeed", "ddp": "trl"}
+"""Stack for each way of data parallelism; accelerate wraps models of transformers."""
 
 _DEEPSPEED = "deepspeed"
 _FROM_DEEPSPEED = (
@@ -115,6 +115,23 @@ def fsdp_sharding(settings: Settings, width: int, replicas: int) -> dict[str, An
         "zero": zero,
         "reshard_after_forward": False if keeps else None,
         "zero_group": group if zero else 0,
+    }
+
+
+def fsdp_facts(settings: Settings) -> dict[str, Any]:
+    """Facts of stack ``trl`` that accelerate's plugin for FSDP changes.
+
+    Source: ``simulator/facts/importers/accelerate.yaml``.
+    """
+    facts = option_table("accelerate", "fsdp_facts")
+    version = settings.whole("fsdp_config.fsdp_version", "fsdp_version", default=1, least=1)
+    checkpoints = settings.switch(
+        "fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"
+    )
+    return {
+        **facts["always"],
+        **(facts["version_2"] if version > 1 else {}),
+        **(facts["checkpoints"] if checkpoints else {}),
     }
 
 

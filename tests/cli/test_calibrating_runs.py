@@ -48,6 +48,27 @@ def table(tmp_path, predicted_s):
 BASE = ("--profile", "h100-sxm-80gb")
 
 
+def test_runs_of_a_shipped_model_need_no_columns_of_its_dimensions(clustersim, tmp_path):
+    named = {
+        "model": "gpt2", "profile": "h100-sxm-80gb", "gpus": "8", "framework": "megatron-core",
+        "micro_batch": "1", "seq_len": "1024",
+    }  # fmt: skip
+    runs = [named | {"id": f"ours-{batch}", "global_batch": batch} for batch in ("32", "64")]
+    for run in runs:
+        run["measured_step_s"] = str(SLOWER * predicted(run).predicted_step_s)
+    path = tmp_path / "ours.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(runs[0]))
+        writer.writeheader()
+        writer.writerows(runs)
+    outcome = clustersim("calibrate", "runs", path, *BASE, "--json")
+    assert len(json.loads(outcome.out)["runs"]) == 2
+    path.write_text(path.read_text(encoding="utf-8").replace("gpt2", "ours"), encoding="utf-8")
+    refused = clustersim("calibrate", "runs", path, *BASE)
+    assert refused.code == 2
+    assert "clustersim models list" in refused.err
+
+
 def test_runs_that_are_all_slower_are_predicted_so_and_have_narrower_bands(clustersim, table):
     outcome = clustersim("calibrate", "runs", table(*[SLOWER] * 4), *BASE, "--json")
     document = json.loads(outcome.out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from simulator.cells import Row
 from simulator.plots import style
@@ -21,6 +23,7 @@ STATED = ("A", "A-")
 
 _ROW_IN, _TOP_IN, _BOTTOM_IN, _LEFT_IN = 0.27, 0.75, 0.6, 1.55
 _FURTHEST_PCT = 100.0
+_COLUMNS = 2
 _HEAD = """## First sight
 
 {headline}
@@ -138,34 +141,40 @@ def _table_row(source: Source) -> str:
 
 
 def draw_first_sight(rows: Sequence[Row], path: Path) -> None:
-    """One line of dots per source: the signed error of each run, and the median."""
+    """One line of dots per source: the signed error of each run, and the median.
+
+    The better half of the sources is on the left.
+    """
     sources = [each for each in first_sight_sources(rows) if Accuracy.of(each.steps).n]
-    height_in = _ROW_IN * len(sources)
-    figure = style.new_figure(_TOP_IN + height_in + _BOTTOM_IN)
-    width_in = style.WIDTH_IN - _LEFT_IN - 0.2
-    axes = style.add_axes_in(figure, left=_LEFT_IN, top=_TOP_IN, width=width_in, height=height_in)
+    lines = math.ceil(len(sources) / _COLUMNS)
+    figure = style.new_figure(_TOP_IN + _ROW_IN * lines + _BOTTOM_IN)
+    for column in range(_COLUMNS):
+        _draw_column(figure, column, sources[column * lines : (column + 1) * lines], lines)
+    stated = [_error(row) for row in rows if row["grade"] in STATED]
+    sizes = np.abs([error for error in stated if error is not None])
+    subtitle = (
+        f"{len(sizes)} runs of grade A and A-: mean error {sizes.mean():.1f} %, "
+        f"median {np.median(sizes):.1f} %; bar: median of a source; grey: within 10 %"
+    )
+    style.add_title(figure, "Predicted before anybody saw the runs", subtitle, left=_LEFT_IN)
+    style.save(figure, path)
+
+
+def _draw_column(figure: Figure, column: int, sources: Sequence[Source], lines: int) -> None:
+    width_in = style.WIDTH_IN / _COLUMNS
+    axes = style.add_axes_in(
+        figure, left=_LEFT_IN + column * width_in, top=_TOP_IN,
+        width=width_in - _LEFT_IN - 0.2, height=_ROW_IN * lines,
+    )  # fmt: skip
     for line, source in enumerate(sources):
         _draw_source(axes, line, source)
-    stated = [
-        error for row in rows if row["grade"] in STATED and (error := _error(row)) is not None
-    ]
-    axes.set(xlim=(-_FURTHEST_PCT, _FURTHEST_PCT), ylim=(len(sources) - 0.5, -0.5))
+    axes.set(xlim=(-_FURTHEST_PCT, _FURTHEST_PCT), ylim=(lines - 0.5, -0.5))
     axes.axvspan(-10, 10, color=style.GRID, alpha=0.6, linewidth=0)
     axes.axvline(0, color=style.PALE_INK, linewidth=0.8)
     axes.set_yticks(range(len(sources)), [f"{s.name} ({Accuracy.of(s.steps).n})" for s in sources])
     axes.tick_params(axis="y", length=0, labelsize=style.SMALL_PT)
-    axes.set_xlabel(
-        "error of the step time [%]; left: predicted too fast; bar: median; band: within 10 %",
-        fontsize=style.SMALL_PT,
-    )
+    axes.set_xlabel("error of the step time [%]; left: predicted too fast", fontsize=style.SMALL_PT)
     axes.grid(axis="x", color=style.GRID, linewidth=0.5)
-    sizes = np.abs(stated)
-    subtitle = (
-        f"{len(stated)} runs of grade A and A-: mean error {sizes.mean():.1f} %, "
-        f"median {np.median(sizes):.1f} %"
-    )
-    style.add_title(figure, "Predicted before anybody saw the runs", subtitle, left=_LEFT_IN)
-    style.save(figure, path)
 
 
 def _draw_source(axes: Axes, line: int, source: Source) -> None:

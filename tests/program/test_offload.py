@@ -308,7 +308,7 @@ def test_copies_and_the_update_share_the_memory_of_the_host():
     plan = {**INFINITY, "stack": {"base": "deepspeed", "host_work_per_launch": 1}}
     job = offload_job(profile=narrow, gpus=1, global_batch=4, **plan)
     program = build_program(job)
-    assert simulate_program(program).step_time_s > 1.01 * replay(program).step_time_s
+    assert simulate_program(program).step_time_s > 1.005 * replay(program).step_time_s
 
 
 def test_gpus_behind_one_switch_share_its_link():

@@ -8,6 +8,7 @@ from simulator.described.load import job_from_document
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind
 from simulator.units import parse_quantity
+from tests.jobs import SIXTEEN_BIT_TORCH
 
 
 def test_a_llama_7b_that_its_host_holds_up_passes_forward_as_often_as_its_authors_measured():
@@ -21,7 +22,7 @@ def test_a_llama_7b_that_its_host_holds_up_passes_forward_as_often_as_its_author
             "model": "llama2-7b",
             "cluster": {"profile": "a100-sxm-80gb", "gpus": 1},
             "batch": {"global": 1, "micro": 1, "seq_len": 1},
-            "plan": {"precision": "bf16", "stack": "torch"},
+            "plan": {"precision": "bf16", "stack": SIXTEEN_BIT_TORCH},
         }
     )
     operations = build_program(job).operations

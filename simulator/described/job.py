@@ -23,8 +23,8 @@ _DEFAULT_STACK = "megatron-core"
 _GROUPING_STACKS = frozenset({"megatron-core"})
 """Stacks that compute experts one by one unless they are told to group them
 (``--moe-grouped-gemm``)."""
-_GRAPHS_BELOW_ZERO = {"megatron-core": 4, "torch": 3}
-"""Stacks that replay layers as CUDA graphs, and the ZeRO stage from which on they do not.
+_REPLAYS_SHARDED_LAYERS = {"megatron-core": True, "torch": False}
+"""Stacks that replay layers as CUDA graphs, and whether they do where weights are sharded.
 
 Sources: Megatron-Core's user guide, CUDA graphs (``--cuda-graph-impl``); PyTorch, CUDA semantics,
 partial-network capture and usage with DistributedDataParallel. Where weights are gathered by hooks
@@ -177,7 +177,8 @@ class Job(Spec):
     @property
     def can_replay_layers(self) -> bool:
         """Whether its framework is known to replay layers as CUDA graphs."""
-        return self.plan.zero < _GRAPHS_BELOW_ZERO.get(self.stack_name, 0)
+        replays_sharded = _REPLAYS_SHARDED_LAYERS.get(self.stack_name)
+        return replays_sharded is not None and (replays_sharded or not self.choices.shards_weights)
 
     @property
     def title(self) -> str:

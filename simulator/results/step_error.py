@@ -285,12 +285,13 @@ def _layer_passes(job: Job) -> float:
 
 def traits_of(job: Job) -> tuple[Hashable, ...]:
     """What a run has to share with another one to be alike in each of :data:`ASPECTS`."""
-    model, plan, batch = job.model, job.plan, job.batch
+    model, plan, batch, choices = job.model, job.plan, job.batch, job.choices
+    shards = choices.shards_states, choices.shards_gradients, choices.shards_weights
     experts = 0 if model.experts is None else model.experts.count
     return (
         (model.layers, model.hidden, model.ffn_hidden, model.vocab, experts),
         job.cluster.gpus,
-        (plan.tp, plan.pp, plan.cp, plan.ep, plan.zero),
+        (plan.tp, plan.pp, plan.cp, plan.ep, *shards),
         (plan.precision, plan.recompute),
         (batch.micro_batch, batch.seq_len),
     )

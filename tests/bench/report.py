@@ -97,7 +97,7 @@ def draw(growth: Mapping[str, Sequence[Cost]], path: Path) -> None:
             axes.plot(sizes, values, color=color, marker=marker, markersize=4, label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_ylim(0.5, 2000)
+        axes.set_ylim(0.2, 2000)
         axes.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.minorticks_off()

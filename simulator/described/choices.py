@@ -197,8 +197,7 @@ class Choices:
     @property
     def accumulates_gradients(self) -> bool:
         """Whether gradients stay on their rank from one microbatch to the next."""
-        adds_up = self.reduces_stages_once or self._stack.sums_unsharded
-        return (adds_up or not self.shards_gradients) and self.data_parallelism.keeps_gradients
+        return self.data_parallelism.keeps_gradients and (self._adds_up or not self.shards_gradients)
 
     @property
     def keeps_gradients_of_a_turn(self) -> bool:
@@ -208,8 +207,11 @@ class Choices:
     @property
     def reduces_every_backward(self) -> bool:
         """Whether every backward reduces its gradients."""
-        adds_up = self.reduces_stages_once or self._stack.sums_unsharded
-        return not self._plan.no_sync or (self.shards_weights and not adds_up)
+        return not self._plan.no_sync or (self.shards_weights and not self._adds_up)
+
+    @property
+    def _adds_up(self) -> bool:
+        return self.reduces_stages_once or self._stack.sums_unsharded
 
     @property
     def reduces_stages_once(self) -> bool:

@@ -197,7 +197,8 @@ class Choices:
     @property
     def accumulates_gradients(self) -> bool:
         """Whether gradients stay on their rank from one microbatch to the next."""
-        return self.data_parallelism.keeps_gradients and (self._adds_up or not self.shards_gradients)
+        whole = self._adds_up or not self.shards_gradients
+        return whole and self.data_parallelism.keeps_gradients
 
     @property
     def keeps_gradients_of_a_turn(self) -> bool:
@@ -491,8 +492,7 @@ class Choices:
     def overlaps_tensor_collectives(self) -> bool:
         """Whether tensor-parallel collectives are pipelined with their matrix products."""
         grid, asked = self._plan.tensor_grid, self._plan.overlap_tp
-        pipelines_steps = grid is not None and grid.method != "3d"
-        return pipelines_steps if asked is None else asked
+        return (grid is not None and grid.method != "3d") if asked is None else asked
 
     @property
     def hides_input_collectives(self) -> bool:

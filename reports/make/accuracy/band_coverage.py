@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from reports.make.accuracy.source_means import source_means
 from simulator.cells import read_table
 from simulator.results.step_error import COVERAGE
-from simulator.validate.published.published_runs import row_source
 
 COLUMNS = ("id", "framework", "measured_step_s", "predicted_step_s", "fastest", "slowest")
 """Of the file of bands; times in seconds, ends as ratios of measured to predicted time."""
@@ -89,10 +89,8 @@ def _groups(bands: Sequence[Banded], first_seen: Collection[str]) -> dict[str, l
 
 
 def _line(name: str, bands: Sequence[Banded]) -> str:
-    by_source: dict[str, list[Banded]] = defaultdict(list)
-    for band in bands:
-        by_source[row_source(band.id)].append(band)
+    sources = source_means((band.id, float(band.is_inside)) for band in bands)
     half_width = sorted(band.slowest - 1 for band in bands)[len(bands) // 2]
-    shares = 100 * covered_share(bands), 100 * fmean(map(covered_share, by_source.values()))
+    shares = 100 * covered_share(bands), 100 * fmean(sources)
     inside = " | ".join(f"{share:.0f}" for share in shares)
-    return f"| {name} | {len(bands)} | {len(by_source)} | {inside} | {100 * half_width:.0f} |"
+    return f"| {name} | {len(bands)} | {len(sources)} | {inside} | {100 * half_width:.0f} |"

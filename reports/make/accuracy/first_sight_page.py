@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from reports.make.accuracy.source_means import source_means
 from simulator.cells import Row
 from simulator.plots import style
 from simulator.validate.accuracy import Accuracy
@@ -122,11 +123,8 @@ def by_framework_section(rows: Sequence[Row], frameworks: Mapping[str, str]) -> 
 
 def _framework_row(name: str, rows: Sequence[Row]) -> str:
     errors = Accuracy.of([_error(row) for row in rows])
-    by_source: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        by_source[row_source(row["id"])].append(float(row["error_pct"]))
-    bias = statistics.fmean(map(statistics.fmean, by_source.values()))
-    counts = f"{errors.n} | {len(by_source)}"
+    biases = source_means((row["id"], float(row["error_pct"])) for row in rows)
+    counts, bias = f"{errors.n} | {len(biases)}", statistics.fmean(biases)
     return f"| {name} | {counts} | {errors.mape:.1f} | {errors.median_ape:.1f} | {bias:+.1f} |"
 
 

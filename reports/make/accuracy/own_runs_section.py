@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+from reports.make.accuracy.source_means import source_means
 from simulator.cells import read_table
 from simulator.validate.published.published_runs import row_source
 
@@ -104,8 +105,9 @@ def _line(known: int, runs: Sequence[LearntRun]) -> str:
             [(run, run.predicted_step_s, factor) for run, factor in _with_best_factor(later)],
         )
     )
+    ids = [run.id for run in later]
     sources_before, sources_after, sources_best = (
-        list(_by_source(later, each).values()) for each in (before, after, best)
+        source_means(zip(ids, each, strict=True)) for each in (before, after, best)
     )
     figures = (
         *(fmean(before), fmean(after), median(before), median(after)),
@@ -115,7 +117,7 @@ def _line(known: int, runs: Sequence[LearntRun]) -> str:
     cells = " | ".join(f"{figure:.1f}" for figure in figures)
     nearer = [was - now for was, now in zip(sources_before, sources_after, strict=True)]
     helped, misled = (100 * fmean(sign * by >= _LEAST_CHANGE for by in nearer) for sign in (1, -1))
-    inside = fmean(_by_source(later, [100 * run.is_inside for run in later]).values())
+    inside = fmean(source_means((run.id, 100 * run.is_inside) for run in later))
     shares = f"{helped:.0f} | {misled:.0f} | {inside:.0f}"
     return f"| {known} | {len(later)} | {len(nearer)} | {cells} | {shares} |"
 
@@ -130,11 +132,3 @@ def _with_best_factor(runs: Sequence[LearntRun]) -> list[tuple[LearntRun, float]
         for source, own in ratios.items()
     }
     return [(run, best[row_source(run.id)]) for run in runs]
-
-
-def _by_source(runs: Sequence[LearntRun], figures: Sequence[float]) -> dict[str, float]:
-    """The mean of each source."""
-    by_source: dict[str, list[float]] = defaultdict(list)
-    for run, figure in zip(runs, figures, strict=True):
-        by_source[row_source(run.id)].append(figure)
-    return {source: fmean(own) for source, own in by_source.items()}

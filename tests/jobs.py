@@ -16,6 +16,7 @@ from simulator.described.cluster.hardware import HardwareProfile, Host
 from simulator.described.job import Batch, Cluster, Job
 from simulator.described.model import Experts, Model
 from simulator.described.plan.plan import Plan
+from simulator.described.plan.shipped_stacks import named_stack
 from simulator.described.rules.all_rules import job_faults
 from simulator.engine.replay import replay
 from simulator.engine.timeline import Timeline
@@ -176,7 +177,9 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
     # Routed experts need ranks with tokens of their own.
     sequence_parallel = True if experts and tp > 1 else draw(_FLAG)
     attention = "flash" if cp > 1 else draw(st.sampled_from(["flash", "fused-softmax", "unfused"]))
-    zero = draw(st.integers(0, 3))
+    name = draw(st.sampled_from(STACK_NAMES))
+    stack = named_stack(name)
+    zero = draw(st.integers(0, stack.zero_in_pipeline if pp > 1 else stack.most_zero))
     can_tie = zero < 3 or pp == 1
     return small_job(
         small_model(
@@ -202,7 +205,7 @@ def jobs(draw: st.DrawFn, profile: HardwareProfile | None = None) -> Job:
         zero=zero,
         zero_group=draw(st.sampled_from([0, 1, dp * cp])) if zero else 0,
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        stack=draw(st.sampled_from(STACK_NAMES)),
+        stack=name,
         reshard_after_forward=draw(_FLAG) if zero == 3 else None,
         sequence_parallel=sequence_parallel,
         overlap_grad_reduce=draw(_FLAG),

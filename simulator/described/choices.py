@@ -175,9 +175,9 @@ class Choices:
         return self.shards_states and not self.shards_weights
 
     @property
-    def zero_in_pipeline(self) -> int:
-        """The highest ZeRO stage that runs inside a pipeline."""
-        return self._stack.zero_in_pipeline
+    def most_zero(self) -> int:
+        """The highest ZeRO stage that the stack runs in a plan like this."""
+        return self._stack.zero_in_pipeline if self._plan.pp > 1 else self._stack.most_zero
 
     @property
     def shards_matrices(self) -> bool:

@@ -13,13 +13,13 @@ from pydantic import Field, PrivateAttr
 from simulator.described.base import Count, Ranks, Spec
 from simulator.described.campaign import Campaign
 from simulator.described.choices import Choices
-from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.cluster.hardware import HardwareProfile, stacks_of_family
 from simulator.described.cluster.network import Network
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
+from simulator.described.plan.shipped_stacks import DEFAULT_STACK
 from simulator.described.variation import Lengths, Perturbation, Variation
 
-_DEFAULT_STACK = "megatron-core"
 _GROUPING_STACKS = frozenset({"megatron-core"})
 """Stacks that compute experts one by one unless they are told to group them
 (``--moe-grouped-gemm``)."""
@@ -69,6 +69,16 @@ class Cluster(Spec):
     def kinds(self) -> tuple[Pool | Cluster, ...]:
         """The pools, or the cluster itself where all GPUs are of one kind."""
         return self.pools or (self,)
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks that run on its chips, the usual one first; empty where all may."""
+        return stacks_of_family(self.profile.device.architecture)
+
+    @property
+    def usual_stack(self) -> str:
+        """The stack of a plan that names none."""
+        return next(iter(self.stacks), DEFAULT_STACK)
 
     @property
     def name(self) -> str:
@@ -152,8 +162,8 @@ class Job(Spec):
     @property
     def stack_name(self) -> str:
         """Name of the stack that the plan uses or starts from."""
-        given = self.document.get("plan", {}).get("stack", _DEFAULT_STACK)
-        named = given if isinstance(given, str) else str(given.get("base", _DEFAULT_STACK))
+        given = self.document.get("plan", {}).get("stack", self.cluster.usual_stack)
+        named = given if isinstance(given, str) else str(given.get("base", DEFAULT_STACK))
         return named.partition("@")[0]
 
     @property

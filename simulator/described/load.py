@@ -22,6 +22,7 @@ from simulator.described.cluster.hardware import (
     Provenance,
     architecture_document,
     peak_name,
+    stacks_of_family,
 )
 from simulator.described.cluster.kernel_table import with_kernel_table
 from simulator.described.cluster.network import FabricKind, library_document
@@ -149,22 +150,24 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
         if "profile" in cluster:
             with _collecting(faults, own, "profile"):
                 own["profile"] = _profile(cluster, folder)
-    plan = document.get("plan")
+    plan = document.get("plan", {})
     if isinstance(plan, Mapping):
         with _collecting(faults, resolved, "plan"):
-            resolved["plan"] = _with_files_read(plan, folder)
+            resolved["plan"] = _usual_stack(resolved.get("cluster")) | _with_files_read(
+                plan, folder
+            )
     batch = document.get("batch")
     if isinstance(batch, Mapping) and isinstance(batch.get("lengths"), Mapping):
         with _collecting(faults, resolved, "batch"):
             resolved["batch"] = {**batch, "lengths": _lengths(batch["lengths"], folder)}
     with _collecting(faults):
         job = validated(Job, resolved)
+        job._document = copy.deepcopy(dict(document))
+        job._source = source
         faults += job_faults(job)
     faults = [fault for fault in faults if fault.value is not _REPORTED]
     if faults:
         raise InputError([replace(fault, file=fault.file or source) for fault in faults])
-    job._document = copy.deepcopy(dict(document))
-    job._source = source
     return job
 
 
@@ -213,7 +216,16 @@ def model_of(given: object, folder: Path, field: str = "model") -> Model:
     return validated(Model, merged(fields, changes), field, siblings=["base"])
 
 
-def _with_files_read(plan: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+def _usual_stack(cluster: object) -> dict[str, str]:
+    """The stack of a plan that names none, where chips do not run the default one."""
+    profile = cluster.get("profile") if isinstance(cluster, Mapping) else None
+    if not isinstance(profile, HardwareProfile):
+        return {}
+    stacks = stacks_of_family(profile.device.architecture)
+    return {"stack": stacks[0]} if stacks else {}
+
+
+def _with_files_read(plan: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     read = dict(plan)
     if isinstance(plan.get("expert_load"), Mapping):
         read["expert_load"] = _expert_load(plan["expert_load"], folder)

@@ -14,8 +14,9 @@ TIED = small_model(tied_embeddings=True)
 @pytest.mark.parametrize(
     ("model", "plan", "path", "words"),
     [
-        (None, {"zero": 2, "stack": "deepspeed"}, "plan.zero", "DeepSpeed's engine refuses"),
-        (None, {"zero": 3, "stack": "megatron-deepspeed"}, "plan.zero", "ZeRO 1 at most"),
+        (None, {"zero": 2, "stack": "deepspeed"}, "plan.zero", "must be at most 1"),
+        (None, {"zero": 3, "stack": "megatron-deepspeed"}, "plan.zero", "gradients add up over"),
+        (None, {"zero": 2, "stack": "nanotron", "pp": 1}, "plan.zero", "must be at most 1"),
         (TIED, {"zero": 3}, "plan.zero", "tied embeddings"),
         (
             None,

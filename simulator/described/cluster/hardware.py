@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import Field
@@ -88,6 +89,12 @@ def architecture_document(name: str) -> dict[str, Any]:
         hint = f"choose one of {', '.join(names_in(folder))}, or remove it and give all kernels"
         raise InputError.single("device.architecture", "is not a known family", name, hint)
     return read_yaml(folder / f"{name}.yaml")
+
+
+@cache
+def stacks_of_family(name: str | None) -> tuple[str, ...]:
+    """The stacks that run on a family of chips, its usual one first; empty where all may."""
+    return tuple(architecture_document(name).get("stacks", ())) if name else ()
 
 
 def peak_name(precision: Precision) -> str:

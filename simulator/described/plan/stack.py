@@ -194,6 +194,8 @@ class Stack(Spec):
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
     to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo); ``by-cost``, each
     stage takes layers until it has passed its share of all products, the head's too (nanotron)."""
+    most_zero: ZeroStage = 3
+    """Highest ZeRO stage that the framework runs without a pipeline."""
     zero_in_pipeline: ZeroStage = 3
     """Highest ZeRO stage that the framework runs inside a pipeline."""
     sharding_units: ShardingUnits = "layers"

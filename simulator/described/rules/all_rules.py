@@ -165,18 +165,23 @@ def _states_shard_over_a_divisor(job: Job) -> Iterator[Fault]:
         yield Fault("plan.reshard_after_forward", rule, given, "remove it, or use plan.zero: 3")
 
 
+def _frameworks_have_the_zero_stage(job: Job) -> Iterator[Fault]:
+    plan, most = job.plan, job.choices.most_zero
+    if plan.zero <= most:
+        return
+    rule = f"must be at most {most}: the plan's stack has no higher stage"
+    way_out = f"use plan.zero: {most}, or another plan.stack"
+    if plan.pp > 1 and most > 0:
+        rule += " inside a pipeline (gradients add up over microbatches there, whole)"
+        way_out += ", or plan.pp: 1"
+    yield Fault("plan.zero", rule, plan.zero, way_out)
+
+
 def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.pp == 1 or plan.zero == 0:
         return
     hint = "use plan.zero: 1, or plan.pp: 1"
-    if plan.zero > job.choices.zero_in_pipeline:
-        rule = (
-            f"the plan's stack runs ZeRO {job.choices.zero_in_pipeline} at most inside a pipeline "
-            "(DeepSpeed's engine refuses more: its pipeline accumulates gradients over "
-            "microbatches)"
-        )
-        yield Fault("plan.zero", rule, plan.zero, hint)
     if plan.zero == 3 and job.model.tied_embeddings:
         rule = (
             "no framework runs ZeRO 3 in a pipeline with tied embeddings: stages shard their "
@@ -195,6 +200,13 @@ def _frameworks_shard_inside_pipelines(job: Job) -> Iterator[Fault]:
 
 def _device_has_the_format(job: Job) -> Iterator[Fault]:
     yield from precision_faults(job.cluster.profile, job.plan.precision)
+
+
+def _framework_runs_on_the_device(job: Job) -> Iterator[Fault]:
+    known = job.cluster.stacks
+    if known and job.stack_name not in known:
+        rule = f"does not run on {job.cluster.profile.name}; its chips run {', '.join(known)}"
+        yield Fault("plan.stack", rule, job.stack_name, f"use plan.stack: {known[0]}")
 
 
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
@@ -315,7 +327,9 @@ _OF_THE_PLAN = (
     pipeline_faults,
     _states_shard_over_a_divisor,
     _perturbed_ranks_exist,
+    _frameworks_have_the_zero_stage,
     _frameworks_shard_inside_pipelines,
+    _framework_runs_on_the_device,
     data_parallel_faults,
     optimizer_faults,
     _finetuning_faults,

@@ -25,7 +25,7 @@ _ONLY = {
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
     "expert_load": None, "tp_method": "1d",
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
-    "account_for_embedding": False, "account_for_loss": False,
+    "account_for_embedding": False, "account_for_loss": False, "compile": None,
 }  # fmt: skip
 """Fields of a plan that the JSON does not know."""
 

@@ -14,9 +14,9 @@ from simulator.described.load import load_model
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
+from simulator.described.plan.shipped_stacks import facts_of_compiler
 from simulator.exporters.plans import Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan import (
-    EAGER,
     EAGER_LOSS,
     MODELS,
     ONE_CHUNK,
@@ -89,10 +89,16 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
 
 
 def _compilation(plan: Plan) -> dict[str, Any]:
-    changed = set(changed_facts(plan.stack, _STACK))
-    eager = {"model": bool(changed & set(EAGER)), "loss": EAGER_LOSS[0] in changed}
+    changed = changed_facts(plan.stack, _STACK)
+    eager = {"model": bool(_not_compiled(plan)), "loss": EAGER_LOSS[0] in changed}
     parts = [name for name, is_eager in eager.items() if not is_eager]
     return {"enable": bool(parts)} | ({"components": parts} if len(parts) == 1 else {})
+
+
+def _not_compiled(plan: Plan) -> set[str]:
+    """What torch.compile would change of the stack."""
+    eager = facts_of_compiler(is_compiled=False)
+    return {name for name, value in eager.items() if getattr(plan.stack, name) == value}
 
 
 def _flavor(model: Model) -> tuple[str, str] | None:
@@ -122,12 +128,12 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
 
 
 def _refuse_stack(plan: Plan, refusals: Refusals) -> None:
-    refusals.stack(plan.stack, _STACK, (*EAGER, EAGER_LOSS[0]))
+    eager, by_compiler = _not_compiled(plan), facts_of_compiler(is_compiled=False)
+    refusals.stack(plan.stack, _STACK, (*by_compiler, EAGER_LOSS[0]))
     loss = plan.stack.cross_entropy
     refusals.unless(loss in ("fused", EAGER_LOSS[1]), "plan.stack.cross_entropy", loss)
-    eager = set(changed_facts(plan.stack, _STACK)) & set(EAGER)
-    is_whole = len(eager) in (0, len(EAGER))
-    hint = "the compiler fuses all of these or none"
+    is_whole = len(eager) in (0, len(by_compiler))
+    hint = "the compiler changes all of these or none: export with --set plan.compile=false"
     refusals.unless(is_whole, "plan.stack", sorted(eager), hint)
 
 

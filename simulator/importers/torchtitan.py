@@ -44,10 +44,8 @@ SCHEDULES: Mapping[str, str] = option_table("torchtitan", "schedules")
 ONE_CHUNK = ("1f1b", "gpipe")
 """Schedules with one stage per rank; the others have two unless layers per stage are given."""
 _WANTED = "give a TOML of torchtitan, the JSON it resolves one to, or FILE.py:FUNCTION"
-EAGER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
-"""What torch.compile fuses of the model."""
 EAGER_LOSS = "cross_entropy", "eager"
-"""What it fuses of the loss is one fact, and this is its value without."""
+"""What torch.compile fuses of the loss is one fact, and this is its value without."""
 
 
 def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -108,7 +106,7 @@ def torchtitan_draft(
     }
     if settings.switch("training.enable_cpu_offload"):
         draft.plan["offload"] = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
-    draft.facts = {} if _is_compiled(settings, "model") else dict.fromkeys(EAGER, False)
+    draft.plan["compile"] = None if _is_compiled(settings, "model") else False
     if settings.switch("loss.is_chunked"):
         draft.plan["cross_entropy"] = "chunked"
     elif not _is_compiled(settings, "loss"):

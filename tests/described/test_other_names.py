@@ -107,10 +107,8 @@ def test_a_technique_that_is_given_as_the_stack_is_told_its_stack_or_field(given
     assert not fault.hint
 
 
-def test_a_compiler_is_told_as_the_facts_that_it_changes() -> None:
-    hint = hint_of("plan.compile", value=True)
-    for fact, value in shipped_facts("framework_names")["compiled_model"].items():
-        assert f"{fact}: {str(value).lower()}" in hint
+def test_a_compiler_has_a_field_of_the_plan() -> None:
+    assert hint_of("plan.torch_compile", value=True) == "write plan.compile: true"
 
 
 def test_the_longest_sequence_of_a_model_is_the_length_of_the_batch() -> None:

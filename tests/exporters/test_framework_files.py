@@ -231,8 +231,7 @@ def torchtitan_jobs(draw: st.DrawFn) -> Job:
     if zero and pp == 1 and draw(_FLAG):
         plan["offload"] = {"optimizer": "cpu", "parameters": "cpu"}
     if draw(_FLAG):
-        eager = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
-        plan["stack"] |= dict.fromkeys(eager, False)
+        plan["compile"] = False
     if model.startswith("deepseek"):
         plan["ep"] = draw(_DEGREE)
     document = {

@@ -125,3 +125,14 @@ def test_the_trainer_clips_gradients_unless_it_is_told_not_to(tmp_path):
         path = edited(tmp_path, "training_args.json", (old, new))
         given = Given(model="gpt2", gpus=8, seq_len=1024)
         assert read_accelerate_files([path], given)[0].plan.clip_gradients is clips
+
+
+@pytest.mark.parametrize(("backend", "is_compiled"), [("INDUCTOR", True), ("NO", None)])
+def test_a_backend_of_dynamo_compiles_the_model(tmp_path, backend, is_compiled):
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+        f"dynamo_config: {{dynamo_backend: {backend}, dynamo_mode: default}}\n"
+    )
+    given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
+    assert read_accelerate_files([path], given)[0].plan.compile is is_compiled

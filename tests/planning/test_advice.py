@@ -65,7 +65,8 @@ def test_a_stack_with_data_parallelism_only_is_offered_no_other_degree(write):
         """)
     )
     paths = {path for each in what_ifs(job) for path in each.changes}
-    assert paths <= {"batch.global", "batch.micro", "plan.recompute", "plan.zero"}
+    kept = {"batch.global", "batch.micro", "plan.compile", "plan.recompute", "plan.zero"}
+    assert paths <= kept
 
 
 MIXTURE = """

@@ -125,7 +125,7 @@ _Schedule = Annotated[
 
 def _stack_of_releases(given: object, info: ValidationInfo) -> object:
     """The stack of a name or block, in the releases that the plan names before it."""
-    return named_stack(given, info.data.get("libraries", {}))
+    return named_stack(given, info.data.get("libraries", {}), info.data.get("compile"))
 
 
 def _zero_of_stack(given: object, info: ValidationInfo) -> object:
@@ -144,6 +144,10 @@ class Plan(Spec):
     libraries: Libraries = Field(default_factory=dict)
     """Releases of what the framework is built on, where they are not the newest, such as
     ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8"}``."""
+    compile: Flag | None = None
+    """Whether ``torch.compile`` rewrites the layers of a model of PyTorch; by default as the stack
+    does it. It fuses elementwise operations, norms and rotary embeddings, and launches them with
+    less work of the host. Facts that a block of ``stack`` gives go over it."""
     stack: Annotated[Stack, BeforeValidator(_stack_of_releases)] = Field(
         default=DEFAULT_STACK, validate_default=True
     )

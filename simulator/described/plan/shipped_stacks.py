@@ -95,12 +95,17 @@ def _stands_for(framework: str) -> str:
     return ""
 
 
-def named_stack(value: object, libraries: Mapping[str, str] = MappingProxyType({})) -> object:
+def named_stack(
+    value: object,
+    libraries: Mapping[str, str] = MappingProxyType({}),
+    is_compiled: bool | None = None,
+) -> object:
     """The stack of a name, or of a block that changes facts of a ``base``.
 
     Args:
         value: The name, with ``@`` and a release if not the newest, or the block.
         libraries: Releases of what it is built on.
+        is_compiled: Whether ``torch.compile`` rewrites its layers; None is as it does by default.
 
     Raises:
         ValueError: No stack has the name, or it has no such release.
@@ -112,9 +117,26 @@ def named_stack(value: object, libraries: Mapping[str, str] = MappingProxyType({
             raise ValueError(f"no such stack; {hint}")
         _, release = split_release(value)
         own = {} if release is None else {name: release}
-        return _shipped_stack(name, tuple(sorted({**libraries, **own}.items())))
+        stack = _shipped_stack(name, tuple(sorted({**libraries, **own}.items())))
+        return stack if is_compiled is None else _compiled(stack, is_compiled)
     if isinstance(value, Mapping):
-        base = named_stack(value.get("base", DEFAULT_STACK), libraries)
+        base = named_stack(value.get("base", DEFAULT_STACK), libraries, is_compiled)
         changes = {key: item for key, item in value.items() if key != "base"}
         return {**base.model_dump(by_alias=True), **changes} if isinstance(base, Stack) else base
     return value
+
+
+@cache
+def _compiled(stack: Stack, is_compiled: bool) -> Stack:
+    return stack.model_copy(update=dict(facts_of_compiler(is_compiled=is_compiled)))
+
+
+def facts_of_compiler(*, is_compiled: bool) -> Mapping[str, Any]:
+    """What ``torch.compile`` of a model's layers changes in a stack, or its absence."""
+    found: Mapping[str, Any] = shipped_facts("compiler")["compiled" if is_compiled else "eager"]
+    return found
+
+
+def can_compile(name: str) -> bool:
+    """Whether ``torch.compile`` may rewrite the layers of a stack."""
+    return name in shipped_facts("compiler")["stacks"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from simulator.described.job import Job
 from simulator.described.model import Model
+from simulator.described.plan.shipped_stacks import can_compile
 from simulator.described.rules.data_parallel_rules import data_parallel_faults, optimizer_faults
 from simulator.described.rules.layer_split_rules import (
     context_faults,
@@ -209,6 +210,13 @@ def _framework_runs_on_the_device(job: Job) -> Iterator[Fault]:
         yield Fault("plan.stack", rule, job.stack_name, f"use plan.stack: {known[0]}")
 
 
+def _layers_are_ones_that_compile(job: Job) -> Iterator[Fault]:
+    if job.plan.compile is not None and not can_compile(job.stack_name):
+        rule = f"does not apply to {job.stack_name}, whose layers torch.compile does not rewrite"
+        way_out = "remove it, or use a stack with layers of PyTorch, such as plan.stack: torch"
+        yield Fault("plan.compile", rule, job.plan.compile, way_out)
+
+
 def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
     plan = job.plan
     if plan.attention == "flash" and not plan.fuses_its_precision:
@@ -330,6 +338,7 @@ _OF_THE_PLAN = (
     _frameworks_have_the_zero_stage,
     _frameworks_shard_inside_pipelines,
     _framework_runs_on_the_device,
+    _layers_are_ones_that_compile,
     data_parallel_faults,
     optimizer_faults,
     _finetuning_faults,

@@ -25,7 +25,7 @@ from simulator.importers.finetuning.sharding import (
     fsdp_sharding,
     trainer_strategy,
 )
-from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER, optimizer
+from simulator.importers.finetuning.trainer import optimizer
 from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
@@ -73,14 +73,21 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         settings.assumed.append(assumed_attention(draft.stack, draft.plan["precision"]))
     if kind == "fsdp":
         draft.facts |= fsdp_facts(settings)
-    if settings.switch("torch_compile"):
-        draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
+    if _compiles(settings):
+        draft.plan["compile"] = True
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length", least=1)
     micro = settings.whole("per_device_train_batch_size", "train_batch_size", least=1)
     steps = "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"
     draft.set_batch(given, micro, settings.whole(*steps, default=None))
     origin = " and ".join(str(path) for path in paths)
     return finished(draft, settings, option_rules("accelerate"), given, origin)
+
+
+def _compiles(settings: Settings) -> bool:
+    """Whether torch.compile rewrites the model; each kind of file asks for it in its own words."""
+    backend = settings.get("dynamo_config.dynamo_backend") or settings.get("dynamo_backend")
+    has_backend = backend is not None and str(backend).lower() not in ("no", "eager", "false")
+    return settings.switch("torch_compile") or has_backend
 
 
 def _context_parallelism(settings: Settings) -> dict[str, Any]:

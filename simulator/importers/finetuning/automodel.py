@@ -17,7 +17,6 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.importers.adapter_settings import automodel_adapters
 from simulator.importers.assembly import Draft, Given, finished, read_flat
-from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER
 from simulator.importers.hub_models import layers_of, named_model
 from simulator.importers.settings import Settings, option_rules, option_table, spellings_table
 from simulator.importers.torchtitan import ONE_CHUNK, SCHEDULES
@@ -59,7 +58,9 @@ def read_automodel_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         **_formats(settings),
         **_optimizer(settings),
     }
-    draft.facts = _kernels(settings, *spellings["compiles"])
+    is_compiled = settings.switch(*spellings["compiles"])
+    draft.plan["compile"] = True if is_compiled else None
+    draft.facts = _kernels(settings, is_compiled=is_compiled)
     settings.assumed.append("every sequence is assumed to have the given length")
     draft.seq_len = settings.whole(*spellings["seq_len"], default=None, least=1)
     _batch(settings, draft, degrees["pp"])
@@ -170,7 +171,7 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _kernels(settings: Settings, *compiles: str) -> dict[str, Any]:
+def _kernels(settings: Settings, *, is_compiled: bool) -> dict[str, Any]:
     """Facts of the stack that the file changes."""
     kernels = option_table("automodel", "attention_kernels")
     kernel = settings.choice(
@@ -184,9 +185,8 @@ def _kernels(settings: Settings, *compiles: str) -> dict[str, Any]:
     )
     if scaling:
         facts["float8_scaling"] = scaling
-    if settings.switch(*compiles):
-        return facts | dict.fromkeys(FUSED_BY_COMPILER, True)
-    if not settings.switch("model.use_liger_kernel", default=True):
+    has_kernels = settings.switch("model.use_liger_kernel", default=True)
+    if not has_kernels and not is_compiled:
         facts |= dict.fromkeys(("fused_rmsnorm", "fused_rotary", "fused_elementwise"), False)
     return facts
 

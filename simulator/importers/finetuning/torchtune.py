@@ -18,7 +18,6 @@ from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.importers.adapter_settings import torchtune_adapters
 from simulator.importers.assembly import Draft, Given, finished, read_flat
-from simulator.importers.finetuning.trainer import FUSED_BY_COMPILER
 from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, shipped_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.settings import Settings, option_rules, option_table
@@ -54,7 +53,7 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         **torchtune_adapters(settings, _builder(settings)),
     }
     if settings.switch("compile"):
-        draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
+        draft.plan["compile"] = True
     if settings.get("custom_sharded_layers"):
         # Embedding and output, which are large, are no longer part of the root.
         draft.facts["sharding_units"] = "ends"

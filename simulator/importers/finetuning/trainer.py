@@ -39,8 +39,6 @@ from simulator.importers.settings import (
 )
 
 _SPELLINGS = spellings_table("trainer", "spellings")
-FUSED_BY_COMPILER = ("fused_elementwise", "fused_rmsnorm", "fused_rotary")
-"""What torch.compile fuses of a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +103,7 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
                            "fsdp_config.fsdp_activation_checkpointing"):  # fmt: skip
             draft.plan["recompute"] = "full"
     if settings.get("torch_compile") not in (None, False, "false"):
-        draft.facts |= dict.fromkeys(FUSED_BY_COMPILER, True)
+        draft.plan["compile"] = True
     draft.seq_len = given.seq_len or settings.whole(
         *_SPELLINGS["length"], default=defaults.length, least=1
     )

@@ -54,6 +54,7 @@ def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
         ),
         "clip_gradients": "algorithms.gradient_clipping.clipping_threshold" in settings.keys,
         "attention": _attention(settings),
+        "compile": any(key.startswith("compile_config.") for key in settings.keys) or None,
         **(peft_adapters(settings, "model.peft_config") or peft_adapters(settings, "peft_config")),
     }
     draft.seq_len = settings.whole(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
 from simulator.described.plan.plan import Recompute
+from simulator.described.plan.shipped_stacks import can_compile, facts_of_compiler
 from simulator.planning.changes.balance import better_layout
 from simulator.planning.search.space import (
     MIN_TOKENS_PER_CONTEXT_RANK,
@@ -133,6 +134,15 @@ def _attention(job: Job) -> Iterator[Change]:
         words = f"changing attention from {now} to flash"
         answers = _FASTER | _SMALLER | _UNSEARCHED
         yield Change(words, {"plan.attention": "flash"}, answers)
+
+
+def _compiler(job: Job) -> Iterator[Change]:
+    """Layers rewritten by ``torch.compile``: the same numbers to rounding, in fewer kernels."""
+    compiled = facts_of_compiler(is_compiled=True)
+    now = {name: getattr(job.plan.stack, name) for name in compiled}
+    if can_compile(job.stack_name) and job.plan.compile is None and now != compiled:
+        fields = {"plan.compile": True}
+        yield Change("compiling the layers (torch.compile)", fields, _FASTER | _UNSEARCHED)
 
 
 def _recompute(job: Job) -> Iterator[Change]:
@@ -312,6 +322,7 @@ _WITHIN_DEGREES = (_attention, _recompute, _microbatch, _zero, _offload)
 DECISIONS: tuple[Decision, ...] = (
     Decision(_FASTER, _global_batch),
     Decision(_FASTER | _SMALLER | _UNSEARCHED, _attention),
+    Decision(_FASTER | _UNSEARCHED, _compiler),
     Decision(_FASTER | _SMALLER, _recompute),
     Decision(_FASTER | _SMALLER, _microbatch),
     Decision(_FASTER | _UNSEARCHED, _pipeline_order),

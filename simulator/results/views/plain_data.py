@@ -90,9 +90,11 @@ def setup_text(job: Job) -> str:
     size = f"{format_count(found['parameters'])} parameters"
     if job.model.experts:
         size += f", {format_count(found['active_parameters'])} active"
+    compiled = {None: "", True: " compiled", False: " without torch.compile"}[job.plan.compile]
     return (
-        f"{size}; {plan['plan.stack']}, {plan['plan.precision']}, ZeRO {plan['plan.zero']}, "
-        f"microbatch {plan['batch.micro']}, recompute {plan['plan.recompute']}"
+        f"{size}; {plan['plan.stack']}{compiled}, {plan['plan.precision']}, "
+        f"ZeRO {plan['plan.zero']}, microbatch {plan['batch.micro']}, "
+        f"recompute {plan['plan.recompute']}"
     )
 
 

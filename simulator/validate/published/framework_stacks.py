@@ -13,7 +13,7 @@ from typing import Any
 
 from simulator.described.documents import merged
 from simulator.described.plan.releases import nearest_release
-from simulator.described.plan.shipped_stacks import STACKS, named_stack
+from simulator.described.plan.shipped_stacks import STACKS, facts_of_compiler, named_stack
 from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import FusedAttention
 from simulator.facts import shipped_facts
@@ -118,7 +118,7 @@ def _compiled_model(said: str) -> dict[str, Any]:
     """What a compiler of a whole model changes."""
     has_loss = re.search(shipped_facts(_FILE)["loss_in_model"], said)
     return {
-        **shipped_facts(_FILE)["compiled_model"],
+        **facts_of_compiler(is_compiled=True),
         **({"cross_entropy": "compiled"} if has_loss else {}),
     }
 

@@ -24,6 +24,7 @@ from simulator.described.plan.stack_options import (
     FusedAttention,
     GradientScaling,
     GradPrecision,
+    ModelParallelism,
     NamedOutput,
     Offloading,
     SelectivePolicy,
@@ -40,6 +41,8 @@ class Stack(Spec):
 
     description: str
     """What it is, and the versions it stands for."""
+    model_parallelism: ModelParallelism = "all"
+    """What it splits of a model; a plan may ask for more, and searches do not."""
     zero: ZeroStage = 1
     """What data-parallel ranks shard where the plan does not say."""
     sequence_parallel: Flag = True

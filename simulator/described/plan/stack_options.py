@@ -104,6 +104,10 @@ of ``stage_1_and_2.py``, ``stage3.py`` and ``fused_optimizer.py``; its ``bf16_op
 past the limit, its fp32 path where it clips). ``in-update``: while they are read for the update
 (compilers)."""
 
+ModelParallelism = Literal["all", "without-pipeline", "none"]
+"""What a framework splits of a model, beside sharding its states: all that a plan has, all but
+pipeline stages, or nothing."""
+
 UnevenLayers = Literal["middle", "last", "by-cost"]
 """Which stages take a layer more where layers do not divide by stages, or where head counts."""
 

@@ -34,14 +34,6 @@ from simulator.program.layer.layer_part import LayerPart
 MIN_TOKENS_PER_CONTEXT_RANK = 2048
 """Shorter pieces of a sequence are not worth dividing. Assumption."""
 
-_WITHOUT_MODEL_PARALLELISM = frozenset(
-    {"torch", "torch-fsdp", "deepspeed", "deepspeed-2021", "litgpt", "llm-c", "unsloth"}
-)
-"""Stacks that have nothing but data parallelism."""
-_WITHOUT_PIPELINE = frozenset({"axolotl", "llama-factory", "ms-swift", "torchtune", "trl"})
-"""Others without pipeline stages. Those on the Trainer of transformers run its backends: FSDP,
-DeepSpeed's ZeRO, tensor, context and expert parallelism (huggingface.co/docs/transformers);
-torchtune has sharding and tensor parallelism."""
 _SHARDING_UNDER_A_PIPELINE = frozenset({"torchtitan", "jax"})
 """Stacks that run ZeRO 2 and 3 with a pipeline. Megatron-Core's distributed optimizer is
 ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
@@ -49,12 +41,12 @@ ZeRO 1, and DeepSpeed's pipeline engine refuses gradient sharding."""
 
 def is_data_parallel_only(job: Job) -> bool:
     """Whether the stack has no model parallelism."""
-    return job.stack_name in _WITHOUT_MODEL_PARALLELISM
+    return job.plan.stack.model_parallelism == "none"
 
 
 def has_pipeline(job: Job) -> bool:
     """Whether the stack splits the layers over pipeline stages."""
-    return job.stack_name not in _WITHOUT_MODEL_PARALLELISM | _WITHOUT_PIPELINE
+    return job.plan.stack.model_parallelism == "all"
 
 
 def _can_shard(job: Job) -> bool:

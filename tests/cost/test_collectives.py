@@ -322,6 +322,14 @@ def test_a_pair_on_a_full_mesh_is_seven_times_slower_than_on_a_switch() -> None:
     assert seconds == pytest.approx([1.0, 7.0])
 
 
+def test_a_pair_on_a_mesh_takes_the_channels_of_the_links_between_them_and_no_more() -> None:
+    mesh = round_network(scale_up__kind="full-mesh", scale_up__sm_count=14)
+    taken = [
+        collective_cost(CollectiveKind.ALL_REDUCE, 8e9, Group(n, n), mesh).sm_count for n in (2, 8)
+    ]
+    assert taken == [2, 14]
+
+
 def test_cards_on_a_crowded_bus_each_get_what_two_got_divided_by_how_many_more_there_are() -> None:
     bus = round_network(scale_up__kind="pcie", scale_up__crowding=1.0).scale_up
     assert [reachable_link_share(bus, ranks) for ranks in (2, 4, 8)] == [1.0, 0.5, 0.25]

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from simulator.described.load import job_from_document
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category
-from simulator.program.price.host_pace import Launched, launched_ahead, waiting_s
+from simulator.program.price.host_pace import (
+    SLOW_HOST,
+    Launched,
+    eager_layer_s,
+    launched_ahead,
+    unpredicted_wait_s,
+    waiting_s,
+)
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.price.update_time import optimizer_work
 from simulator.program.states.resident import ParameterCount
@@ -255,3 +262,10 @@ def test_graphs_of_layers_leave_out_experts_without_a_capacity():
 
 def test_units_of_a_graph_that_need_no_launch_are_all_launched_ahead():
     assert launched_ahead(units((3, 0), (5, 300))) == [3, 3]
+
+
+def test_layers_wait_for_what_their_device_time_does_not_hide_as_own_runs_say():
+    hidden_s = SLOW_HOST * eager_layer_s()
+    for hidden, waited_s in ((0.0, 30.0), (4.0, 18.0), (20.0, 0.0)):
+        queue = [Launched(2, hidden * hidden_s / 2, 1.0)]
+        assert unpredicted_wait_s(3.0, 10.0, queue) == pytest.approx(waited_s)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from simulator.described.job import Job
+from simulator.described.plan.plan import Plan
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import total_bytes
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.model_ends import loss_layer
 from simulator.program.price.stage_cost import StageCosts
 from simulator.schedule.slots import Phase
-from tests.jobs import small_job
+from tests.jobs import small_job, small_model
 
 T, V, H = 64, 1000, 64
 """Tokens of a microbatch, vocabulary and width of the small model."""
@@ -85,3 +88,12 @@ def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
     costs = costs_of("eager-16bit")
     made = total_bytes(costs.forward(LOSS).holds) + total_bytes(costs.saved(LOSS))
     assert made == pytest.approx(peak, rel=2 / T)
+
+
+def test_a_divided_loss_casts_once_and_then_passes_nine_times_over_fp32_logits():
+    """Written by the cast; read for the maximum; read and written by the difference, by the
+    exponentials and by the second difference; read for the sum."""
+    plan = Plan(tp=2, stack={"base": "torch", "parallel_loss": True}, cross_entropy="eager")
+    layer = loss_layer(small_model(), plan, microbatch_shape(plan, 1, T), V)
+    (loss,) = (piece for piece in layer.pieces if piece.name == "cross_entropy")
+    assert loss.forward_bytes == HALF + 9 * FULL

@@ -231,3 +231,11 @@ def test_a_class_says_what_it_does_and_what_slows_it_down():
     assert causes[1] == replicas
     assert causes[2].startswith(f"{replicas}; ")
     assert "50" in causes[2]
+
+
+def test_classes_are_called_after_their_first_rank_where_one_is_slower_than_the_rest():
+    job = job_of(4)
+    slow = job.model_copy(update={"perturbations": (Perturbation(gpu=(2, 2), slowdown=0.5),)})
+    assert [each.name for each in build_program(job).classes] == ["GPU 0", "replicas"]
+    names = [each.name for each in build_program(slow).classes]
+    assert names == ["rank 0", "rank 1", "rank 2"]

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.described.plan.plan import Plan
-from simulator.program.grid.stage_layers import stage_slices
+from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.layer.block import Shape, microbatch_shape
 from simulator.program.layer.layer_kinds import model_layer
 from simulator.program.layer.layer_part import LayerKind
@@ -17,6 +17,7 @@ from simulator.program.layer.model_ends import embedding_layer, head_layer, loss
 from simulator.program.layer.pieces import Exchange, FlashAttention, Gemm, Layer, MemoryBound
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.tensor_parallel import tensor_parallel
+from simulator.schedule import Phase
 from tests.jobs import SIXTEEN_BIT_TORCH, free_latency_profile, small_job, small_model
 
 B, S, H = 2, 64, 64
@@ -204,3 +205,14 @@ def test_sums_that_ranks_scatter_come_and_go_in_layers_and_units_keep_what_a_pas
     assert sorted(gone) == [sum_bytes / 2, sum_bytes]
     assert [block for unit in forward.by_unit for block in unit.takes] == [*forward.early]
     assert loss.turns == ()
+
+
+def test_backward_exchanges_in_the_opposite_order_of_forward_the_heads_first():
+    job = small_job(small_model(layers=1), gpus=2, global_batch=1, tp=2, sequence_parallel=False)
+    run = Slice(0, 1, has_embedding=True, has_head=True)
+    forward, backward = (
+        [each.name.partition(".")[0] for each in StageCosts(job).work(run, phase).collectives]
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    assert forward == ["embedding", "attention_output", "mlp_down"]
+    assert backward == ["head", "mlp_up", "qkv"]

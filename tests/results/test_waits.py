@@ -187,3 +187,27 @@ def test_an_operation_that_was_slowed_stretches_its_parts_alike():
     assert breakdown[Category.FORWARD] == pytest.approx(6.0)
     assert breakdown[Category.TENSOR_PARALLEL] == pytest.approx(2.0)
     assert sum(breakdown.values()) == pytest.approx(9.0)
+
+
+def test_time_of_an_operation_without_parts_is_its_categorys_and_the_rest_is_idle():
+    program = Program((RankClass("first", 0, 1, 0), RankClass("second", 1, 1, 1)))
+    for rank, seconds in ((0, 2.0), (1, 5.0)):
+        lanes = ((rank, Stream.COMPUTE),)
+        program.add(Operation(Kind.OPTIMIZER, lanes, Work(seconds), Category.OPTIMIZER))
+    timeline = simulate_program(program)
+    found = class_breakdowns(timeline, compute_waits(timeline))
+    assert found == (
+        {Category.OPTIMIZER: 2.0, Category.BUBBLE: 3.0},
+        {Category.OPTIMIZER: 5.0},
+    )
+
+
+def test_a_gap_of_a_thousandth_of_the_step_is_a_gap_however_long_the_step_is():
+    for unit_s in (1e-4, 1e4):
+        program = Program((RankClass("first", 0, 1, 0), RankClass("second", 1, 1, 1)))
+        lanes = [((rank, Stream.COMPUTE),) for rank in (0, 1)]
+        last = program.add(Operation(Kind.FORWARD, lanes[1], Work(unit_s / 1000), Category.FORWARD))
+        work = Work(unit_s)
+        program.add(Operation(Kind.FORWARD, lanes[0], work, Category.FORWARD, after=(last,)))
+        waits = compute_waits(simulate_program(program))
+        assert waits.end_s[0] - waits.start_s[0] == pytest.approx(unit_s / 1000)

@@ -114,3 +114,7 @@ def test_varunas_ranks_take_backwards_as_they_come_at_the_costs_given():
     slow = run_schedule("varuna", 4, 8, costs=phase_costs(1.0, 6.0))
     assert slow.order != run_schedule("varuna", 4, 8).order
     assert max(slow.peaks) == 8
+
+
+def test_a_backward_takes_twice_a_forward_and_its_weight_gradients_half_of_it_unless_said():
+    assert phase_costs() == phase_costs(1.0, 2.0, 1.0)

@@ -91,9 +91,7 @@ def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
 
 
 def test_a_divided_loss_casts_once_and_then_passes_nine_times_over_fp32_logits():
-    """Written by the cast; read for the maximum; read and written by the difference, by the
-    exponentials and by the second difference; read for the sum.
-    """
+    # Cast 1, maximum 1, difference 2, exponentials 2, sum 1, difference 2.
     plan = Plan(tp=2, stack={"base": "torch", "parallel_loss": True}, cross_entropy="eager")
     layer = loss_layer(small_model(), plan, microbatch_shape(plan, 1, T), V)
     (loss,) = (piece for piece in layer.pieces if piece.name == "cross_entropy")

@@ -233,8 +233,8 @@ def calibrate(
     """Fit the profile of a system to a few measured steps.
 
     Args:
-        runs: A table with the columns of ``reports/data/runs_open.csv``, or pairs of a job and its
-            measured step time [s].
+        runs: A table of jobs and their measured steps (:mod:`simulator.calibrate.own_table`), or
+            pairs of a job and its measured step time [s].
         profile: The system: a shipped name or a .yaml file.
         on_run: Called after each run.
 
@@ -242,7 +242,8 @@ def calibrate(
         InputError: No run can be simulated, one is farther off than predictions are, or most
             contradict the others.
     """
-    from simulator.calibrate.own_system import job_run, on_system, own_system, table_runs
+    from simulator.calibrate.own_system import own_system
+    from simulator.calibrate.own_table import job_run, on_system, table_runs
     from simulator.results.simulation import run_step
 
     name = str(profile)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
-from simulator.cells import Row
 from simulator.described.job import Job
 from simulator.described.load import load_profile, profile_file
 from simulator.errors import Fault, InputError
@@ -23,27 +21,13 @@ from simulator.results.fit_probability import job_spread
 from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, lesson
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
-from simulator.results.step_error import framework_of, job_error, job_teaching_exposure, traits_of
+from simulator.results.step_error import framework_of, job_error
 from simulator.units import format_seconds
-from simulator.validate.published.anchored_runs import own_run
-from simulator.validate.published.published_runs import read_rows, simulated
 
 _FEWEST_TO_DISAGREE = 3
 """Runs of which one can contradict the others."""
 
 _MILLI = 1e-3
-
-
-class TableRuns(NamedTuple):
-    """What a table says of a system.
-
-    Attributes:
-        runs: Each run that can be learnt from, with its job.
-        skipped: Why the other rows cannot, by their name.
-    """
-
-    runs: list[tuple[Job, OwnRun]]
-    skipped: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -107,65 +91,6 @@ class OwnSystem:
         source = {"kind": "fitted", "reference": reference}
         values["own_runs"] = json.dumps({**self.fields["own_runs"], "source": source})
         return with_sourced_values(file.read_text(encoding="utf-8"), values, str(file))
-
-
-def table_runs(table: Path, profile: str, on_row: Callable[[], None]) -> TableRuns:
-    """Every row of a table as a run on a system, and the rows that are none.
-
-    Args:
-        table: With the columns of ``reports/data/runs_open.csv``.
-        profile: Name or file of the system's profile.
-        on_row: Called after each row, for progress.
-
-    Raises:
-        InputError: The table cannot be read, or no row can be learnt from.
-    """
-    found = TableRuns([], {})
-    for row in read_rows(table):
-        read = _row_run(row, profile)
-        if isinstance(read, str):
-            found.skipped[row["id"]] = read
-        else:
-            found.runs.append(read)
-        on_row()
-    if not found.runs:
-        faults = [Fault(name, reason, file=str(table)) for name, reason in found.skipped.items()]
-        raise InputError(faults or [Fault("", "has no rows", file=str(table))])
-    return found
-
-
-def _row_run(row: Row, profile: str) -> tuple[Job, OwnRun] | str:
-    """A row with its job, or why there is nothing to learn from it."""
-    if not row["measured_step_s"].strip():
-        return "measured_step_s: is empty"
-    found = simulated(row, adjusted=lambda job: on_system(job, profile))
-    run = own_run(found)
-    if found.job is None or run is None:
-        return found.result.skipped
-    return found.job, run
-
-
-def on_system(job: Job, profile: str) -> Job:
-    """The job with a profile of its own system.
-
-    Raises:
-        InputError: It ran on another one, or on several.
-    """
-    wanted, has = load_profile(profile).name, job.cluster.profile.name
-    if job.cluster.pools or wanted != has:
-        rule, hint = f"is not {wanted}", "calibrate each system separately"
-        raise InputError.single("profile", rule, has, hint)
-    is_file = profile.endswith((".yaml", ".yml"))
-    return job.replace({"cluster.profile": str(Path(profile).resolve()) if is_file else profile})
-
-
-def job_run(job: Job, step: StepResult, measured_s: float, measured_bytes: float | None) -> OwnRun:
-    """One measured job as a run; its memory is that of the device."""
-    exposed = job_teaching_exposure(job, step.step_time_s, step.breakdown_s)
-    held_bytes = None if measured_bytes is None else step.peak_device_bytes
-    return OwnRun(
-        job.title, measured_s, step.step_time_s, exposed, traits_of(job), measured_bytes, held_bytes
-    )
 
 
 def own_system(

@@ -185,3 +185,50 @@ def test_runs_without_a_step_time_are_refused(clustersim, table):
     outcome = clustersim("calibrate", "runs", path, *BASE)
     assert outcome.code == 2
     assert "ours-0: measured_step_s: is empty" in outcome.err
+
+
+JOB = """
+model: llama3.2-1b
+cluster: {profile: h100-sxm-80gb, gpus: 8}
+batch: {global: 32, seq_len: 2048}
+plan: {stack: STACK}
+"""
+
+
+@pytest.fixture
+def of_jobs(tmp_path):
+    """A table of one job, with and without full recomputation; returns the path."""
+
+    def write(stack: str, *rows: str, columns: str = "job,plan.recompute,measured_step_s"):
+        (tmp_path / "job.yaml").write_text(JOB.replace("STACK", stack), encoding="utf-8")
+        path = tmp_path / "ours.csv"
+        path.write_text("\n".join([columns, *rows]), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("stack", ["torch-fsdp", "torchtitan", "deepspeed", "trl"])
+def test_a_row_that_names_a_job_is_the_job_that_run_runs(clustersim, of_jobs, tmp_path, stack):
+    path = of_jobs(stack, "job.yaml,full,1.0")
+    found = json.loads(clustersim("calibrate", "runs", path, *BASE, "--json").out)
+    asked = ("--set", "plan.recompute=full", "--json")
+    ran = json.loads(clustersim("run", tmp_path / "job.yaml", *asked).out)
+    assert found["runs"][0]["predicted_before_s"] == ran["step_time_s"]
+
+
+def test_rows_that_cannot_run_are_left_out_and_the_others_teach(clustersim, of_jobs):
+    rows = ("job.yaml,none,1.0", "job.yaml,sometimes,1.0", "none.yaml,,1.0", "job.yaml,full,")
+    outcome = clustersim("calibrate", "runs", of_jobs("torchtitan", *rows), *BASE)
+    assert outcome.code == 0
+    assert "learned from 1 run" in outcome.out
+    for reason in ("plan.recompute", "none.yaml", "measured_step_s: is empty"):
+        assert reason in outcome.err
+
+
+def test_a_column_that_is_no_field_is_refused(clustersim, of_jobs):
+    path = of_jobs("torchtitan", "job.yaml,2,1.0", columns="job,micro,measured_step_s")
+    outcome = clustersim("calibrate", "runs", path, *BASE)
+    assert outcome.code == 2
+    assert "micro: is no field" in outcome.err
+    assert "batch.micro" in outcome.err

@@ -272,7 +272,8 @@ def runs(
         Path | None,
         typer.Argument(
             metavar="RUNS.csv",
-            help="Measured runs of the system, with the columns of reports/data/runs_open.csv.",
+            help="Measured runs of the system: job, measured_step_s, and columns such as plan.tp "
+            "for fields that differ; or the columns of reports/data/runs_open.csv.",
         ),
     ] = None,
     *,
@@ -345,7 +346,8 @@ def _refuse_for_table(step: str | None, memory: str | None, changes: list[str] |
 
 
 def _of_table(table: Path, profile: str | None) -> OwnSystem:
-    from simulator.calibrate.own_system import own_system, table_runs
+    from simulator.calibrate.own_system import own_system
+    from simulator.calibrate.own_table import table_runs
 
     if profile is None:
         hint = "name the system that the runs were measured on: --profile h100-sxm-80gb"
@@ -361,7 +363,8 @@ def _of_job(
     step: str | None,
     memory: str | None,
 ) -> OwnSystem:
-    from simulator.calibrate.own_system import job_run, on_system, own_system
+    from simulator.calibrate.own_system import own_system
+    from simulator.calibrate.own_table import job_run, on_system
     from simulator.cli.options import read_job
     from simulator.results.simulation import run_step
 

@@ -129,7 +129,8 @@ class StepResult:
         mfu: Model FLOP/s as a share of the dense peak of the plan's precision (PaLM, arXiv
             2204.02311, appendix B), including attention scores that a causal mask skips.
         mfu_causal: MFU without those scores; None for a captured step, whose masks are unknown.
-        hfu: Like MFU, counting recomputation as well.
+        hfu: Like MFU, but of what is executed: with recomputation, and without gradients of frozen
+            weights, so that it is below MFU where adapters are trained.
         bubble_fraction: Share of the step in which a mean GPU waits for the pipeline.
         breakdown_s: Time of the mean GPU by category [s]; sums to the step.
         exposed_comm_s: Exposed communication in that breakdown, by category [s].

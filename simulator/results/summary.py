@@ -18,7 +18,7 @@ from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
 from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
 from simulator.program.layer.model_totals import model_flop_per_token
-from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.program.run.order import asynchrony
 from simulator.results.allocator.exchanges import KeptReserves
 from simulator.results.fit_probability import job_spread

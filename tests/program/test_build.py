@@ -9,7 +9,7 @@ from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind, Operation, Owner, Program, Scope, Stream
-from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.program.states.resident import padded_vocab
 from simulator.results.simulation import run_step
 from simulator.schedule import schedule_order

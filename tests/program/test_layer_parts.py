@@ -18,7 +18,7 @@ from simulator.program.layer.mlp import DENSE_MLP, NO_MLP
 from simulator.program.layer.model_totals import model_flop_per_token, parameter_count
 from simulator.program.layer.pieces import Region, Split
 from simulator.program.layer.tensors import ParameterTensor, TensorSplit
-from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
 from simulator.results.simulation import run_step
 from tests.jobs import small_job, small_model

@@ -21,7 +21,7 @@ from simulator.program.layer.block import microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kind, model_layer
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Layer
-from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.recompute import Recomputation, recomputation
 from simulator.program.strategies.tensor_parallel import tensor_parallel

@@ -9,7 +9,7 @@ from simulator.described.model import Model
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.model_totals import model_flop_per_token
-from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.strategies.recompute import recomputation
 from simulator.results.simulation import run_step

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from simulator.described.huggingface.parameter_counts import ParameterCount
 from simulator.described.model import Model
@@ -45,6 +45,18 @@ def model_flop_per_token(model: Model, seq_len: int, *, masked: bool = True) -> 
     return _FORWARD_AND_BACKWARD * forward
 
 
+def matrix_flop(model: Model, tensors: Iterable[ParameterTensor]) -> float:
+    """What one token needs forward for its products with some tensors of a layer [FLOP]."""
+    return 2.0 * _active_matrix_numel(model, tensors)
+
+
+def layer_flop(
+    model: Model, kind: LayerKind, tensors: Iterable[ParameterTensor], seq_len: int
+) -> float:
+    """What one token needs forward for a whole layer with these tensors [FLOP]."""
+    return matrix_flop(model, tensors) + _layer_flop(model, kind, seq_len, masked=True)
+
+
 def _matrix_numel(model: Model) -> float:
     kinds = layer_kinds(model)
     return math.fsum(
@@ -53,7 +65,7 @@ def _matrix_numel(model: Model) -> float:
     )
 
 
-def _active_matrix_numel(model: Model, tensors: tuple[ParameterTensor, ...]) -> float:
+def _active_matrix_numel(model: Model, tensors: Iterable[ParameterTensor]) -> float:
     """Elements of the matrices that one token is multiplied with."""
     experts = model.experts
     return math.fsum(

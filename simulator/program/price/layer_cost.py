@@ -44,7 +44,6 @@ from simulator.program.layer.model_ends import (
     loss_layer,
     multi_token_tensors,
 )
-from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.layer.pieces import Axis, Exchange, Layer
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
@@ -462,18 +461,6 @@ def _forward_only(layer: Layer, alone: Memory, timer: PieceTimer, hiding: Hiding
         halves=Halves((), (), ()),
         _timed=times,
     )
-
-
-def hardware_flop_per_token(job: Job) -> float:
-    """FLOP that one token of training executes: what the model needs, and what is repeated.
-
-    As of MFU, attention counts over the whole sequence, and only products and attention count.
-    """
-    costs = UnitCosts(job)
-    repeated = math.fsum(
-        count * costs.repeated_flop(unit) for unit, count in Counter(costs.layers).items()
-    )
-    return model_flop_per_token(job.model, job.batch.seq_len) + repeated
 
 
 def _axis_groups(job: Job) -> dict[Axis, Group]:

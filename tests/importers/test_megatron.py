@@ -402,3 +402,17 @@ def test_what_costs_time_in_the_way_of_tokens_is_not_called_free(tmp_path, dispa
     assert job.plan.stack.fused_permutation
     assert "moe_router_fusion" in named
     assert sum("moe_enable_deepep" in note for note in report.assumed) == says
+
+
+def test_dropout_that_nobody_switched_off_is_said_to_be_assumed(tmp_path):
+    line = (
+        "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+        "--seq-length 64 --max-position-embeddings 64 --micro-batch-size 1 --global-batch-size 8 "
+        "--bf16 --vocab-size 1000"
+    )
+    for extra, words in (("", "--hidden-dropout and --attention-dropout 0.1"),
+                         (" --attention-dropout 0", "--hidden-dropout 0.1")):  # fmt: skip
+        path = tmp_path / "train.sh"
+        path.write_text(line + extra, encoding="utf-8")
+        _, report = read_megatron_script(path, Given(gpus=8))
+        assert any(words in each for each in report.assumed)

@@ -359,6 +359,10 @@ def _has_experts(model: ModelDocument | None) -> bool:
 
 def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     dropouts = [settings.number(f"{kind}_dropout", default=0.1) for kind in ("hidden", "attention")]
+    unsaid = [f"--{kind}-dropout" for kind in ("hidden", "attention")
+              if f"{kind}_dropout" not in settings.keys]  # fmt: skip
+    if unsaid:
+        settings.assumed.append(f"{' and '.join(unsaid)} 0.1, Megatron's default")
     fuses_loss = settings.switch("cross_entropy_loss_fusion")
     facts: dict[str, Any] = {
         "dropout": any(dropouts),

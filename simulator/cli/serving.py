@@ -23,7 +23,7 @@ from simulator.files import PICTURES
 
 if TYPE_CHECKING:
     from simulator.serving.answers import Answers
-    from simulator.serving.described import ServingJob
+    from simulator.serving.described import Objective, ServingJob
 
 ServingFile = Annotated[
     Path,
@@ -94,7 +94,11 @@ def run(
     if html is not None:
         from simulator.exporters.html.serving_page import serving_page
 
-        write_page_of(serving_page(_title(job), served, answers, _lines(answers)), html, context)
+        write_page_of(
+            serving_page(_title(job), served, answers, _lines(answers, job.workload.objective)),
+            html,
+            context,
+        )
     if as_json:
         print_json(answers.to_dict())
     else:
@@ -110,7 +114,7 @@ def run(
 
 def _print_answers(job: ServingJob, answers: Answers) -> None:
     columns = [*text_columns(""), *number_columns("")]
-    print_table(_title(job), columns, _lines(answers))
+    print_table(_title(job), columns, _lines(answers, job.workload.objective))
     spreads = {"TTFT": answers.ttft_s, "TPOT": answers.tpot_s, "end to end": answers.end_to_end_s}
     names = list(answers.ttft_s)
     rows = [
@@ -247,14 +251,17 @@ def _title(job: ServingJob) -> str:
     return f"{d.model.name} on {d.gpus}{pool} x {d.profile.name}, {d.engine}, tp {d.tp}, pp {d.pp}"
 
 
-def _lines(answers: Answers) -> list[tuple[str, str]]:
+def _lines(answers: Answers, objective: Objective) -> list[tuple[str, str]]:
     price = answers.usd_per_million_tokens
+    of_objective = [
+        ("goodput [requests/s]", f"{answers.goodput_requests_per_s:.3g}"),
+        ("requests that meet the objective", f"{100 * answers.good_share:.1f} %"),
+    ]
     lines = [
         ("requests/s", f"{answers.requests_per_s:.3g}"),
         ("output tokens/s", f"{answers.output_tokens_per_s:,.0f}"),
         ("tokens/s", f"{answers.total_tokens_per_s:,.0f}"),
-        ("goodput [requests/s]", f"{answers.goodput_requests_per_s:.3g}"),
-        ("requests that meet the objective", f"{100 * answers.good_share:.1f} %"),
+        *(of_objective if objective.is_asked else ()),
         ("tokens that fit in a replica's cache", f"{answers.cache_tokens:,}"),
         ("prompt tokens found in the cache", f"{100 * answers.cached_share:.1f} %"),
         ("preemptions", f"{answers.preemptions:,}"),

@@ -51,6 +51,6 @@ def _build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
         style.add_heading(axes, label)
         style.show_seconds(axes.xaxis, ends[-1])
     preempted = sum(step.preempted for step in steps)
-    subtitle = f"one replica: {len(steps):,} steps, {preempted} preemptions"
+    subtitle = f"one replica, {preempted} preemptions"
     style.add_title(figure, title, subtitle, left=_LEFT_IN)
     return figure

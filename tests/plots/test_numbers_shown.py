@@ -144,7 +144,7 @@ def test_what_a_replica_does_in_a_step_is_drawn_until_the_step_ends(monkeypatch)
     assert values == [[3, 5, 1], [9, 4, 0], [50, 75, 25]]
     assert {axes.lines[0].get_drawstyle() for axes in figure.axes} == {"steps-pre"}
     assert all(list(axes.lines[0].get_xdata()) == [1.0, 2.0, 4.0] for axes in figure.axes)
-    assert any("3 steps, 3 preemptions" in text.get_text() for text in figure.texts)
+    assert any("3 preemptions" in text.get_text() for text in figure.texts)
     assert {axes.get_xlim() for axes in figure.axes} == {(0, 4)}
     requests, waiting, _ = figure.axes
     assert all(tick.is_integer() for axes in (requests, waiting) for tick in axes.get_yticks())

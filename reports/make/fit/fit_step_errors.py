@@ -36,6 +36,7 @@ import yaml
 
 from reports.make.accuracy.band_coverage import COLUMNS, Banded, coverage_section
 from reports.make.accuracy.own_runs_section import own_runs_section, write_learnt_runs
+from reports.make.fit.first_sight_facts import first_sight_errors
 from reports.make.fit.fit_training import CROSS_VALIDATION_FILE, read_left_out
 from reports.make.fit.learnt_runs import learnt_runs
 from simulator.cells import Row
@@ -481,8 +482,9 @@ def _facts_text(model: ErrorModel, runs: Sequence[SeenRun]) -> str:
         f"{len(runs)} runs of {sources} sources, each predicted before it was seen or with its "
         "source left out; make bands"
     )
-    facts: dict[str, Any] = {**shipped_facts("step_errors"), **_rounded(asdict(model))}
-    return str(yaml.safe_dump({**facts, "reference": reference}, sort_keys=False, width=120))
+    found = {**asdict(model), "first_sight": first_sight_errors(runs)}
+    facts = {**shipped_facts("step_errors"), **_rounded(found), "reference": reference}
+    return str(yaml.safe_dump(facts, sort_keys=False, width=120))
 
 
 def _rounded(node: Any) -> Any:

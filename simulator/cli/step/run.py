@@ -237,9 +237,13 @@ def _causal_use(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _error_band(result: Result) -> Iterator[tuple[str, str]]:
+    from simulator.results.unseen_runs import unseen_runs_of
+
     if result.step_time_band_s is not None:
         low, high = map(format_seconds, result.step_time_band_s)
         yield "80 % prediction interval", f"{low} to {high}"
+        seen = unseen_runs_of(result.job)
+        yield f"unseen runs of {seen.framework}", seen.words
 
 
 def _print_asynchrony(result: Result) -> None:

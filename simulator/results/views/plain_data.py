@@ -18,6 +18,7 @@ from simulator.program.run.order import Asynchrony
 from simulator.program.unlike.causes import WAIT
 from simulator.results.simulation import PerturbationCost
 from simulator.results.step import ClassMemory, HostMemory, StepResult
+from simulator.results.unseen_runs import unseen_runs_of
 from simulator.units import format_bytes, format_count, format_seconds
 
 SCHEMA_VERSION = 1
@@ -58,6 +59,7 @@ def result_to_dict(
         **({"host_memory": _host_to_dict(result.host)} if result.host else {}),
         **fit_to_dict(result),
         **({"perturbation_cost": asdict(cost)} if cost else {}),
+        "unseen_runs": unseen_runs_of(job)._asdict(),
         "expert_load": expert_load_sentence(result, job),
         "sources": source_counts(job),
         **_measured_kernels(job),

@@ -1,0 +1,48 @@
+"""How far were runs of each framework off at first sight, as every run of a user's is told?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import median
+from typing import Protocol
+
+
+class PredictedRun(Protocol):
+    """A published run, and what was predicted of it."""
+
+    @property
+    def framework(self) -> str:
+        """Of the run."""
+
+    @property
+    def measured_s(self) -> float:
+        """The step [s]."""
+
+    @property
+    def predicted_s(self) -> float:
+        """The same, predicted [s]."""
+
+    @property
+    def in_view(self) -> bool:
+        """Whether its source was known."""
+
+    @property
+    def source(self) -> str:
+        """Where it is published."""
+
+
+def first_sight_errors(runs: Iterable[PredictedRun]) -> Mapping[str, Mapping[str, float]]:
+    """Of each framework: runs that nobody had seen, their sources, and the median error."""
+    unseen: dict[str, list[PredictedRun]] = defaultdict(list)
+    for run in runs:
+        if not run.in_view:
+            unseen[run.framework].append(run)
+    return {
+        name: {
+            "runs": len(of),
+            "sources": len({run.source for run in of}),
+            "median_error": median(abs(run.predicted_s / run.measured_s - 1) for run in of),
+        }
+        for name, of in sorted(unseen.items())
+    }

@@ -336,12 +336,14 @@ class Block:
         """What a bias on so many outputs costs where products do not include it.
 
         Its gradient is summed up over tokens. It is ``added`` by a kernel of its own where no
-        kernel that follows the product does that.
+        kernel that follows the product does that, as eager code has none: before PyTorch 1.12,
+        ``linear`` of more than two dimensions is a product and an addition in place
+        (``aten/src/ATen/native/Linear.cpp``).
         """
         if self.stack.fused_biases:
             return
         made_bytes = elements * self.shape.element_bytes
-        if added:
+        if added or not self.stack.fused_elementwise:
             kernel = MemoryBound(f"{name}_bias", 2 * made_bytes, 0.0, region, strided=True)
             self.pieces.append(kernel)
         self.memory_bound(f"{name}_bias_gradient", 0.0, made_bytes, region)

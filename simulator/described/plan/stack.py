@@ -315,6 +315,9 @@ class Stack(Spec):
     up in registers, which reaches 0.92 of the rate of forward (NVIDIA/apex#1037, whose kernels
     Transformer Engine ships; torch.compile reaches apex's rate: ServiceNow/Fast-LLM#546); without,
     it runs as PyTorch's own does (the profile's ``row_reduction_efficiency``)."""
+    rotates_halves: Flag = False
+    """Without ``fused_rotary``, queries and keys are rotated as two halves, not as complex numbers
+    (transformers)."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
     fused_latent_rotary: Flag = True

@@ -124,11 +124,12 @@ def _layout(block: Block, heads: Heads) -> None:
     PyTorch's ``LinearAlgebra.cpp``, as it is dispatched (tests).
     """
     copied = 2 * block.shape.tokens * heads.number * block.shape.element_bytes
-    forward, backward, kernels = copied * heads.v_dim, copied * (2 * heads.dim + heads.v_dim), 1
+    forward, backward = copied * heads.v_dim, copied * (2 * heads.dim + heads.v_dim)
     if not _has_softmax_kernel(block) and block.shape.sequences > 1:
-        forward, backward, kernels = forward + backward, forward + backward, 4
+        # Their launches, from inside a product, are no work of Python's.
+        forward = backward = forward + backward
     block.pieces.append(
-        MemoryBound("attention_layout", forward, backward, Region.TENSOR, kernels, strided=True)
+        MemoryBound("attention_layout", forward, backward, Region.TENSOR, strided=True)
     )
     block.repeat("core_attn", {"attention_layout": 1.0})
     if _has_softmax_kernel(block):
@@ -187,7 +188,7 @@ def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
     mask = MemoryBound(
         "score_mask", scores * one, scores * one * causal, Region.TENSOR, strided=True
     )
-    kernels = 2 + casts_up + widens
+    kernels = 3 if widens else 2  # with the mask's, those that host_work_per_launch counts
     ratio = _FULL_BYTES / size
     softmax = MemoryBound(
         "softmax", scores * forward, scores * backward, Region.TENSOR, kernels,

@@ -78,6 +78,7 @@ def attention_s(
     rate = (
         _peak_flop_per_s(profile, precision, kernel)
         * one.efficiency
+        * _vector_ratio(profile, model, precision)
         * _sustained_share(profile, precision, kernel)
     )
     sms = profile.device.sm_count
@@ -124,6 +125,12 @@ def _peak_flop_per_s(profile: HardwareProfile, precision: Precision, kernel: Fla
     if kernel == "efficient" and precision in ("fp32", "tf32") and tf32 is not None:
         return tf32 / _TF32_PRODUCTS
     return peak_flop_per_s(profile, precision) * _share_of_flash_2(profile.common, kernel)
+
+
+def _vector_ratio(profile: HardwareProfile, model: AttentionModel, precision: Precision) -> float:
+    """What products reach of the peak of vector units, over what they reach of matrix units'."""
+    has_matrix_units = precision != "fp32" or profile.device.peak.of("tf32") is not None
+    return 1.0 if has_matrix_units else model.vector_ratio
 
 
 def _share_of_flash_2(common: Common, kernel: FlashKernel) -> float:

@@ -22,6 +22,7 @@ from simulator.cost.rates import (
     peak_flop_per_s,
     sustained_share,
 )
+from simulator.described.cluster.common import Common
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import GemmModel, Precision
 from simulator.described.rules.profile_rules import precision_faults
@@ -161,14 +162,14 @@ def grouped_gemm_s(
         peak_flop_per_s(profile, precision)
         * model.efficiency
         * sustained_share(profile, precision)
-        * (1.0 if aligned else profile.common.unaligned_share)
+        * (1.0 if aligned else _unaligned_share(profile.common, precision))
         / profile.device.sm_count
     )
     counts = Counter(rows).items()
     whole = float if fits_tiles else math.ceil
     tail = 0.0 if fits_tiles else model.tail
     sms, exponent = profile.device.sm_count, profile.common.overlap_exponent
-    menu = _VECTOR_TILES if precision == "fp32" else _TENSOR_TILES
+    menu = _VECTOR_TILES if _runs_on_vector_units(precision) else _TENSOR_TILES
     largest, fastest_s = _overhead(menu[0], model), math.inf
     for tile in menu:
         tile_m, tile_n = tile
@@ -187,6 +188,16 @@ def grouped_gemm_s(
             if max(compute_s, memory_s) < fastest_s:
                 fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s, exponent))
     return model.floor_s + fastest_s + exposed_bytes / bytes_per_s
+
+
+def _runs_on_vector_units(precision: Precision) -> bool:
+    return precision == "fp32"
+
+
+def _unaligned_share(common: Common, precision: Precision) -> float:
+    """Rate of a product whose rows cannot be loaded by whole vectors, over that of others."""
+    is_vector = _runs_on_vector_units(precision)
+    return common.unaligned_vector_share if is_vector else common.unaligned_share
 
 
 def _overlapped_s(one_s: float, other_s: float, exponent: float) -> float:

@@ -19,10 +19,15 @@ TO_HOST, TO_DEVICE, HOST_MEMORY = "to_host", "to_device", "host_memory"
 NVME_READ, NVME_WRITE = "nvme_read", "nvme_write"
 
 
+def ranks_of_a_host(cluster: Cluster) -> int:
+    """GPUs of a job that share the memory, drives and cores of a node."""
+    return min(cluster.gpus, cluster.profile.network.gpus_per_node)
+
+
 def host_ports_bytes_per_s(cluster: Cluster) -> Mapping[str, float]:
     """One GPU's share of every link of its host [B/s], by port name."""
     host = cluster.profile.host
-    in_node = min(cluster.gpus, cluster.profile.network.gpus_per_node)
+    in_node = ranks_of_a_host(cluster)
     pcie = host.pcie_bytes_per_s / min(in_node, host.gpus_per_pcie_link)
     ports = {TO_HOST: pcie, TO_DEVICE: pcie}
     if host.memory_bandwidth_bytes_per_s:
@@ -40,7 +45,15 @@ def copy_s(cluster: Cluster, link: str, num_bytes: float) -> float:
     return cluster.profile.kernels.launch_s + num_bytes / rate
 
 
-def host_update_s(cluster: Cluster, num_bytes: float) -> float:
-    """Time in which the cores of one GPU pass over so much memory in an optimizer step [s]."""
+def host_update_s(cluster: Cluster, num_bytes: float, share: float = 1.0) -> float:
+    """Time in which the cores of one GPU pass over so much memory in an optimizer step [s].
+
+    Args:
+        cluster: The job's.
+        num_bytes: Read and written [B].
+        share: What several ranks of a node reach of the rate of the optimizer in one process.
+    """
     efficiency = cluster.profile.host.optimizer_efficiency
+    if ranks_of_a_host(cluster) > 1:
+        efficiency *= share
     return num_bytes / (efficiency * host_ports_bytes_per_s(cluster)[HOST_MEMORY])

@@ -429,6 +429,11 @@ class Choices:
         return self._stack.offloads
 
     @property
+    def host_update_share(self) -> float:
+        """What ranks of a node reach, as they update on its processors, of one process's rate."""
+        return self._stack.host_update_share
+
+    @property
     def loads_whole_weights(self) -> bool:
         """Whether every rank gathers all weights to load a checkpoint into them."""
         return self._stack.loads_whole_weights
@@ -493,8 +498,3 @@ class Choices:
         """Whether tensor-parallel collectives are pipelined with their matrix products."""
         grid, asked = self._plan.tensor_grid, self._plan.overlap_tp
         return (grid is not None and grid.method != "3d") if asked is None else asked
-
-    @property
-    def hides_input_collectives(self) -> bool:
-        """Whether the collective of an input gradient hides behind the weight gradient."""
-        return self._stack.overlap_tp_backward

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.kernel_time import attention_s
+from simulator.cost.rates import without_sustained_clock
 from simulator.described.load import load_profile
 from tests.tiny import ATTENTION, TINY_FAST, tiny_profile, with_bandwidth
 
@@ -179,3 +180,17 @@ def test_memory_efficient_attention_of_32_bit_numbers_is_three_products_of_tf32_
         for name, kernel in (("fp32", "efficient"), ("bf16", "flash-2"))
     )
     assert wide_s == pytest.approx(6.0 * narrow_s)
+
+
+@pytest.mark.parametrize(
+    ("precision", "head_dim", "measured_s"),
+    [("fp16", 64, 8.7e-3), ("fp16", 128, 15.8e-3), ("fp32", 64, 26.2e-3), ("fp32", 128, 51.2e-3)],
+)
+def test_the_only_fused_attention_of_a_v100_is_as_quick_as_its_authors_measured(
+    precision, head_dim, measured_s
+):
+    """1,024 heads of 1,024 tokens, forward (xFormers, pull request 445)."""
+    profile = without_sustained_clock(load_profile("v100-sxm2-32gb"))
+    shape = {"batch": 1024, "heads": 1, "kv_heads": 1, "seq_q": 1024, "seq_kv": 1024}
+    taken_s = attention_s(profile, **shape, head_dim=head_dim, causal=False, precision=precision)
+    assert taken_s == pytest.approx(measured_s, rel=0.06)

@@ -128,6 +128,24 @@ def test_rows_are_aligned_if_they_are_whole_vectors_of_16_bytes(columns, precisi
     assert rows_are_aligned((4096, columns), precision) is aligned
 
 
+@pytest.mark.parametrize(
+    ("profile", "shape", "measured_s"),
+    [
+        ("a100-pcie-40gb", (8192, 30522, 1280), 39.97e-3),
+        ("a100-pcie-40gb", (32768, 30522, 1600), 213.3e-3),
+        ("a100-pcie-40gb", (8192, 2048, 30522), 62.61e-3),
+    ],
+)
+def test_fp32_products_on_vector_units_need_no_aligned_rows(profile, shape, measured_s):
+    """The ampere_sgemm kernels of cuBLAS (NeuSight, data/dataset/test/linear.csv)."""
+    cool = without_sustained_clock(load_profile(profile))
+    aligned = rows_are_aligned(shape[1:], "fp32")
+    assert not aligned
+    assert gemm_s(cool, *shape, precision="fp32", aligned=aligned) == pytest.approx(
+        measured_s, rel=0.1
+    )
+
+
 def test_padding_the_vocabulary_of_gpt2_makes_its_step_on_a100s_a_quarter_faster():
     """50257 to 50304: "~25% speedup", A. Karpathy on nanoGPT, February 2023."""
 

@@ -142,6 +142,18 @@ def test_cudnn_is_chosen_on_the_gpus_that_pytorch_names(profile, brought, kernel
     assert job.choices.flash_kernel == kernel
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("brought", ["sdpa-2.2", "sdpa-2.11", "flash-2"])
+@pytest.mark.parametrize("profile", ["p100-pcie-16gb", "v100-sxm2-32gb", "t4-16gb"])
+def test_gpus_without_flash_attention_run_the_fused_kernel_that_they_have(
+    profile, brought, precision
+):
+    """Their best is memory-efficient attention, whose rate their profiles say."""
+    stack = {"base": "torch", "flash_kernel": brought}
+    job = small_job(profile=load_profile(profile), stack=stack, precision=precision)
+    assert job.choices.flash_kernel == "best"
+
+
 @pytest.mark.parametrize(
     ("profile", "stack", "kernel"),
     [

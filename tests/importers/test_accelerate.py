@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
@@ -48,6 +50,22 @@ def test_checkpoints_of_the_fsdp_plugin_stop_early_and_those_of_the_trainer_do_n
     given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
     stack = read_accelerate_files([path], given)[0].plan.stack
     assert stack.recompute_stops_early is is_on
+
+
+@pytest.mark.parametrize(
+    ("version", "each", "unsharded"), [(1, False, True), (1, True, False), (2, False, False)]
+)
+def test_fsdp1_adds_up_whole_gradients_unless_every_batch_is_reduced(
+    tmp_path, version, each, unsharded
+):
+    """Accelerate enters the model's ``no_sync``, which modules of FSDP2 do not have."""
+    path = edited(tmp_path, "fsdp.yaml", ("fsdp_version: 2", f"fsdp_version: {version}"))
+    block = {"gradient_accumulation_kwargs": {"sync_each_batch": each}}
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps({"accelerator_config": block, "gradient_accumulation_steps": 4}))
+    given = Given(model="gpt2", seq_len=1024, micro_batch=1)
+    job, _ = read_accelerate_files([path, more], given)
+    assert job.plan.stack.sums_unsharded is unsharded
 
 
 def test_fsdp_under_accelerate_reduces_in_the_format_of_the_products():

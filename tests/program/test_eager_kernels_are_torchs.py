@@ -361,3 +361,30 @@ def test_a_written_out_gelu_moves_what_torch_counts(autocast):
     gradients = [torch.randn_like(output) for output in outputs]
     backward = moved_bytes(lambda: torch.autograd.backward(outputs, gradients))
     assert gelu.backward_bytes == backward
+
+
+def test_halves_are_rotated_by_the_kernels_that_torch_dispatches():
+    """As transformers' models/llama does, ten passes over queries and keys, 15 backward."""
+    heads, dim, tokens = 4, 64, 128
+    model = small_model(heads=heads, kv_heads=heads, hidden=heads * dim)
+    plan = Plan(stack={"base": "torch", "fused_rotary": False, "rotates_halves": True})
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
+    rotary, results = memory_bound(layer, "rotary"), []
+    leaves = [
+        torch.randn(1, tokens, heads * dim, dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(2)
+    ]
+    cosine, sine = (torch.randn(1, 1, tokens, dim, dtype=torch.bfloat16) for _ in range(2))
+    # Tables of one row per position, which all heads read, are left out.
+    tables = len(leaves) * (size_bytes(cosine) + size_bytes(sine))
+
+    def forward() -> None:
+        for leaf in leaves:
+            split = leaf.view(1, tokens, heads, dim).transpose(1, 2)
+            first, second = split[..., : dim // 2], split[..., dim // 2 :]
+            results.append(split * cosine + torch.cat((-second, first), dim=-1) * sine)
+
+    assert rotary.forward_bytes == moved_bytes(forward) - tables
+    gradients = [torch.randn_like(result) for result in results]
+    backward = moved_bytes(lambda: torch.autograd.backward(results, gradients))
+    assert rotary.backward_bytes == backward - tables

@@ -2,44 +2,122 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from simulator.program.layer.pieces import MemoryBound
 from simulator.program.price.stage_cost import StageCosts
 from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job
+from tests.program.test_eager_kernels_are_torchs import HEADS, moved_bytes, size_bytes
+
+torch = pytest.importorskip("torch")
 
 
-def softmax(*, causal: bool, precision: str, widens: bool = True) -> tuple[MemoryBound, float]:
-    """The separate kernels, and bytes of all scores of a layer."""
+class Moved(NamedTuple):
+    """What the separate kernels of a layer move [B]."""
+
+    forward: float
+    backward: float
+    scores: float
+
+
+def softmax(
+    *, causal: bool, precision: str, widens: bool = True, keeps_half_weights: bool = True
+) -> Moved:
+    """Mask and softmax, and all scores of a layer once."""
+    stack = {**SIXTEEN_BIT_TORCH, "keeps_half_weights": keeps_half_weights}
     costs = StageCosts(
         small_job(
             gpt_model(causal=causal, widens_scores=widens),
             precision=precision,
             attention="unfused",
-            stack=SIXTEEN_BIT_TORCH,
+            stack=stack,
+            zero=0,
         )
     )
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
-    (found,) = (p for p in pieces if isinstance(p, MemoryBound) and p.name == "softmax")
+    names = ("score_mask", "softmax")
+    found = [p for p in pieces if isinstance(p, MemoryBound) and p.name in names]
     model, shape = costs.job.model, costs.units.shape
     length = costs.job.batch.seq_len
     scores = costs.job.batch.micro_batch * model.heads * length * length
-    return found, scores * shape.element_bytes
+    return Moved(
+        sum(p.forward_bytes for p in found),
+        sum(p.backward_bytes for p in found),
+        scores * shape.element_bytes,
+    )
 
 
 @pytest.mark.parametrize(("causal", "backward_passes"), [(True, 7), (False, 5)])
 def test_full_scores_are_passed_over_six_times_forward_and_seven_backward(causal, backward_passes):
     """Scale, mask and softmax read and write; softmax reads three, and only a choice has a pass."""
-    found, scores_bytes = softmax(causal=causal, precision="fp32")
-    assert found.forward_bytes == 6 * scores_bytes
-    assert found.backward_bytes == backward_passes * scores_bytes
-
-
-def test_scores_of_16_bits_are_cast_besides():
-    found, scores_bytes = softmax(causal=True, precision="bf16")
-    assert found.forward_bytes > 6 * scores_bytes
+    found = softmax(causal=causal, precision="fp32")
+    assert found.forward == 6 * found.scores
+    assert found.backward == backward_passes * found.scores
 
 
 def test_a_model_that_casts_no_scores_passes_over_16_bit_ones_as_over_full_ones():
-    found, scores_bytes = softmax(causal=True, precision="bf16", widens=False)
-    assert (found.forward_bytes, found.backward_bytes) == (6 * scores_bytes, 7 * scores_bytes)
+    found = softmax(causal=True, precision="bf16", widens=False)
+    assert (found.forward, found.backward) == (6 * found.scores, 7 * found.scores)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("autocasts", [True, False])
+def test_widened_scores_are_passed_over_as_torch_dispatches_their_kernels(causal, autocasts):
+    """Scale, mask, cast, softmax and cast back. Under autocast a mask that is added is fp32."""
+    found = softmax(causal=causal, precision="bf16", keeps_half_weights=not autocasts)
+    shape = (HEADS, 128, 128)
+    scores = torch.randn(shape, dtype=torch.bfloat16, requires_grad=True)
+    choice = torch.ones(1, 128, 128, dtype=torch.bool).tril()
+    added = torch.zeros(1, 1, 128, dtype=torch.float32 if autocasts else torch.bfloat16)
+    results = []
+
+    def forward() -> None:
+        scaled = scores / 8.0
+        masked = torch.where(choice, scaled, -1e4) if causal else scaled + added
+        results.append(torch.softmax(masked.float(), dim=-1).to(torch.bfloat16))
+
+    ratio = found.scores / size_bytes(scores)
+    assert found.forward == pytest.approx(ratio * moved_bytes(forward), rel=0.02)
+    gradient = torch.randn(shape, dtype=torch.bfloat16)
+    backward = moved_bytes(lambda: results[0].backward(gradient))
+    assert found.backward == pytest.approx(ratio * backward, rel=0.02)
+
+
+def copies_by_torch(sequences: int) -> tuple[int, int]:
+    """Of queries, keys, values, outputs or their gradients, around two products: both ways."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Copies(TorchDispatchMode):
+        number = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.number += func is torch.ops.aten.clone.default
+            return func(*args, **(kwargs or {}))
+
+    projected = [torch.randn(sequences, 16, 32, requires_grad=True) for _ in range(3)]
+    with Copies() as forward:
+        query, key, value = (x.view(sequences, 16, 4, 8).transpose(1, 2) for x in projected)
+        seen = torch.matmul(torch.matmul(query, key.transpose(-1, -2)), value)
+        out = seen.transpose(1, 2).contiguous().view(sequences, 16, 32)
+    with Copies() as backward:
+        out.backward(torch.randn_like(out))
+    return forward.number, backward.number
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_several_sequences_are_copied_into_one_dimension_with_their_heads(sequences):
+    """Every copy reads and writes 16-bit elements of all tokens and heads."""
+    job = small_job(
+        gpt_model(), attention="unfused", stack=SIXTEEN_BIT_TORCH, micro_batch=sequences,
+        global_batch=sequences,
+    )  # fmt: skip
+    costs = StageCosts(job)
+    pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
+    (layout,) = (p for p in pieces if isinstance(p, MemoryBound) and p.name == "attention_layout")
+    copied_bytes = 2 * 2 * sequences * job.batch.seq_len * job.model.heads * job.model.head_dim
+    forward, backward = copies_by_torch(sequences)
+    assert layout.forward_bytes == forward * copied_bytes
+    # Keys' gradient is made transposed; what joins the three is counted as a copy of each.
+    assert layout.backward_bytes >= backward * copied_bytes

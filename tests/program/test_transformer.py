@@ -283,6 +283,17 @@ def test_biases_and_the_layout_of_heads_move_16_sbh_forward_and_38_backward(t):
     assert sum(each.backward_bytes for each in extra) == SBH * (34 / t + 4)
 
 
+def test_eager_code_adds_every_bias_by_a_kernel_of_its_own_before_pytorch_1_12():
+    """Over 3 + 1 + 4 + 1 widths, read and written: 36; Megatron's kernels add all but the first."""
+    biased = gpt_model(qkv_bias=True, attention_output_bias=True, mlp_bias=True)
+    eager = {**SIXTEEN_BIT_TORCH, "fused_biases": False}
+    for stack, added in ((eager, 36), ("megatron-lm-2021", 12)):
+        costs = StageCosts(small_job(biased, stack=stack, micro_batch=B, seq_len=S))
+        pieces, _ = costs.layer_pieces(layer_kinds(biased)[0])
+        biases = [each for each in pieces if each.name.endswith("_bias")]
+        assert sum(each.forward_bytes for each in biases) == SBH * added
+
+
 def test_a_fused_bias_costs_no_kernel():
     biased = gpt_model(qkv_bias=True, attention_output_bias=True, mlp_bias=True)
     pieces, _ = StageCosts(small_job(biased, gpus=1)).layer_pieces(layer_kinds(biased)[0])

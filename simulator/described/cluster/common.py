@@ -30,7 +30,10 @@ class Common(Spec):
     """Exponent of the norm that joins computing and memory time of a product: the larger it is,
     the better each hides behind the other; at 1 they add."""
     unaligned_share: PositiveFraction
-    """Rate of products whose rows do not start on multiples of 16 bytes, over that of others."""
+    """Rate of products whose rows do not start on multiples of 16 bytes, over that of others, on
+    matrix units."""
+    unaligned_vector_share: PositiveFraction
+    """The same of fp32 products on vector units, whose kernels load single numbers."""
     strided_elements_per_cycle: Ratio
     """Elements per cycle and multiprocessor of PyTorch's elementwise kernel for operands that are
     not all contiguous, which divides every index to find where its operands lie

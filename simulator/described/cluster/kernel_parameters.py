@@ -76,6 +76,9 @@ class AttentionModel(Spec):
     same."""
     wide_backward_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Rate of backward where heads are wider than 128, over that at 128."""
+    vector_ratio: Annotated[float, Field(gt=0)] = 1.0
+    """Share of the peak of vector units that fp32 products reach where no matrix unit takes them,
+    over the share above."""
     floor_s: Seconds
     """Time of the smallest call on the device."""
 

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.described.base import Bytes, Flag, Seconds, Spec, ZeroStage
+from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, Spec, ZeroStage
 from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.plan.stack_options import (
     CrossEntropy,
@@ -320,6 +320,9 @@ class Stack(Spec):
     up in registers, which reaches 0.92 of the rate of forward (NVIDIA/apex#1037, whose kernels
     Transformer Engine ships; torch.compile reaches apex's rate: ServiceNow/Fast-LLM#546); without,
     it runs as PyTorch's own does (the profile's ``row_reduction_efficiency``)."""
+    rotates_halves: Flag = False
+    """Without ``fused_rotary``, queries and keys are rotated as two halves, not as complex numbers
+    (transformers)."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
     fused_latent_rotary: Flag = True
@@ -401,6 +404,9 @@ class Stack(Spec):
     where tensors wrap others, as torch's DTensor does in Python."""
     host_work_per_gather: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Host time in which hooks gather a matrix (ZeRO 3), or reduce its gradient, in these units."""
+    host_update_share: PositiveFraction = 1.0
+    """Rate at which several ranks of a node update offloaded weights in training, over that of the
+    optimizer alone in one process, which ``optimizer_efficiency`` of a host says."""
     limits_gathers: Flag = False
     """Hooks gather units, whole layers and each matrix of an adapter, and the host waits where two
     of them are gathered ahead of the device (``limit_all_gathers`` of FSDP1); else they gather each

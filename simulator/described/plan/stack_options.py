@@ -135,9 +135,16 @@ _CHOICES: Mapping[str, _Choice] = MappingProxyType(
     }
 )
 
-_HEADS_OF_ONE_SIZE = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
+_HEADS_OF_ONE_SIZE = ("ampere", "ada", "hopper", "blackwell")
 """How names of families begin whose FlashAttention takes heads of one size alone. On others,
 memory-efficient attention is the kernel that they also have for these (AOTriton)."""
+
+_WITHOUT_FLASH = ("pascal", "volta", "turing")
+"""Families on which memory-efficient attention is the only fused kernel, and so the best: PyTorch's
+FlashAttention asks for compute capability 8.0 since 2.2 and for 7.5 before, memory-efficient
+attention for 5.0 (``sdp_utils.cpp``, ``check_flash_attention_hardware_support``,
+``check_gpu_sm75_or_greater`` and ``check_mem_efficient_hardware_support``). Ignored: FlashAttention
+1 on Turing, which is about as quick."""
 
 VOCAB_MULTIPLE = 128
 """What the rows of padded embeddings divide by, times tp: the default of Megatron's
@@ -165,6 +172,8 @@ def flash_kernel_on(
         narrow: Whether heads of values are narrower than those of queries (latent attention).
         wide: Whether it reads 32-bit numbers.
     """
+    if family in _WITHOUT_FLASH:
+        return "best"
     choice = _CHOICES.get(brought)
     if choice is None:
         return cast("FlashKernel", brought)

@@ -128,8 +128,12 @@ def fsdp_facts(settings: Settings) -> dict[str, Any]:
     checkpoints = settings.switch(
         "fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"
     )
+    reduces_each = settings.switch(
+        "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
+    )
     return {
         **facts["always"],
+        **(facts["sync_each_batch"] if reduces_each else {}),
         **(facts["version_2"] if version > 1 else {}),
         **(facts["checkpoints"] if checkpoints else {}),
     }

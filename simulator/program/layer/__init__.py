@@ -1,6 +1,7 @@
 """What a layer is made of on one device, before anybody asks how long it takes.
 
 pieces, block                       products, streams and exchanges, put together as a layer
+eight_bit_casts                     kernels that scale and cast operands of 8-bit products
 layer_kinds, layer_part             the kinds of layers, and what must be known of a part of one
 attention_parts, core_attention, mlp, experts, model_ends    the parts
 expert_loop                         what Python does that visits experts one by one

@@ -17,7 +17,14 @@ from simulator.program.layer.tensors import ParameterTensor, TensorRole, TensorS
 
 _EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS = 5.0, 8
 """A rotary embedding written out: cast up, multiply and cast down move 20 bytes per element
-where a fused kernel moves 4; queries and keys separately."""
+where a fused kernel moves 4; queries and keys separately, and backward as forward
+(``apply_rotary_emb`` of torchtitan, of complex numbers)."""
+
+_HALVES_ROTARY_PASSES = 7.5
+"""The same backward where halves are rotated: 30 bytes. Forward multiplies by the cosine, negates a
+half, joins both, multiplies by the sine and adds, which is 20. Backward puts each half into zeros
+of its own, and adds all that arrives (``apply_rotary_pos_emb`` of transformers' models/llama, as
+torch dispatches it)."""
 
 
 _EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 29
@@ -273,8 +280,10 @@ def _rotary(block: Block, rotated_bytes: float) -> None:
     """Rotate queries and keys, each read and written once by a fused kernel."""
     fused = block.stack.fused_rotary
     passes, kernels = (1.0, 2) if fused else (_EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS)
-    traffic = 2 * rotated_bytes * passes
-    block.memory_bound("rotary", traffic, traffic, Region.TENSOR, kernels)
+    halves = block.stack.rotates_halves and not fused
+    backward_passes = _HALVES_ROTARY_PASSES if halves else passes
+    once = 2 * rotated_bytes
+    block.memory_bound("rotary", once * passes, once * backward_passes, Region.TENSOR, kernels)
 
 
 def _flop(model: Model, keys: int) -> float:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan, RecomputeModule
+from simulator.program.layer.eight_bit_casts import Operands, eager_casts, row_casts
 from simulator.program.layer.pieces import (
     ContextRules,
     Gemm,
@@ -49,9 +50,6 @@ Source: torch, of transformers' LlamaRMSNorm (tests/program/test_eager_kernels_a
 
 _EAGER_NORM_INPUT_BYTES = 4
 """An RMS norm written out keeps its input in fp32, and the normalised input cast down."""
-
-_EAGER_CAST_KERNELS = 6
-"""Maximum, its lower bound, scale, scale in fp32, scaling and cast of one operand."""
 
 _STATISTIC_BYTES = 4
 """Norms keep one fp32 number per token and statistic: 1/deviation, and the mean of a layer
@@ -336,12 +334,14 @@ class Block:
         """What a bias on so many outputs costs where products do not include it.
 
         Its gradient is summed up over tokens. It is ``added`` by a kernel of its own where no
-        kernel that follows the product does that.
+        kernel that follows the product does that, as eager code has none: before PyTorch 1.12,
+        ``linear`` of more than two dimensions is a product and an addition in place
+        (``aten/src/ATen/native/Linear.cpp``).
         """
         if self.stack.fused_biases:
             return
         made_bytes = elements * self.shape.element_bytes
-        if added:
+        if added or not self.stack.fused_elementwise:
             kernel = MemoryBound(f"{name}_bias", 2 * made_bytes, 0.0, region, strided=True)
             self.pieces.append(kernel)
         self.memory_bound(f"{name}_bias_gradient", 0.0, made_bytes, region)
@@ -397,104 +397,3 @@ def norm_traffic(
     forward, backward = _EAGER_NORM_BYTES[element_bytes]
     elements = normed_bytes / element_bytes
     return forward * elements, backward * elements, _EAGER_NORM_KERNELS
-
-
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """What products with the same input multiply.
-
-    Attributes:
-        tokens: T, rows of input and output.
-        n, k: Columns of the outputs together, and of the input.
-        products: How many there are.
-        split: How tensor parallelism divides their weights.
-    """
-
-    tokens: int
-    n: int
-    k: int
-    products: int
-    split: Split
-
-    @property
-    def inputs(self) -> int:
-        """Elements of the input."""
-        return self.tokens * self.k
-
-    @property
-    def outputs(self) -> int:
-        """Elements of the outputs."""
-        return self.tokens * self.n
-
-    @property
-    def input_region(self) -> Region:
-        """How tensor parallelism divides the input, once it is gathered."""
-        return Region.TENSOR if self.split is Split.ROW else Region.WHOLE
-
-    @property
-    def output_region(self) -> Region:
-        """How tensor parallelism divides the outputs, before they are added up."""
-        return Region.WHOLE if self.split is Split.ROW else Region.TENSOR
-
-
-def row_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
-    """Casts around a product whose operands have a scale for every row.
-
-    The forward product needs maxima over rows of the input, the input gradient over rows of
-    the output's gradient, and the weight gradient over columns of both, each of a tensor
-    that is read for its maxima and read again to be cast. Input gradients are scaled by a
-    kernel of their own. Nothing is cast before it is gathered. Casts and scales of weights
-    and their gradients are left out.
-
-    Args:
-        name: Of the product.
-        of: What it multiplies.
-        element: Bytes of one activation [B].
-        operand: Bytes of one cast operand [B].
-
-    Source: torchao, ``float8/config.py`` and ``float8_ops.py``: without fast accumulation,
-    as in backward, the scales are applied to what cuBLAS returns.
-    """
-    casts = []
-    sides = (
-        ("input", of.inputs, of.input_region, of.products * 2 * element),
-        ("output", of.outputs, of.output_region, 0.0),
-    )
-    for side, elements, region, scaled in sides:
-        by_rows, by_columns = elements * (2 * element + operand), elements * (element + operand)
-        of_gradient = side == "output"
-        forward = 0.0 if of_gradient else by_rows
-        backward = by_columns + (by_rows if of_gradient else elements * scaled)
-        casts += [
-            MemoryBound(f"{name}_{side}_cast", forward, backward, region, kernels=2),
-            MemoryBound(
-                f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True
-            ),
-        ]
-    return casts
-
-
-def eager_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
-    """Casts around products whose operands are scaled and cast by eager kernels.
-
-    One reads an operand for its maximum, one scales it, one casts it: input and weight for
-    the output; the weight and, by columns, the input again for their gradients; and the
-    output's gradient, scaled once, in both layouts. Separate products cast one input each.
-
-    Args:
-        name: Of the products.
-        of: What they multiply.
-        element: Bytes of one activation [B].
-        operand: Bytes of one cast operand [B].
-    """
-    scaled, cast = 3 * element, element + operand
-    weight_region = Region.WHOLE if of.split is Split.NONE else Region.TENSOR
-    inputs = of.products * of.inputs * (scaled + cast)
-    weights = of.n * of.k * (scaled + cast)
-    gradients = of.outputs * (scaled + 2 * cast)
-    kernels = of.products * _EAGER_CAST_KERNELS
-    return [
-        MemoryBound(f"{name}_input_cast", inputs, inputs, of.input_region, kernels),
-        MemoryBound(f"{name}_weight_cast", weights, weights, weight_region, kernels),
-        MemoryBound(f"{name}_output_cast", 0.0, gradients, of.output_region, kernels + of.products),
-    ]

@@ -48,17 +48,6 @@ _FULL_BYTES = 4.0
 _SCORE_PASSES_FUSED = 2
 """A fused scale-mask-softmax kernel reads and writes each score once."""
 
-_SCORE_PASSES_UNFUSED = 8
-"""Assumption: separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
-counted in 16-bit scores."""
-
-_FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES, _FULL_MASK_BACKWARD_PASSES = 6, 5, 2
-"""The same of scores which nothing casts: full-precision ones, and those of models that do not.
-Forward: scale, mask and softmax, each a read and a write. Backward: softmax reads its output, too
-(3), scale (2), and a causal mask, which selects; one that is added has no pass of its own
-(``eager_attention_forward`` of transformers' models/gpt2 and models/bert; derivatives.yaml of
-PyTorch)."""
-
 _IN_PLACE_MASK_PASSES, _IN_PLACE_MASK_BACKWARD_PASSES, _IN_PLACE_MASK_KERNELS = 2, 13, 4
 """Reads and writes of masking full-precision scores in place, for which no framework has a fused
 kernel: Megatron's asks for 16-bit input (``is_kernel_available`` of ``fused_softmax.py``) and else
@@ -127,12 +116,18 @@ def _layout(block: Block, heads: Heads) -> None:
 
     Forward puts the heads' outputs beside each other again; backward joins the gradients of
     queries, keys and values, and scales those of queries and keys where the product of the
-    scores does that forward.
+    scores does that forward. ``torch.matmul`` asks for sequences and heads in one dimension, and
+    copies queries, keys and values, and the gradient of the outputs, where there are several
+    sequences.
 
-    Source: ``CoreAttention`` of Megatron-LM, and PyTorch's derivative of ``baddbmm``.
+    Source: ``CoreAttention`` of Megatron-LM, and PyTorch's derivative of ``baddbmm``; ``matmul`` of
+    PyTorch's ``LinearAlgebra.cpp``, as it is dispatched (tests).
     """
     copied = 2 * block.shape.tokens * heads.number * block.shape.element_bytes
     forward, backward = copied * heads.v_dim, copied * (2 * heads.dim + heads.v_dim)
+    if not _has_softmax_kernel(block) and block.shape.sequences > 1:
+        # Their launches, from inside a product, are no work of Python's.
+        forward = backward = forward + backward
     block.pieces.append(
         MemoryBound("attention_layout", forward, backward, Region.TENSOR, strided=True)
     )
@@ -147,61 +142,67 @@ def _has_softmax_kernel(block: Block) -> bool:
 
 
 def _softmax(block: Block, scores: float) -> None:
-    size = block.shape.element_bytes
-    has_kernel = _has_softmax_kernel(block)
+    size, has_kernel = block.shape.element_bytes, _has_softmax_kernel(block)
+    widens = _widens_scores(block)
     if has_kernel and size >= _FULL_BYTES:
         forward = _IN_PLACE_MASK_PASSES * scores * size
         backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
         _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
-    passes, backward_passes = _softmax_passes(block)
-    moved = scores * size
-    widens = size < _FULL_BYTES and _widens_scores(block)
-    drops = block.stack.dropout and block.model.attention_dropout
-    saved = scores * (_FULL_BYTES if widens else size)
-    _save_in_core(block, "softmax", saved)
-    kernels = max(1, int(passes) // 2)
-    piece = MemoryBound(
-        "softmax", moved * passes, moved * backward_passes, Region.TENSOR, kernels,
-        gradient_widths=_gradient_widths(block) if widens else (1.0, 1.0),
-    )  # fmt: skip
-    block.pieces.append(piece)
-    block.repeat("core_attn", {"softmax": 1.0})
-    if widens and not drops:
-        _save_in_core(block, "softmax_cast", scores * size)
-    if drops:
-        traffic = scores * (2 * size + MASK_BYTES)
+    _save_in_core(block, "softmax", scores * (_FULL_BYTES if widens else size))
+    if has_kernel:
+        forward = _SCORE_PASSES_FUSED * scores * size
+        _over_scores(block, "softmax", forward, 1.5 * forward)
+    else:
+        _eager_softmax(block, scores, widens=widens)
+    if block.stack.dropout and block.model.attention_dropout:
+        dropped = _FULL_BYTES if widens and block.plan.autocasts else size
+        traffic = scores * (2 * dropped + MASK_BYTES)
         _save_in_core(block, "attention_mask", scores * MASK_BYTES)
         _over_scores(block, "attention_dropout", traffic, traffic)
         _save_in_core(block, "attention_dropped", scores * size)
+    elif widens:
+        _save_in_core(block, "softmax_cast", scores * size)
+
+
+def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
+    """A kernel each to scale, to mask, and for the softmax, and casts around that if it ``widens``.
+
+    A causal mask selects, and so does backward; one that is added has no pass of its own there.
+    Under autocast it is fp32, and so is what it is added to. CUDA's softmax reads fp16 itself, and
+    gives it back, where autocast does not cast before. Softmax reads its output backward.
+
+    Source: ``eager_attention_forward`` of transformers (models/gpt2, models/bert); derivatives.yaml
+    and ``softmax`` of ``SoftMax.cpp`` of PyTorch, as it dispatches them (tests).
+    """
+    size, causal = block.shape.element_bytes, block.model.causal
+    one, cast = 2 * size, size + _FULL_BYTES
+    is_promoted = widens and block.plan.autocasts and not causal
+    reads_half = widens and block.plan.precision == "fp16" and not block.plan.autocasts
+    casts_up = widens and not (is_promoted or reads_half)
+    width = _FULL_BYTES if widens else size
+    read = size if reads_half else width
+    forward = one + (_FULL_BYTES - size) * is_promoted + cast * casts_up + read + width
+    backward = 2 * width + read + cast * (widens and not reads_half) + one
+    if widens:
+        forward, backward = forward + cast, backward + cast
+    mask = MemoryBound(
+        "score_mask", scores * one, scores * one * causal, Region.TENSOR, strided=True
+    )
+    kernels = 3 if widens else 2  # with the mask's, those that host_work_per_launch counts
+    ratio = _FULL_BYTES / size
+    softmax = MemoryBound(
+        "softmax", scores * forward, scores * backward, Region.TENSOR, kernels,
+        gradient_widths=(ratio, 1.0 if reads_half else ratio) if widens else (1.0, 1.0),
+    )  # fmt: skip
+    block.pieces += [mask, softmax]
+    block.repeat("core_attn", {"score_mask": 1.0, "softmax": 1.0})
 
 
 def _widens_scores(block: Block) -> bool:
     """Whether separate kernels cast 16-bit scores up and the probabilities back."""
+    is_half = block.shape.element_bytes < _FULL_BYTES
     widens = block.model.widens_scores or block.plan.autocasts
-    return widens and not _has_softmax_kernel(block)
-
-
-def _gradient_widths(block: Block) -> tuple[float, float]:
-    """Of fp32 probabilities and of the scores below them, in 16-bit ones.
-
-    Scores are cast beforehand, and so is their gradient afterwards, but CUDA's kernel reads and
-    gives fp16 itself where autocast does not cast.
-
-    Source: ``softmax`` of PyTorch's ``SoftMax.cpp`` (``half_to_float``), and its backward.
-    """
-    ratio = _FULL_BYTES / block.shape.element_bytes
-    reads_half = block.plan.precision == "fp16" and not block.plan.autocasts
-    return ratio, 1.0 if reads_half else ratio
-
-
-def _softmax_passes(block: Block) -> tuple[float, float]:
-    """Reads and writes of scores forward and backward, as many numbers as activations have."""
-    if _has_softmax_kernel(block):
-        return _SCORE_PASSES_FUSED, 1.5 * _SCORE_PASSES_FUSED
-    if block.shape.element_bytes < _FULL_BYTES and _widens_scores(block):
-        return _SCORE_PASSES_UNFUSED, 1.5 * _SCORE_PASSES_UNFUSED
-    mask = _FULL_MASK_BACKWARD_PASSES if block.model.causal else 0
-    return _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES + mask
+    return is_half and widens and not _has_softmax_kernel(block)
 
 
 def _over_scores(

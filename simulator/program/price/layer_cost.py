@@ -245,11 +245,10 @@ class UnitCosts:
 
     @cached_property
     def _hiding(self) -> Hiding:
-        choices = self.job.choices
+        choices, stack = self.job.choices, self.job.plan.stack
         ranks = choices.tensor_ranks
         chunks = ranks if choices.overlaps_tensor_collectives and ranks > 1 else 0
-        splits = self.job.plan.stack.splits_gathered_products
-        return Hiding(choices.hides_input_collectives, chunks, splits)
+        return Hiding(stack.overlap_tp_backward, chunks, stack.splits_gathered_products)
 
     def of(self, unit: Unit) -> UnitCost:
         """The cost of a unit."""

@@ -85,6 +85,7 @@ class HostLinks:
 
     def __init__(self, job: Job, program: Program) -> None:
         self._cluster = job.cluster
+        self._update_share = job.choices.host_update_share
         self._program = program
         self._works: dict[tuple[str, float], Work] = {}
 
@@ -117,7 +118,7 @@ class HostLinks:
     def compute(self, rank: int, name: str, num_bytes: float, after: Sequence[int]) -> int:
         """Work of a rank's CPU cores that passes over so much memory; its id."""
         if (name, num_bytes) not in self._works:
-            seconds = host_update_s(self._cluster, num_bytes)
+            seconds = host_update_s(self._cluster, num_bytes, self._update_share)
             part = Part(name, Category.OPTIMIZER, seconds)
             traffic = Traffic({HOST_MEMORY: num_bytes})
             work = Work(seconds, (part,), num_bytes=num_bytes, traffic=traffic)

@@ -157,3 +157,14 @@ def test_a_job_of_kubernetes_says_its_script_and_its_gpus(tmp_path):
 def test_a_yaml_that_is_no_job_is_refused(tmp_path):
     with pytest.raises(InputError, match="nor a Kubernetes job"):
         gpus_of(tmp_path, "a: 1\n", "job.yaml")
+
+
+@pytest.mark.parametrize("mark", ["'", '"', "''", "'\"", "\\'"])
+def test_a_quote_that_backticks_hide_ends_with_its_word(tmp_path, mark):
+    """A page of Markdown with a fenced block, once read for ever."""
+    path = tmp_path / "README.md"
+    path.write_text(
+        f"```yaml\nplan: {{tp: 4}}  # the framework{mark}s default\n```\n", encoding="utf-8"
+    )
+    with pytest.raises(InputError):
+        read_megatron_script(path, Given(gpus=8))

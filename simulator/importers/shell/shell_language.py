@@ -251,6 +251,8 @@ class Expansion:
             letter = word[at]
             if letter == "'":
                 end = word.find("'", at + 1)
+                # Inside backticks, which hide quotes, there may be an apostrophe alone.
+                end = end if end > 0 else len(word)
                 yield word[at + 1 : end], True
                 at = end + 1
             elif letter == '"':

@@ -89,8 +89,9 @@ def parse_quantity(text: str, dimension: str) -> float:
         raise ValueError(f"{text[:40]!r} is not {wanted}")
     number, unit = match.groups()
     if unit is None:
-        wanted = f'a unit behind it, such as "{number} {_typical_unit(dimension)}"'
-        raise ValueError(f"{text!r} has no unit; write {wanted}")
+        usual = dict.fromkeys((_typical_unit(dimension), *(["s"] if dimension == "s" else [])))
+        examples = " or ".join(f'"{number} {unit}"' for unit in usual)
+        raise ValueError(f"{text!r} has no unit; write a unit behind it, such as {examples}")
     if unit not in units:
         meant = _meant_unit(unit, units)
         way_out = f"did you mean {meant!r}?" if meant else f"known: {', '.join(units)}"

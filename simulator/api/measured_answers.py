@@ -124,11 +124,13 @@ def diagnose(
         on_trial: Called after each simulation.
 
     Raises:
-        InputError: The job cannot run, or the trace is of another job.
+        InputError: The job cannot run, the step is farther off than predictions are, or the trace
+            is of another job.
     """
     from simulator.planning.observed_run import Observation, TraceTimes, phase_times
     from simulator.planning.run_diagnosis import diagnose as diagnosis_of
     from simulator.planning.run_diagnosis import errors_of, suspects
+    from simulator.results.own_runs import is_plausible
     from simulator.results.simulation import run_step
 
     times: TimeView | None = None
@@ -140,6 +142,11 @@ def diagnose(
     elif phases_s:
         times = phase_times(dict(phases_s), step_s)
     result = run_step(job)
+    if not is_plausible(step_s, result.step_time_s):
+        took, predicted = map(format_seconds, (step_s, result.step_time_s))
+        rule = f"took {took} and is predicted to take {predicted}: no prediction is so far off"
+        hint = "check its unit, and the job's model, batch and GPUs"
+        raise InputError.single("step", rule, hint=hint)
     tried = suspects(job, result, on_trial=on_trial or _nothing)
     shown_kind = "device" if memory_bytes is None else memory_kind
     observation = Observation(step_s, memory_bytes, shown_kind, times)

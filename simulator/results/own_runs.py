@@ -46,6 +46,11 @@ _MOST_FACTOR = 8.0
 took 6.0 times as long as was predicted (``reports/data/step_bands.csv``)."""
 
 
+def is_plausible(measured_s: float, predicted_s: float) -> bool:
+    """Whether the error of a prediction may be as large, or the two are of different jobs."""
+    return abs(math.log(measured_s / predicted_s)) <= math.log(_MOST_FACTOR)
+
+
 @dataclass(frozen=True)
 class OwnRun:
     """A step that was measured, and what is predicted of it.
@@ -77,7 +82,7 @@ class OwnRun:
     @property
     def is_plausible(self) -> bool:
         """Whether an error of a prediction may be as large."""
-        return abs(self.log_ratio) <= math.log(_MOST_FACTOR)
+        return is_plausible(self.measured_s, self.predicted_s)
 
 
 @dataclass(frozen=True)

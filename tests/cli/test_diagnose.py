@@ -20,7 +20,7 @@ def test_hypotheses_are_said_with_what_settles_them(clustersim, job_file):
 
 
 def test_the_document_holds_every_hypothesis_with_its_fields(clustersim, job_file):
-    outcome = clustersim("diagnose", job_file, "--step", "1 s", "--error", "3%", "--json")
+    outcome = clustersim("diagnose", job_file, "--step", "0.9 s", "--error", "3%", "--json")
     document = json.loads(outcome.out)
     hypotheses = document["hypotheses"]
     total = document["nothing_probability"] + document["unlisted_probability"]
@@ -56,3 +56,11 @@ def test_what_is_no_measurement_is_refused_by_name(clustersim, job_file, options
     outcome = clustersim("diagnose", job_file, *options)
     assert outcome.code == 2
     assert said in outcome.err
+
+
+def test_a_step_that_no_prediction_is_so_far_from_is_refused(clustersim, job_file):
+    outcome = clustersim("diagnose", job_file, "--step", "900s")
+    assert outcome.code == 2
+    assert "no prediction is so far off" in outcome.err
+    bare = clustersim("diagnose", job_file, "--step", "5")
+    assert '"5 us" or "5 s"' in bare.err

@@ -196,3 +196,10 @@ def test_a_sweep_is_drawn_where_asked(clustersim, job_file, tmp_path):
     assert (outcome.code, outcome.out) == (0, "")
     assert f"wrote {picture}" in outcome.err
     assert picture.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("values", ["1..4", "1-4", "1:4"])
+def test_a_range_is_refused_with_how_lists_are_written(clustersim, job_file, values):
+    outcome = clustersim("sweep", job_file, "--grid", f"plan.tp={values}")
+    assert outcome.code == 2
+    assert "--grid plan.tp=1,2,4" in outcome.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -180,6 +181,9 @@ def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[A
             raise InputError.single(option, "must be FIELD=VALUE,VALUE", text, hint)
         if field in grid:
             raise InputError.single(option, f"sets {field} twice", text)
+        if re.fullmatch(r"\s*\d+\s*(\.\.|-|:)\s*\d+\s*", values):
+            hint = f"name each value, as {option} {field}=1,2,4"
+            raise InputError.single(option, "is a range, not a list of values", text, hint)
         grid[field] = parse_yaml(f"[{values}]", f"{option} {text}")
     return grid
 

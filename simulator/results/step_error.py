@@ -275,7 +275,20 @@ def job_teaching_exposure(
     job: Job, step_time_s: float, breakdown_s: Mapping[Category, float]
 ) -> Floats:
     """The same in what its measured time tells."""
-    return teaching_exposure(step_time_s, breakdown_s, _layer_passes(job))
+    return teaching_exposure(step_time_s, _by_links(job, breakdown_s), _layer_passes(job))
+
+
+def _by_links(job: Job, breakdown_s: Mapping[Category, float]) -> Mapping[Category, float]:
+    """The same times; where no fabric joins the GPUs, it carries no exchange, so none tells of it.
+
+    All are then counted as those inside layers, which the same links carry. For what is left open
+    they stay apart: how much of gradients and gathered weights hides is less certain than a link.
+    """
+    if job.cluster.pools or job.cluster.gpus > job.cluster.network.scale_up.gpus:
+        return breakdown_s
+    inside_s = math.fsum(breakdown_s.get(kind, 0.0) for kind in (*_EXCHANGES, *_FABRIC))
+    others = {kind: s for kind, s in breakdown_s.items() if kind not in (*_EXCHANGES, *_FABRIC)}
+    return {**others, _EXCHANGES[0]: inside_s}
 
 
 def _layer_passes(job: Job) -> float:

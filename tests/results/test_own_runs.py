@@ -14,7 +14,13 @@ from simulator.program.ir import Category
 from simulator.results.fit_probability import MemorySpread
 from simulator.results.own_memory import MemoryLesson
 from simulator.results.own_runs import CONTRADICTS, OwnRun, lesson
-from simulator.results.step_error import ASPECTS, StepError, teaching_exposure
+from simulator.results.step_error import (
+    ASPECTS,
+    StepError,
+    job_teaching_exposure,
+    teaching_exposure,
+)
+from tests.jobs import small_job
 
 PRIOR = StepError(np.diag((0.1**2, 0.4**2, 0.3**2, 0.5**2)), np.full(4, 0.02**2), freedom=3.0)
 COMPUTING = (1.0, 0.0, 0.0, 0.0)
@@ -169,3 +175,13 @@ def test_no_gpu_is_said_to_hold_less_than_nothing_beside_its_tensors():
     memory = MemoryLesson(-2 * profile.device.context_bytes, MemorySpread(0.1, 3), runs=1)
     less = replace(lesson([run_of(1.0)], PRIOR), memory=memory)
     assert less.fields(profile, "torch", 1)["device.context"] == "0 MiB"
+
+
+def test_runs_on_one_node_tell_nothing_of_the_fabric() -> None:
+    breakdown = {Category.FORWARD: 6.0, Category.TENSOR_PARALLEL: 1.0, Category.DATA_PARALLEL: 3.0}
+    one, two = (
+        job_teaching_exposure(small_job(gpus=gpus, global_batch=gpus, zero=3), 10.0, breakdown)
+        for gpus in (4, 8)
+    )
+    assert (one[2], one[3]) == pytest.approx((0.4, 0.0))
+    assert (two[2], two[3]) == pytest.approx((0.1, 0.3))

@@ -152,11 +152,7 @@ class _Reader:
         return self._script
 
     def _read(self, command: Command) -> None:
-        self._commands_left -= 1
-        if self._commands_left < 0:
-            rule = f"runs more than {_MAX_COMMANDS:,} commands"
-            hint = "does a function call itself? Give the launch line alone"
-            raise InputError.single("", rule, file=self._origin, hint=hint)
+        self._count_command()
         if self._functions.takes(command):
             return
         words = command.words
@@ -389,6 +385,13 @@ class _Reader:
         if self._letters_left < 0:
             rule = f"grows to more than {_MAX_LETTERS_IN_ALL:,} letters"
             raise InputError.single("", rule, file=self._origin)
+
+    def _count_command(self) -> None:
+        self._commands_left -= 1
+        if self._commands_left < 0:
+            rule = f"runs more than {_MAX_COMMANDS:,} commands"
+            hint = "does a function call itself? give the launch line alone"
+            raise InputError.single("", rule, file=self._origin, hint=hint)
 
     def _note(self, sentence: str) -> None:
         if sentence not in self._script.notes:

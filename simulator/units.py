@@ -67,12 +67,13 @@ _QUANTITY = re.compile(rf"\s*({_NUMBER})(?!{_MORE_NUMBER})\s*(\S.*?)?\s*\Z")
 
 
 @lru_cache(maxsize=4096)
-def parse_quantity(text: str, dimension: str) -> float:
+def parse_quantity(text: str, dimension: str, example_unit: str = "") -> float:
     """SI value of ``text``, a number and a unit of ``dimension``.
 
     Args:
         text: For example "450 GB/s"; the unit is obligatory.
         dimension: A key of :data:`UNITS`, for example ``"bytes_per_s"``.
+        example_unit: Unit that a message shows; the most common one by default.
 
     Raises:
         ValueError: The text is no number with a unit of that dimension. The message
@@ -84,14 +85,14 @@ def parse_quantity(text: str, dimension: str) -> float:
     """
     units = UNITS[dimension]
     match = _QUANTITY.match(text)
-    wanted = f'a number with a unit such as "1 {_typical_unit(dimension)}"'
+    example_unit = example_unit or _typical_unit(dimension)
+    wanted = f'a number with a unit such as "1 {example_unit}"'
     if not match:
         raise ValueError(f"{text[:40]!r} is not {wanted}")
     number, unit = match.groups()
     if unit is None:
-        usual = dict.fromkeys((_typical_unit(dimension), *(["s"] if dimension == "s" else [])))
-        examples = " or ".join(f'"{number} {unit}"' for unit in usual)
-        raise ValueError(f"{text!r} has no unit; write a unit behind it, such as {examples}")
+        wanted = f'a unit behind it, such as "{number} {example_unit}"'
+        raise ValueError(f"{text!r} has no unit; write {wanted}")
     if unit not in units:
         meant = _meant_unit(unit, units)
         way_out = f"did you mean {meant!r}?" if meant else f"known: {', '.join(units)}"

@@ -81,7 +81,7 @@ class DiagnoseAnswer(Answer):
                     format_bytes(observed.held_bytes(each.result)),
                 ]
             )
-            for each in found.better_than_nothing[:10]
+            for each in found.hypotheses[:10]
         ]
         numbers = ("probability", "step with it", f"{observed.memory_kind} memory with it")
         heads = columns(("possible cause", "how to check"), numbers)
@@ -124,13 +124,13 @@ def diagnose(
         on_trial: Called after each simulation.
 
     Raises:
-        InputError: The job cannot run, the step is farther off than predictions are, or the trace
-            is of another job.
+        InputError: The job cannot run, the trace is of another job, or the step is farther from
+            the predicted one than predictions are off.
     """
     from simulator.planning.observed_run import Observation, TraceTimes, phase_times
     from simulator.planning.run_diagnosis import diagnose as diagnosis_of
     from simulator.planning.run_diagnosis import errors_of, suspects
-    from simulator.results.own_runs import is_plausible
+    from simulator.results.own_runs import implausible_step
     from simulator.results.simulation import run_step
 
     times: TimeView | None = None
@@ -142,11 +142,8 @@ def diagnose(
     elif phases_s:
         times = phase_times(dict(phases_s), step_s)
     result = run_step(job)
-    if not is_plausible(step_s, result.step_time_s):
-        took, predicted = map(format_seconds, (step_s, result.step_time_s))
-        rule = f"took {took} and is predicted to take {predicted}: no prediction is so far off"
-        hint = "check its unit, and the job's model, batch and GPUs"
-        raise InputError.single("step", rule, hint=hint)
+    if fault := implausible_step("--step", step_s, result.step_time_s):
+        raise InputError([fault])
     tried = suspects(job, result, on_trial=on_trial or _nothing)
     shown_kind = "device" if memory_bytes is None else memory_kind
     observation = Observation(step_s, memory_bytes, shown_kind, times)

@@ -9,16 +9,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from simulator.calibrate.profile_text import SourcedValue, with_sourced_values
 from simulator.described.job import Job
 from simulator.described.load import load_profile, profile_file
-from simulator.errors import Fault, InputError
+from simulator.errors import InputError
 from simulator.results.fit_probability import job_spread
-from simulator.results.own_runs import CONTRADICTS, Lesson, OwnRun, changes_of, lesson
+from simulator.results.own_runs import (
+    CONTRADICTS,
+    Lesson,
+    OwnRun,
+    changes_of,
+    implausible_step,
+    lesson,
+)
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.results.step_error import framework_of, job_error
@@ -26,8 +33,6 @@ from simulator.units import format_seconds
 
 _FEWEST_TO_DISAGREE = 3
 """Runs of which one can contradict the others."""
-
-_MILLI = 1e-3
 
 
 @dataclass(frozen=True)
@@ -127,19 +132,9 @@ def own_system(
 
 def _refuse_implausible(runs: Sequence[OwnRun]) -> None:
     """A run that no error of a prediction explains is not what its job says."""
-    faults = [
-        Fault(run.name, f"{_said(run)}: no prediction is so far off", hint=_way_out(run))
-        for run in runs
-        if not run.is_plausible
-    ]
-    if faults:
+    found = (implausible_step(run.name, run.measured_s, run.predicted_s) for run in runs)
+    if faults := [fault for fault in found if fault is not None]:
         raise InputError(faults)
-
-
-def _way_out(run: OwnRun) -> str:
-    if replace(run, measured_s=_MILLI * run.measured_s).is_plausible:
-        return "is it milliseconds? write seconds"
-    return "check its unit, and its model, batch and GPUs; or leave the run out"
 
 
 def _refuse_contradictory(runs: Sequence[OwnRun], told: Lesson) -> None:

@@ -205,7 +205,9 @@ def whole_numbers(text: str, option: str, least: int = 1) -> list[int]:
     return list(dict.fromkeys(int(word) for word in words))
 
 
-def quantity(text: str, option: str, dimension: str, *, or_zero: bool = False) -> float:
+def quantity(
+    text: str, option: str, dimension: str, *, or_zero: bool = False, example_unit: str = ""
+) -> float:
     """SI value of an option such as ``--size "64 MiB"``.
 
     Args:
@@ -213,6 +215,7 @@ def quantity(text: str, option: str, dimension: str, *, or_zero: bool = False) -
         option: Its name, for messages.
         dimension: A key of :data:`simulator.units.UNITS`.
         or_zero: Whether zero has a meaning.
+        example_unit: Unit that a message shows; the most common one by default.
 
     Raises:
         InputError: It has no such unit, is negative, or zero without ``or_zero``; names the option.
@@ -220,7 +223,7 @@ def quantity(text: str, option: str, dimension: str, *, or_zero: bool = False) -
     from simulator.units import parse_quantity
 
     try:
-        value = parse_quantity(text, dimension)
+        value = parse_quantity(text, dimension, example_unit)
     except ValueError as error:
         raise InputError.single(option, str(error), text) from error
     if value < 0 or (value == 0 and not or_zero):

@@ -168,6 +168,12 @@ class Diagnosis:
         return None if band_s is None else band_s[0] <= self.observation.step_s <= band_s[1]
 
     @property
+    def agrees(self) -> bool:
+        """Whether the step lies in its interval, and nothing explains the run better than that."""
+        likeliest = max([self.unlisted_probability, *(h.probability for h in self.hypotheses)])
+        return bool(self.is_inside) and self.nothing_probability >= likeliest
+
+    @property
     def is_explained(self) -> bool:
         """Whether some hypothesis leaves no more than errors of predictions usually do."""
         least = min([self.nothing_surprise, *(each.surprise for each in self.hypotheses)])

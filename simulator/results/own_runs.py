@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 
 from simulator.described.cluster.hardware import HardwareProfile
+from simulator.errors import Fault
 from simulator.program.price.host_pace import eager_layer_s
 from simulator.results.fit_probability import MemorySpread
 from simulator.results.own_memory import MeasuredMemory, MemoryLesson, memory_lesson
 from simulator.results.step_error import Floats, StepError, alike_covariance
-from simulator.units import format_quantity
+from simulator.units import format_quantity, format_seconds
 
+_MILLI = 1e-3
 _ROUNDS = 50
 _LEAST, _MOST = (-math.inf, 0.0, -0.8, -0.8), (math.inf, math.inf, 0.5, 0.25)
 """Between which what is common, launches, exchanges and fabric are found. A host is not known to
@@ -44,11 +46,6 @@ rules that count runs less sooner, none brings the later runs of published sourc
 _MOST_FACTOR = 8.0
 """Farthest that a prediction is off, either way (assumption). Of 1,044 published runs the farthest
 took 6.0 times as long as was predicted (``reports/data/step_bands.csv``)."""
-
-
-def is_plausible(measured_s: float, predicted_s: float) -> bool:
-    """Whether the error of a prediction may be as large, or the two are of different jobs."""
-    return abs(math.log(measured_s / predicted_s)) <= math.log(_MOST_FACTOR)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,29 @@ class OwnRun:
     @property
     def is_plausible(self) -> bool:
         """Whether an error of a prediction may be as large."""
-        return is_plausible(self.measured_s, self.predicted_s)
+        return _is_plausible(self.measured_s, self.predicted_s)
+
+
+def implausible_step(name: str, measured_s: float, predicted_s: float) -> Fault | None:
+    """What is wrong with a measured step that no error of a prediction explains.
+
+    Args:
+        name: What people call the run, or the option that says its step.
+        measured_s: The step [s].
+        predicted_s: What is predicted of it [s].
+    """
+    if _is_plausible(measured_s, predicted_s):
+        return None
+    measured, predicted = format_seconds(measured_s), format_seconds(predicted_s)
+    rule = f"took {measured} and is predicted to take {predicted}: no prediction is so far off"
+    if _is_plausible(_MILLI * measured_s, predicted_s):
+        return Fault(name, rule, hint="is it milliseconds? write seconds")
+    hint = "check its unit, and its model, batch and GPUs; or leave the run out"
+    return Fault(name, rule, hint=hint)
+
+
+def _is_plausible(measured_s: float, predicted_s: float) -> bool:
+    return abs(math.log(measured_s / predicted_s)) <= math.log(_MOST_FACTOR)
 
 
 @dataclass(frozen=True)

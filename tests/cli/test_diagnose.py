@@ -20,7 +20,7 @@ def test_hypotheses_are_said_with_what_settles_them(clustersim, job_file):
 
 
 def test_the_document_holds_every_hypothesis_with_its_fields(clustersim, job_file):
-    outcome = clustersim("diagnose", job_file, "--step", "0.9 s", "--error", "3%", "--json")
+    outcome = clustersim("diagnose", job_file, "--step", "900 ms", "--error", "3%", "--json")
     document = json.loads(outcome.out)
     hypotheses = document["hypotheses"]
     total = document["nothing_probability"] + document["unlisted_probability"]
@@ -43,6 +43,8 @@ def test_the_probabilities_that_are_shown_sum_to_one(clustersim, job_file):
     ("options", "said"),
     [
         (["--step", "soon"], "--step"),
+        (["--step", "5"], 'such as "5 s"'),
+        (["--step", "900 s"], "no prediction is so far off"),
         (["--step", "1 s", "--memory", "much"], "--memory"),
         (["--step", "1 s", "--memory-kind", "virtual"], "must be one of allocated"),
         (["--step", "1 s", "--phase", "forward"], "must be NAME=TIME"),
@@ -58,9 +60,19 @@ def test_what_is_no_measurement_is_refused_by_name(clustersim, job_file, options
     assert said in outcome.err
 
 
-def test_a_step_that_no_prediction_is_so_far_from_is_refused(clustersim, job_file):
-    outcome = clustersim("diagnose", job_file, "--step", "900s")
-    assert outcome.code == 2
-    assert "no prediction is so far off" in outcome.err
-    bare = clustersim("diagnose", job_file, "--step", "5")
-    assert '"5 us" or "5 s"' in bare.err
+def test_a_step_as_predicted_needs_no_explanation(clustersim, job_file):
+    predicted = json.loads(clustersim("run", job_file, "--json").out)["step_time_s"]
+    outcome = clustersim("diagnose", job_file, "--step", f"{1.01 * predicted} s")
+    assert "The run agrees with its prediction: nothing needs an explanation." in outcome.out
+    assert "To check: " not in outcome.out
+
+
+@pytest.mark.parametrize("step", ["900 ms", "400 ms"])
+def test_no_cause_is_hidden_that_is_likelier_than_one_shown(clustersim, job_file, step):
+    options = ("--step", step, "--top", "3")
+    outcome = clustersim("diagnose", job_file, *options)
+    found = json.loads(clustersim("diagnose", job_file, *options, "--json").out)["hypotheses"]
+    rows = outcome.out.split("possible cause")[1].splitlines()[1:4]
+    assert [row.split("  ")[0] for row in rows] == [each["change"] for each in found[:3]]
+    (most,) = re.findall(r"each at most ([0-9.]+) %", outcome.out)
+    assert float(most) <= min(float(re.findall(r"([0-9.]+) %", row)[-1]) for row in rows) + 0.1

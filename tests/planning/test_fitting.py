@@ -332,6 +332,17 @@ def test_what_another_change_beats_in_memory_and_time_is_no_way_out():
     assert unbeaten([]) == []
 
 
+def test_savings_hold_what_trains_otherwise_and_it_hides_no_change_of_the_plan():
+    found = savings(small_job(micro=4))
+    eight_bit, adapters = {"plan.optimizer": "adam-8bit"}, {"plan.lora.rank": 16}
+    changes = [each.changes for each in found]
+    assert eight_bit in changes
+    assert adapters in changes
+    assert {**adapters, "plan.lora.base_precision": "nf4"} in changes
+    cheaper = [each for each in found if not any("lora" in path for path in each.changes)]
+    assert unbeaten(cheaper) == [each for each in unbeaten(found) if each in cheaper]
+
+
 def test_savings_are_those_of_the_simulated_change_and_sorted():
     job = small_job(micro=4)
     found = savings(job)

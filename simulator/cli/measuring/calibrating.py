@@ -371,7 +371,7 @@ def _of_job(
     if step is None:
         hint = "give the measured step time: --step 15.9s"
         raise InputError.single("--step", "is missing", hint=hint)
-    measured_s = quantity(step, "--step", "s")
+    measured_s = quantity(step, "--step", "s", example_unit="s")
     measured_bytes = None if memory is None else quantity(memory, "--memory", "bytes")
     job = read_job(path, changes)
     name = profile or str(job.document["cluster"]["profile"])

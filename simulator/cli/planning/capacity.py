@@ -129,7 +129,7 @@ def capacity(
     asked = _Comparison(
         systems,
         sizes,
-        None if deadline is None else quantity(deadline, "--deadline", "s"),
+        None if deadline is None else quantity(deadline, "--deadline", "s", example_unit="d"),
         None if budget is None else quantity(budget, "--budget", "usd"),
         members,
         seed,

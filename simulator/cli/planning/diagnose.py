@@ -88,7 +88,7 @@ def diagnose(
     with counting("simulations") as count:
         answer = api.diagnose(
             job,
-            quantity(step, "--step", "s"),
+            quantity(step, "--step", "s", example_unit="s"),
             memory_bytes=None if memory is None else quantity(memory, "--memory", "bytes"),
             memory_kind=_memory_kind(memory_kind),
             phases_s=dict(map(_phase, phase or ())),
@@ -115,7 +115,7 @@ def _phase(text: str) -> tuple[str, float]:
     if not equals:
         hint = 'for example --phase "optimizer=0.3 s"'
         raise InputError.single("--phase", "must be NAME=TIME", text, hint)
-    return name.strip(), quantity(value.strip(), "--phase", "s", or_zero=True)
+    return name.strip(), quantity(value.strip(), "--phase", "s", or_zero=True, example_unit="s")
 
 
 def _share(text: str) -> float:
@@ -143,15 +143,19 @@ def _print(found: Diagnosis, top: int) -> None:
             f"predicted {format_bytes(held)}: {signed_percent(observed.memory_bytes / held - 1)}"
         )
     _echo_interval(found)
+    if found.agrees:
+        typer.echo("The run agrees with its prediction: nothing needs an explanation.")
     columns = text_columns("possible cause") + number_columns(
         "probability", "step with it", f"{observed.memory_kind} memory with it"
     )
-    shown = found.better_than_nothing[:top]
+    shown = found.hypotheses[:top]
     rows = [*(_row(each, found) for each in shown), *_other_rows(shown, found)]
     print_table(found.job.title, columns, rows)
-    if not shown:
+    better = found.better_than_nothing
+    if not better and not found.agrees:
         typer.echo("No cause on the list explains it better than an ordinary prediction error.")
-    for number, each in enumerate(shown[:_MOST_CHECKS], 1):
+    checks = [] if found.agrees else [each for each in shown if each in better]
+    for number, each in enumerate(checks[:_MOST_CHECKS], 1):
         typer.echo(f"{number}. {each.words}. To check: {each.check}")
     if not found.is_explained:
         typer.echo("No single cause on the list explains it: check the job or the machine.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -157,7 +156,15 @@ def sweep(
         print_json({"rows": json.loads(table.to_json(orient="records"))})
     elif out is None and plot is None and html is None:
         _print_table(table, f"{job.title}, but for {', '.join(axes)}")
+    _need_one_that_can_run(table["error"].tolist())
     need_one_that_fits(table["fits"] == True, "combination")  # noqa: E712
+
+
+def _need_one_that_can_run(errors: Sequence[str]) -> None:
+    if all(errors):
+        rule, *others = dict.fromkeys(errors)
+        hint = f"and {len(others)} more, in the column error" if others else ""
+        raise InputError.single("--grid", f"no combination can run: {rule}", hint=hint)
 
 
 def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[Any]]:
@@ -181,9 +188,9 @@ def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[A
             raise InputError.single(option, "must be FIELD=VALUE,VALUE", text, hint)
         if field in grid:
             raise InputError.single(option, f"sets {field} twice", text)
-        if re.fullmatch(r"\s*\d+\s*(\.\.|-|:)\s*\d+\s*", values):
-            hint = f"name each value, as {option} {field}=1,2,4"
-            raise InputError.single(option, "is a range, not a list of values", text, hint)
+        if ".." in values:
+            hint = f"write every value, for example {option} {field}=1,2,4"
+            raise InputError.single(option, "does not know ranges", text, hint)
         grid[field] = parse_yaml(f"[{values}]", f"{option} {text}")
     return grid
 

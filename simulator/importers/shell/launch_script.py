@@ -40,6 +40,8 @@ from simulator.importers.shell.shell_language import (
 
 _MAX_LETTERS_IN_ALL = 2**22
 """Of all values and commands together."""
+_MAX_COMMANDS = 20_000
+"""Of a script, with each call of a function; one that calls itself never ends."""
 _MAX_BRANCHES = 20
 """Deepest nesting of ``if`` and ``case``."""
 
@@ -140,6 +142,7 @@ class _Reader:
         self._origin = origin
         self._condition = True
         self._letters_left = _MAX_LETTERS_IN_ALL
+        self._commands_left = _MAX_COMMANDS
 
     def read(self, commands: list[Command]) -> Script:
         for command in commands:
@@ -149,6 +152,7 @@ class _Reader:
         return self._script
 
     def _read(self, command: Command) -> None:
+        self._count_command()
         if self._functions.takes(command):
             return
         words = command.words
@@ -381,6 +385,13 @@ class _Reader:
         if self._letters_left < 0:
             rule = f"grows to more than {_MAX_LETTERS_IN_ALL:,} letters"
             raise InputError.single("", rule, file=self._origin)
+
+    def _count_command(self) -> None:
+        self._commands_left -= 1
+        if self._commands_left < 0:
+            rule = f"runs more than {_MAX_COMMANDS:,} commands"
+            hint = "does a function call itself? give the launch line alone"
+            raise InputError.single("", rule, file=self._origin, hint=hint)
 
     def _note(self, sentence: str) -> None:
         if sentence not in self._script.notes:

@@ -250,11 +250,9 @@ class Expansion:
         while at < len(word):
             letter = word[at]
             if letter == "'":
-                end = word.find("'", at + 1)
-                # Inside backticks, which hide quotes, there may be an apostrophe alone.
-                end = end if end > 0 else len(word)
-                yield word[at + 1 : end], True
-                at = end + 1
+                end = _closing_mark(word, at)
+                yield word[at + 1 : end].removesuffix("'"), True
+                at = end
             elif letter == '"':
                 end = _closing_quote(word, at)
                 yield self._expanded(word[at + 1 : end], is_condition), True
@@ -284,7 +282,7 @@ class Expansion:
                 at = end
             elif text[at] == "$":
                 reach = text[at : at + _MAX_REFERENCE]
-                end = _closing_bracket(reach, 1) if reach[1:2] == "{" else 0
+                end = _closing_bracket(reach, 1) if reach[1:2] == "{" and "}" in reach else 0
                 found = _REFERENCE.match(reach[: end or None])
                 result += self._value(found, is_condition) if found else "$"
                 at += found.end() if found else 1
@@ -336,7 +334,7 @@ def _split(text: str) -> list[str]:
         elif text.startswith("$(", at):
             at = _closing_bracket(text, at + 1)
         elif text[at] == "`":
-            at = (text.find("`", at + 1) + 1) or len(text)
+            at = _closing_mark(text, at)
         else:
             at += 1
     return [*words, *([text[start:at]] if at > start else [])]
@@ -381,11 +379,19 @@ def _closing_bracket(text: str, start: int) -> int:
     return len(text)
 
 
+def _closing_mark(text: str, start: int) -> int:
+    """Behind the next letter like the one at ``start``, or the end of the text."""
+    return (text.find(text[start], start + 1) + 1) or len(text)
+
+
 def _end_of_bare(word: str, start: int) -> int:
-    """Where an unquoted part ends: at a quote outside of brackets."""
+    """Where an unquoted part ends: at a quote outside of brackets and backticks."""
     at = start
     while at < len(word) and word[at] not in "'\"\\":
-        at = _closing_bracket(word, at + 1) if word.startswith(("$(", "${"), at) else at + 1
+        if word[at] == "`":
+            at = _closing_mark(word, at)
+        else:
+            at = _closing_bracket(word, at + 1) if word.startswith(("$(", "${"), at) else at + 1
     return at
 
 

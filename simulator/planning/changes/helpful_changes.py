@@ -36,7 +36,12 @@ from simulator.planning.changes.single_changes import (
     merged,
     single_changes,
 )
-from simulator.planning.changes.small_machine import Ladder, is_small_machine, ladder
+from simulator.planning.changes.small_machine import (
+    Ladder,
+    is_small_machine,
+    ladder,
+    training_changes,
+)
 from simulator.planning.changes.trials import (
     MUCH_SHORTER,
     OnTrial,
@@ -76,10 +81,15 @@ class FitSearch:
 def savings(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     """Every single change that saves memory, the largest saving first, simulated with contention.
 
+    Those that train otherwise (8-bit states, adapters) are the same as what :func:`nearest_fit`
+    tries on one machine.
+
     Raises:
         InputError: The job itself cannot run.
     """
-    found = [each for each in _singles(Trials(job, "des", on_trial)) if each.saved_bytes > 0]
+    trials = Trials(job, "des", on_trial)
+    otherwise = trials.of(training_changes(job))
+    found = [each for each in (*_singles(trials), *otherwise) if each.saved_bytes > 0]
     return tuple(sorted(found, key=lambda each: -each.saved_bytes))
 
 

@@ -125,6 +125,30 @@ def _is_part(change: Change, found: Trial) -> bool:
     return all(found.changes.get(path) == value for path, value in change.fields.items())
 
 
+def training_changes(job: Job) -> Iterator[Change]:
+    """The rungs that change how a model is trained, each alone; 4-bit weights need adapters."""
+    adapters: list[Change] = []
+    for rung in _training_rungs(job):
+        if rung.name in ADAPTER_RUNGS:
+            adapters.append(rung.change)
+            yield merged(adapters)
+        else:
+            yield rung.change
+
+
+def _training_rungs(job: Job) -> Iterator[Rung]:
+    """Fewer bits of states, then adapters."""
+    plan = job.plan
+    if plan.optimizer == "adam":
+        yield Rung("8-bit states", Change("8-bit Adam", {"plan.optimizer": "adam-8bit"}))
+    if plan.lora is None:
+        adapters = {"plan.lora.rank": _RANK}
+        yield Rung("LoRA", Change(f"adapters of rank {_RANK} (LoRA)", adapters))
+    if plan.lora is None or not plan.lora.is_quantised:
+        quantised = {"plan.lora.base_precision": "nf4"}
+        yield Rung("QLoRA", Change("4-bit frozen weights (QLoRA)", quantised))
+
+
 def _rungs(job: Job) -> Iterator[Rung]:
     """What can be changed of a job, in the order of what it asks."""
     plan, batch = job.plan, job.batch
@@ -138,14 +162,7 @@ def _rungs(job: Job) -> Iterator[Rung]:
         yield Rung("accumulation", Change(words, {"batch.micro": 1}))
     if job.dp > 1 and not job.choices.shards_weights:
         yield Rung("shards", Change("sharding over the GPUs (FSDP)", {"plan.zero": 3}))
-    if plan.optimizer == "adam":
-        yield Rung("8-bit states", Change("8-bit Adam", {"plan.optimizer": "adam-8bit"}))
-    if plan.lora is None:
-        adapters = {"plan.lora.rank": _RANK}
-        yield Rung("LoRA", Change(f"adapters of rank {_RANK} (LoRA)", adapters))
-    if plan.lora is None or not plan.lora.is_quantised:
-        quantised = {"plan.lora.base_precision": "nf4"}
-        yield Rung("QLoRA", Change("4-bit frozen weights (QLoRA)", quantised))
+    yield from _training_rungs(job)
     if not plan.offload.is_used:
         fields = {"plan.offload.activations": "cpu", "plan.recompute": "none"}
         yield Rung("offload", Change("activations in host memory", fields))

@@ -107,16 +107,28 @@ class Trials:
 
 
 def unbeaten(found: Iterable[Trial]) -> list[Trial]:
-    """Trials in their order, without those than which another saves more memory and time."""
+    """Trials in their order, without those than which another saves more memory and time.
+
+    One that asks more of how the model is trained does not stand for one that asks less.
+    """
     trials = list(found)
     return [
         each
         for each in trials
         if not any(
-            other.saved_bytes > each.saved_bytes and other.step_time_s < each.step_time_s
+            other.saved_bytes > each.saved_bytes
+            and other.step_time_s < each.step_time_s
+            and _asked_of_training(other) <= _asked_of_training(each)
             for other in trials
         )
     ]
+
+
+def _asked_of_training(trial: Trial) -> int:
+    """0 where the model is trained as before, 1 with other states, 2 with other weights."""
+    if any(path.startswith("plan.lora") for path in trial.changes):
+        return 2
+    return int("plan.optimizer" in trial.changes)
 
 
 def held_bytes(step: StepResult) -> dict[str, float]:

@@ -86,10 +86,12 @@ class LimitsAnswer(Answer):
 def _limit_row(limit: Limit) -> tuple[str, ...]:
     if limit.obstacle:
         return limit.field, str(limit.now), "cannot be changed", "", "", "", ""
-    largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest or "none")
-    held = format_bytes(limit.peak_device_bytes)
-    probability, even = percent(limit.fits_probability), str(limit.largest_even or "none")
-    return limit.field, str(limit.now), largest, str(limit.step), held, probability, even
+    now, step, even = str(limit.now), str(limit.step), str(limit.largest_even or "none")
+    if not limit.largest:
+        return limit.field, now, "none", step, "", "", even
+    largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest)
+    held, probability = format_bytes(limit.peak_device_bytes), percent(limit.fits_probability)
+    return limit.field, now, largest, step, held, probability, even
 
 
 def limits(

@@ -38,7 +38,7 @@ class Limit:
         largest: The largest value that runs out of memory with no more than the risk that is asked;
             0 where not even the smallest does.
         step: Distance of the values that were tried; ``largest + step`` does not fit.
-        peak_device_bytes: Fullest GPU at ``largest`` [B].
+        peak_device_bytes: Fullest GPU at ``largest``, or at the smallest value if that is 0 [B].
         fits_probability: How likely it has room for that, 0 to 1.
         largest_even: The largest value that is as likely to fit as not: what more risk would give.
         is_open: Whether no value that was tried is too large.

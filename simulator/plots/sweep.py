@@ -227,6 +227,8 @@ def build_pareto_figure(
     )
     axes.grid(color=style.GRID, lw=0.6)
     handles = []
+    times_s = [seconds for plans in fronts.values() for seconds, _, _ in plans]
+    middle_s = (min(times_s) + max(times_s)) / 2 if times_s else 0.0
     for index, (gpus, plans) in enumerate(fronts.items()):
         color, marker = _COLORS[index % len(_COLORS)], _MARKERS[index % len(_MARKERS)]
         line = Line2D([], [], color=color, marker=marker, ms=5, label=f"{gpus} GPUs")
@@ -237,19 +239,24 @@ def build_pareto_figure(
         gibs = [num_bytes / _GIB for _, num_bytes, _ in plans]
         axes.plot(times, gibs, color=color, marker=marker, ms=5, drawstyle="steps-post", lw=1.2)
         for seconds, num_bytes, name in dict.fromkeys((plans[0], plans[-1])):
+            is_right = seconds > middle_s
             style.annotate(
-                axes, name, (seconds, num_bytes / _GIB), (6, 5),
+                axes, name, (seconds, num_bytes / _GIB), (-6, -11) if is_right else (6, 5),
+                ha="right" if is_right else "left",
                 fontsize=style.SMALL_PT - 1, color=style.PALE_INK,
             )  # fmt: skip
-    axes.axhline(capacity_bytes / _GIB, color=style.INK, lw=1, ls="--")
+    capacity = capacity_bytes / _GIB
     fullest = max((b / _GIB for plans in fronts.values() for _, b, _ in plans), default=0.0)
-    axes.set_ylim(0, min(capacity_bytes / _GIB * 1.08, max(1.35 * fullest, 1.0)))
+    top = min(1.08 * capacity, max(1.35 * fullest, 1.0))
+    axes.set_ylim(0, top)
+    if capacity < top:
+        axes.axhline(capacity, color=style.INK, lw=1, ls="--")
     axes.margins(x=0.12)
     style.name_axes(axes, "step time [s]", "fullest GPU [GiB]")
     axes.legend(handles=handles, fontsize=style.SMALL_PT, frameon=False, loc="upper right")
     subtitle = (
         "no other plan is both faster and needs less memory; "
-        f"a device has {capacity_bytes / _GIB:.1f} GiB (dashed)"
+        f"a device has {capacity:.1f} GiB{' (dashed)' if capacity < top else ''}"
     )
     style.add_title(figure, title, subtitle, left=_PARETO_LEFT_IN)
     return figure

@@ -29,3 +29,12 @@ def test_savings_are_a_table_of_changes(clustersim, job_file):
     out = clustersim("memory", job_file, "--savings").out
     assert "what would save most" in out
     assert "plan." in out.split("what would save most")[1]
+
+
+def test_no_memory_is_said_of_a_value_where_none_fits(clustersim, job_file):
+    small = ("--set", "cluster.device.memory=2 GiB")
+    outcome = clustersim("limits", job_file, *small)
+    row = next(line for line in outcome.out.splitlines() if line.startswith("batch.micro"))
+    assert "none" in row
+    assert "GiB" not in row
+    assert "%" not in row

@@ -13,7 +13,7 @@ from simulator.planning.campaign.training_run import EndTimes
 from simulator.planning.offers.choice import CHEAPEST, FEWEST, SAFEST, choose
 from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers
-from simulator.planning.offers.rental import rent
+from simulator.planning.offers.rental import numbers_of, rent, row_cells
 from simulator.results.step_error import COVERAGE
 from simulator.results.students_t import students_t_quantile
 
@@ -66,6 +66,14 @@ def test_money_is_price_times_gpus_times_the_longer_of_run_and_term():
     assert later.done_s == pytest.approx(20 * DAY + two.wall_s)
     assert later.late_probability == 1.0
     assert later.step_time_s == two.step_time_s
+
+
+def test_the_table_says_when_offers_start_where_any_of_them_waits():
+    rows = evaluate(load_offers(offers()))
+    numbers = numbers_of(rows)
+    column = 1 + numbers.index("starts after")
+    assert [row_cells(each, numbers)[column] for each in rows] == ["0.0 d", "0.0 d", "20.0 d"]
+    assert "starts after" not in numbers_of(rows[:2])
 
 
 def test_without_failures_the_interval_is_that_of_the_step():

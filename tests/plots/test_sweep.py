@@ -133,4 +133,23 @@ def test_the_memory_of_a_device_is_said_in_numbers():
 
 def test_a_capacity_far_above_all_plans_is_left_out_of_sight():
     low = {8: [(1.0, 2 * GIB, "a"), (2.0, 1 * GIB, "b")]}
-    assert build_pareto_figure("job", low, 80 * GIB).axes[0].get_ylim()[1] == pytest.approx(2.7)
+    figure = build_pareto_figure("job", low, 80 * GIB)
+    (axes,) = figure.axes
+    assert axes.get_ylim()[1] == pytest.approx(2.7)
+    assert not any(line.get_linestyle() == "--" for line in axes.lines)
+    assert "dashed" not in " ".join(text.get_text() for text in figure.texts)
+
+
+def test_names_of_plans_stay_inside_the_frame():
+    name = "tp1 dp64, ZeRO 3, micro 8, full recompute"
+    figure = build_pareto_figure(
+        "job", {64: [(1.0, 30 * GIB, name), (2.0, 8 * GIB, name)]}, 80 * GIB
+    )
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    frame = axes.get_window_extent()
+    for text in axes.texts:
+        box = text.get_window_extent()
+        assert frame.x0 <= box.x0
+        assert box.x1 <= frame.x1
+        assert frame.y0 <= box.y0

@@ -30,7 +30,7 @@ from simulator.cli.options import (
     write_answer_page,
 )
 from simulator.cli.planning.sweep import Dask, DaskSecurity, Workers, cluster_asked, parse_grid
-from simulator.described.job import degrees_text
+from simulator.described.job import plan_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -39,7 +39,7 @@ from simulator.units import counted, format_seconds, percent
 if TYPE_CHECKING:
     from simulator.api import PlanAnswer
     from simulator.described.job import Job
-    from simulator.planning.search.search import PlanChoice, Progress
+    from simulator.planning.search.search import Progress
     from simulator.planning.search.space import Axes
 
 
@@ -247,22 +247,19 @@ def _draw_pareto(
     from simulator.plots.style import save
     from simulator.plots.sweep import build_pareto_figure
 
+    jobs = {gpus: with_gpus(job, gpus) for gpus in gpu_counts}
     with worker_pool(workers) as (executor, processes):
         settings: dict[str, Any] = {"executor": executor, "at_a_time": processes, "risk": risk}
-        fronts = {
-            gpus: pareto_front(with_gpus(job, gpus), vary=axes, **settings) for gpus in gpu_counts
-        }
+        fronts = {gpus: pareto_front(each, vary=axes, **settings) for gpus, each in jobs.items()}
     points = {
-        gpus: [(each.step_time_s, each.peak_device_bytes, _short_name(each)) for each in front]
+        gpus: [
+            (each.step_time_s, each.peak_device_bytes, plan_text(jobs[gpus].replace(each.changes)))
+            for each in front
+        ]
         for gpus, front in fronts.items()
     }
     title = f"plans of {job.model.name} on {job.cluster.profile.name}"
     save(build_pareto_figure(title, points, job.cluster.profile.device.memory_bytes), path)
-
-
-def _short_name(choice: PlanChoice) -> str:
-    degrees = {name: choice.changes.get(f"plan.{name}", 1) for name in ("tp", "pp", "cp", "ep")}
-    return degrees_text(degrees, choice.dp)
 
 
 def _print_choices(found: PlanAnswer) -> None:

@@ -28,16 +28,24 @@ if TYPE_CHECKING:
 
 
 ROW_TEXTS = ("offer",)
-_NUMBERS = ("GPUs", "step time", "MFU", "fits", "done after", "80 % interval", "late", "USD")
-_MORE_NUMBERS = ("MWh", "t CO2e")
+_NUMBERS = (
+    "GPUs", "step time", "MFU", "fits", "starts after", "done after", "80 % interval",
+    "late", "USD", "MWh", "t CO2e",
+)  # fmt: skip
+_MAY_LACK = ("starts after", "MWh", "t CO2e")
 """Columns that are left out where no row has any."""
 LAST_ROW_TEXTS = ("plan",)
 
 
 def numbers_of(rows: list[OfferResult]) -> tuple[str, ...]:
     """Columns of numbers that any of the rows can fill."""
-    has = (any(row.energy_kwh is not None for row in rows), any(row.co2_kg for row in rows))
-    return (*_NUMBERS, *(name for name, there in zip(_MORE_NUMBERS, has, strict=True) if there))
+    has = (
+        any(row.start_s for row in rows),
+        any(row.energy_kwh is not None for row in rows),
+        any(row.co2_kg for row in rows),
+    )
+    lacking = [name for name, there in zip(_MAY_LACK, has, strict=True) if not there]
+    return tuple(name for name in _NUMBERS if name not in lacking)
 
 
 def row_cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:
@@ -50,6 +58,7 @@ def row_cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:
         "step time": format_seconds(row.step_time_s),
         "MFU": f"{100 * row.mfu:.0f} %",
         "fits": f"{100 * row.fits_probability:.1f} %",
+        "starts after": f"{row.start_s / DAY_S:.1f} d",
         "done after": f"{row.done_s / DAY_S:.1f} d",
         "80 % interval": f"{low:.1f} to {high:.1f} d",
         "late": "" if row.late_probability is None else f"{100 * row.late_probability:.1f} %",

@@ -156,14 +156,14 @@ def sweep(
         print_json({"rows": json.loads(table.to_json(orient="records"))})
     elif out is None and plot is None and html is None:
         _print_table(table, f"{job.title}, but for {', '.join(axes)}")
-    _need_one_that_can_run(table["error"])
+    _need_one_that_can_run(list(table["error"]))
     need_one_that_fits(table["fits"] == True, "combination")  # noqa: E712
 
 
 def _need_one_that_can_run(errors: Sequence[str]) -> None:
     if all(errors):
         rule, *others = dict.fromkeys(errors)
-        hint = f"and {len(others)} more, in the column error" if others else None
+        hint = f"and {len(others)} more, in the column error" if others else ""
         raise InputError.single("--grid", f"no combination can run: {rule}", hint=hint)
 
 

@@ -158,15 +158,28 @@ def format_bytes(num_bytes: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Time for people, three significant digits ("12.9 s", "34.0 us")."""
-    magnitude = abs(seconds)
-    if magnitude >= DAY_S:
-        return f"{_significant(seconds / DAY_S)} d"
-    if magnitude >= 2 * HOUR_S:
-        return f"{_significant(seconds / HOUR_S)} h"
-    for unit in ("s", "ms", "us"):
-        if _rounded(magnitude) >= _TIME[unit]:
-            return f"{_significant(seconds / float(_TIME[unit]))} {unit}"
-    return "0 s" if magnitude < _ROUNDING_S else f"{_significant(seconds * 1e9)} ns"
+    return _in_unit_of(seconds, seconds)
+
+
+def format_seconds_range(low_s: float, high_s: float) -> str:
+    """An interval of time for people, both ends in the unit of the later one [s]."""
+    return f"{_in_unit_of(low_s, high_s)} to {format_seconds(high_s)}"
+
+
+def _in_unit_of(seconds: float, shown_s: float) -> str:
+    """A time in the unit in which another one is shown."""
+    if abs(seconds) < _ROUNDING_S:
+        return "0 s"
+    unit = _time_unit(abs(shown_s))
+    return f"{_significant(seconds / float(_TIME[unit]))} {unit}"
+
+
+def _time_unit(magnitude_s: float) -> str:
+    if magnitude_s >= DAY_S:
+        return "d"
+    if magnitude_s >= 2 * HOUR_S:
+        return "h"
+    return next((u for u in ("s", "ms", "us") if _rounded(magnitude_s) >= _TIME[u]), "ns")
 
 
 def signed_seconds(seconds: float) -> str:

@@ -57,7 +57,7 @@ ASKED = {
     "memory": (sim.memory, []),
     "run": (sim.simulate, []),
     "capacity": (sim.capacity, []),
-    "diagnose": (lambda job: sim.diagnose(job, 0.3), ["--step", "0.3 s"]),
+    "diagnose": (lambda job: sim.diagnose(job, 0.1), ["--step", "0.1 s"]),
 }
 """The function, and the options of the command that ask the same."""
 

@@ -20,7 +20,15 @@ from simulator.exporters.html.answer_tables import (
     columns,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import DAY_S, HOUR_S, J_PER_KWH, format_count, format_seconds, percent
+from simulator.units import (
+    DAY_S,
+    HOUR_S,
+    J_PER_KWH,
+    format_count,
+    format_seconds,
+    format_seconds_range,
+    percent,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,9 +82,9 @@ class CapacityAnswer(Answer):
         time = self.found.time
         taken = f"{format_seconds(time.wall_s)} and {time.gpu_s / HOUR_S:,.0f} GPU-hours"
         yield f"{format_count(time.tokens)} tokens take {taken} on {time.gpus:,} GPUs."
-        low, high = map(format_seconds, time.ends.interval_s)
+        interval = format_seconds_range(*time.ends.interval_s)
         causes = "the error of the step" + (" and failures" if time.goodput is not None else "")
-        yield f"The 80 % prediction interval is {low} to {high}, for {causes}."
+        yield f"The 80 % prediction interval is {interval}, for {causes}."
         if time.goodput_share is None:
             yield "Goodput is unknown, so this assumes a cluster that never fails."
         cheapest = self.found.money.cheapest
@@ -259,7 +267,7 @@ class ClustersAnswer(Answer):
             [
                 Cell(f"{each.time.gpus:,} x {each.job.cluster.profile.name}"),
                 Cell(format_seconds(each.time.wall_s)),
-                Cell(" to ".join(map(format_seconds, each.time.ends.interval_s))),
+                Cell(format_seconds_range(*each.time.ends.interval_s)),
                 Cell(bars=(Bar("duration", Meaning.NUMBER, each.time.wall_s / most_s),), mark=mark),
             ]
             for each in self.ran

@@ -142,7 +142,7 @@ def diagnose(
     elif phases_s:
         times = phase_times(dict(phases_s), step_s)
     result = run_step(job)
-    if fault := implausible_step("--step", step_s, result.step_time_s):
+    if fault := implausible_step("step", step_s, result.step_time_s):
         raise InputError([fault])
     tried = suspects(job, result, on_trial=on_trial or _nothing)
     shown_kind = "device" if memory_bytes is None else memory_kind

@@ -22,7 +22,7 @@ except ImportError:
     from yaml import SafeLoader  # type: ignore[assignment]
 
 import simulator
-from simulator.described.faults import faults_of, nearest_hint
+from simulator.described.faults import faults_of, nearest_hint, without_consequences
 from simulator.errors import STANDARD_INPUT, Fault, InputError
 from simulator.files import MOST_DIGITS, is_there, read_text
 
@@ -379,5 +379,5 @@ def validated(
         # Files have one spelling per field; Python names would slip past an override.
         return spec.model_validate(document, by_alias=True, by_name=False)
     except ValidationError as error:
-        faults = faults_of(error, spec, path, siblings)
+        faults = without_consequences(faults_of(error, spec, path, siblings))
         raise InputError([replace(fault, file=file) for fault in faults]) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -43,6 +43,7 @@ _TYPES = {
 NO_SUCH_FIELD = "no such field"
 """Rule that a misspelt name breaks."""
 
+_MISSING = "is missing"
 _MANY = 24
 """More names than this are not listed in a hint."""
 _MEANT = 3
@@ -101,6 +102,17 @@ def faults_of(
         yield replace(fault, hint=written) if written and written not in fault.rule else fault
 
 
+def without_consequences(faults: Iterable[Fault]) -> list[Fault]:
+    """Faults without fields that are missing because another fault has a wrong name for them."""
+    found = list(faults)
+    hints = "\n".join(fault.hint for fault in found)
+    return [fault for fault in found if fault.rule != _MISSING or not _names(hints, fault.path)]
+
+
+def _names(text: str, path: str) -> bool:
+    return bool(re.search(rf"(?<![\w.]){re.escape(path)}(?![\w.])", text))
+
+
 _BLOCKS = (["plan"], ["plan", "stack"], ["batch"], ["cluster"])
 """Blocks of a job whose fields other frameworks have, too; all of a model's are."""
 
@@ -116,7 +128,7 @@ def _job_hint(spec: type[BaseModel], path: str, value: object) -> str:
 def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Fault:
     value, kind = detail["input"], detail["type"]
     if kind == "missing":
-        return Fault(path, "is missing", hint="add it")
+        return Fault(path, _MISSING, hint="add it")
     if kind == "extra_forbidden":
         word = path.rpartition(".")[2]
         return Fault(path, NO_SUCH_FIELD, value, nearest_hint(word, names_beside))
@@ -138,7 +150,21 @@ def _way_out(detail: ErrorDetails) -> str:
     for name, text in _BOUNDS.items():
         if name in bounds:
             return text.format(_plain_number(bounds[name]))
-    return _TYPES.get(kind.partition("_")[0], "")
+    wanted = kind.partition("_")[0]
+    return (
+        _whole_number_hint(value) or _TYPES[wanted] if wanted == "int" else _TYPES.get(wanted, "")
+    )
+
+
+def _whole_number_hint(text: str) -> str:
+    """How a short form such as 4k or 1e6 is written out; empty for other texts."""
+    found = re.fullmatch(r"([0-9]{1,9})(?:([kKM])|[eE]([0-9]{1,2}))", text.strip())
+    if not found:
+        return ""
+    number, letter, exponent = int(found[1]), found[2], found[3]
+    if letter in ("k", "K"):
+        return f"write all digits: {1024 * number} or {1000 * number}"
+    return f"write all digits: {number * 10 ** (6 if letter else int(exponent))}"
 
 
 def _plain_number(bound: float) -> str:

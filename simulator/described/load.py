@@ -38,7 +38,7 @@ from simulator.described.documents import (
     with_changes,
     yaml_mapping,
 )
-from simulator.described.faults import NO_SUCH_FIELD
+from simulator.described.faults import NO_SUCH_FIELD, without_consequences
 from simulator.described.job import Job, Pool
 from simulator.described.model import Model
 from simulator.described.plan.plan_blocks import WrittenSchedule
@@ -147,7 +147,9 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
             resolved["cluster"] = _pooled(cluster, folder)
     elif isinstance(cluster, Mapping):
         own = resolved["cluster"] = {key: cluster[key] for key in _OWN_FIELDS if key in cluster}
-        if "profile" in cluster:
+        if "profile" not in cluster:  # what would override it cannot be checked
+            own |= {key: cluster[key] for key in cluster if key not in _names_of_profile()}
+        else:
             with _collecting(faults, own, "profile"):
                 own["profile"] = _profile(cluster, folder)
     plan = document.get("plan", {})
@@ -165,10 +167,14 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
         job._document = copy.deepcopy(dict(document))
         job._source = source
         faults += job_faults(job)
-    faults = [fault for fault in faults if fault.value is not _REPORTED]
+    faults = without_consequences(each for each in faults if each.value is not _REPORTED)
     if faults:
         raise InputError([replace(fault, file=fault.file or source) for fault in faults])
     return job
+
+
+def _names_of_profile() -> set[str]:
+    return {field.alias or name for name, field in HardwareProfile.model_fields.items()}
 
 
 def load_model(name_or_path: str | Path) -> Model:

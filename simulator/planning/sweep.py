@@ -379,7 +379,9 @@ def _row(job: Job, engine: Engine, changes: _Changes) -> Row:
         step = run_step(changed, engine)
     except Exception as error:
         return _failure(changes, error)
-    return {**changes, **{name: getattr(step, name) for name in _OF_THE_STEP}, "error": ""}
+    found = {name: getattr(step, name) for name in _OF_THE_STEP}
+    sizes = {name: round(size) for name, size in found.items() if name.endswith("_bytes")}
+    return {**changes, **found, **sizes, "error": ""}
 
 
 def _failure(changes: _Changes, error: Exception) -> Row:

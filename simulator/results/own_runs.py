@@ -96,7 +96,7 @@ def implausible_step(name: str, measured_s: float, predicted_s: float) -> Fault 
     rule = f"took {measured} and is predicted to take {predicted}: no prediction is so far off"
     if _is_plausible(_MILLI * measured_s, predicted_s):
         return Fault(name, rule, hint="is it milliseconds? write seconds")
-    hint = "check its unit, and its model, batch and GPUs; or leave the run out"
+    hint = "check its unit, and its model, batch and GPUs"
     return Fault(name, rule, hint=hint)
 
 

@@ -54,7 +54,7 @@ def talk():
             "plan": ("plan", {"job": JOB, "top": 2, "vary": {"plan.tp": [1, 2], "plan.pp": [1]}}),
             "diagnose": (
                 "diagnose",
-                {"job": {**JOB, "batch": {"global": 8, "seq_len": 1024}}, "step": "0.5 s"},
+                {"job": {**JOB, "batch": {"global": 8, "seq_len": 1024}}, "step": "0.1 s"},
             ),
             "names": ("names", {"kind": "profiles"}),
             "rent": ("rent", {"offers": OFFERS, "late_risk": 0.2}),

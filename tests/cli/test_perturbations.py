@@ -60,3 +60,8 @@ def test_a_rank_that_is_not_there_is_bad_input(clustersim, job_file):
     outcome = clustersim("run", job_file, "--set", "perturbations=[{gpu: 99, slowdown: 0.2}]")
     assert outcome.code == 2
     assert "numbered 0 to 15" in outcome.err
+
+
+def test_a_gpu_that_is_more_than_twice_as_slow_is_said_to_be_so(clustersim, job_file):
+    slow = ("--set", "perturbations=[{gpu: 5, slowdown: 1.2}]")
+    assert "takes 2.2 times as long" in clustersim("run", job_file, *slow).out

@@ -267,3 +267,13 @@ def test_stages_that_hold_the_same_share_a_line(clustersim, job_file):
     assert [line.strip()[:6] for line in lines if line.endswith(" of microbatch 0, layer 1")] == [
         "1 to 2"
     ]
+
+
+def test_json_has_whole_bytes(clustersim, job_file):
+    document = json.loads(clustersim("run", job_file, "--json").out)
+    assert isinstance(document["capacity_bytes"], int)
+    for memory in document["memory"]:
+        sizes = [value for key, value in memory.items() if key.endswith("_bytes")]
+        shares = [*memory["by_owner"].values(), *memory["device_shares"].values()]
+        assert all(isinstance(size, int) for size in [*sizes, *shares])
+        assert isinstance(memory["peak_time_s"], float)

@@ -96,6 +96,9 @@ def test_a_value_of_another_framework_is_written_as_it_is_here(given, value, wri
         ("FSDP", ["plan.stack: torch-fsdp (FSDP1", "plan.stack: torch (FSDP2)"]),
         ("xla", ["plan.stack: jax"]),
         ("pax", ["plan.stack: jax"]),
+        ("peft", ["plan.stack: trl", "plan.lora"]),
+        ("verl", ["torch-fsdp", "megatron-core"]),
+        ("openrlhf", ["plan.stack: deepspeed"]),
         ("maxtext", ["the stack for it is 'jax'"]),
         ("zero3", ["plan.zero: 3"]),
         ("ZeRO-2", ["plan.zero: 2"]),
@@ -140,3 +143,41 @@ def test_every_answer_is_a_field_of_a_job(path) -> None:
 
 def test_an_unknown_word_has_no_other_name() -> None:
     assert other_name_hint("colour") == ""
+
+
+@pytest.mark.parametrize("given", ["plan.lr", "plan.learning_rate", "plan.seed"])
+def test_what_costs_nothing_is_to_be_left_out(given) -> None:
+    assert hint_of(given) == "remove it: no step takes longer for it"
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "written"),
+    [
+        ("batch.seq_len", "4k", "4096 or 4000"),
+        ("cluster.gpus", "1e6", "1000000"),
+        ("batch.global", "2M", "2000000"),
+    ],
+)
+def test_a_short_form_of_a_count_is_written_out(path, given, written) -> None:
+    assert hint_of(path, given) == f"write all digits: {written}"
+
+
+def faults_of_cluster(**cluster: object) -> dict[str, str]:
+    with pytest.raises(InputError) as caught:
+        job_from_document({**JOB, "cluster": cluster})
+    return {fault.path: fault.hint for fault in caught.value.faults}
+
+
+def test_a_field_under_another_name_is_one_fault_and_not_a_missing_one_too() -> None:
+    faults = faults_of_cluster(gpu="h100", nodes=8)
+    assert list(faults) == ["cluster.gpu", "cluster.nodes"]
+    assert faults["cluster.gpu"].startswith("write cluster.profile")
+    model = {"hidden_size": 64, "layers": 2, "heads": 2, "ffn_hidden": 64, "vocab": 100}
+    with pytest.raises(InputError) as caught:
+        job_from_document({**JOB, "model": model})
+    assert [fault.path for fault in caught.value.faults] == ["model.hidden_size"]
+
+
+def test_what_would_override_a_profile_is_no_fault_where_the_profile_is_missing() -> None:
+    faults = faults_of_cluster(gpus=8, device={"memory": "80 GiB"}, colour="red")
+    assert list(faults) == ["cluster.profile", "cluster.colour"]

@@ -19,7 +19,13 @@ from simulator.cli.console import (
 )
 from simulator.cli.options import AsJson, Changes, JobFile, option, quantity, read_job
 from simulator.errors import InputError
-from simulator.units import format_bytes, format_seconds, percent, signed_percent
+from simulator.units import (
+    format_bytes,
+    format_seconds,
+    format_seconds_range,
+    percent,
+    signed_percent,
+)
 
 if TYPE_CHECKING:
     from simulator.planning.observed_run import MemoryKind
@@ -168,8 +174,8 @@ def _echo_interval(found: Diagnosis) -> None:
     band_s = found.result.step_time_band_s
     if band_s is not None:
         place = "inside" if found.is_inside else "outside"
-        low, high = map(format_seconds, band_s)
-        typer.echo(f"the measured step is {place} the 80 % prediction interval, {low} to {high}")
+        interval = format_seconds_range(*band_s)
+        typer.echo(f"the measured step is {place} the 80 % prediction interval, {interval}")
 
 
 def _other_rows(shown: Sequence[Hypothesis], found: Diagnosis) -> Iterator[tuple[str, ...]]:

@@ -156,7 +156,7 @@ def sweep(
         print_json({"rows": json.loads(table.to_json(orient="records"))})
     elif out is None and plot is None and html is None:
         _print_table(table, f"{job.title}, but for {', '.join(axes)}")
-    _need_one_that_can_run(table["error"].tolist())
+    _need_one_that_can_run(list(table["error"]))
     need_one_that_fits(table["fits"] == True, "combination")  # noqa: E712
 
 

@@ -43,7 +43,7 @@ from simulator.cli.step.memory import end_if_riskier, note_misfit, print_peaks
 from simulator.errors import InputError
 from simulator.program.ir import Owner
 from simulator.results.fit_probability import fit_text
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import format_bytes, format_seconds, format_seconds_range, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -240,8 +240,7 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
     from simulator.results.unseen_runs import unseen_runs_of
 
     if result.step_time_band_s is not None:
-        low, high = map(format_seconds, result.step_time_band_s)
-        yield "80 % prediction interval", f"{low} to {high}"
+        yield "80 % prediction interval", format_seconds_range(*result.step_time_band_s)
         seen = unseen_runs_of(result.job)
         yield f"unseen runs of {seen.framework}", seen.words
 

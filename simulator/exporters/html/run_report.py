@@ -39,7 +39,7 @@ from simulator.results.views.difference import Difference, difference
 from simulator.results.views.plain_data import expert_load_sentence, source_counts
 from simulator.results.views.rank_classes import class_words, spread
 from simulator.results.views.verdict import Advice, verdict
-from simulator.units import format_bytes, format_seconds, signed_seconds
+from simulator.units import format_bytes, format_seconds, format_seconds_range, signed_seconds
 
 _MOST_DRAWN_CLASSES = 64
 _MOST_MOMENTS = 4000
@@ -150,7 +150,7 @@ def headline(result: StepResult) -> Iterator[tuple[str, str]]:
     """Names and values of the numbers that come first."""
     yield "step time", format_seconds(result.step_time_s)
     if result.step_time_band_s is not None:
-        yield "80 % prediction interval", " to ".join(map(format_seconds, result.step_time_band_s))
+        yield "80 % prediction interval", format_seconds_range(*result.step_time_band_s)
     yield "tokens/s per GPU", f"{result.tokens_per_s_per_gpu:,.1f}"
     yield "model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"
     yield "MFU", f"{100 * result.mfu:.1f} %"

@@ -53,7 +53,9 @@ class Condition:
     def __str__(self) -> str:
         """What is wrong, for people; empty where nothing is."""
         said = []
-        if self.slowdown:
+        if self.slowdown >= 1:
+            said.append(f"takes {1 + self.slowdown:.4g} times as long")
+        elif self.slowdown:
             said.append(f"{100 * self.slowdown:.4g} % slower")
         if self.nic_share < 1:
             said.append(f"network card at {100 * self.nic_share:.4g} % of its rate")

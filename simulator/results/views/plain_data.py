@@ -26,19 +26,27 @@ SCHEMA_VERSION = 1
 
 
 def json_text(document: Mapping[str, Any], indent: int | None = 2) -> str:
-    """One JSON object, as commands print it; infinite and undefined numbers become null."""
+    """One JSON object, as commands print it: whole bytes; null for what is no finite number."""
     versioned = {"schema_version": SCHEMA_VERSION, **document}
-    return json.dumps(_finite(versioned), indent=indent, allow_nan=False)
+    return json.dumps(_plain(versioned), indent=indent, allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and value - value != 0:
-        return None
+def _plain(value: Any, *, is_bytes: bool = False) -> Any:
+    if isinstance(value, float):
+        is_finite = value - value == 0
+        return (round(value) if is_bytes else value) if is_finite else None
     if isinstance(value, Mapping):
-        return {str(key): _finite(child) for key, child in value.items()}
+        return {
+            str(key): _plain(child, is_bytes=is_bytes or _holds_bytes(str(key)))
+            for key, child in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [_finite(child) for child in value]
+        return [_plain(child, is_bytes=is_bytes) for child in value]
     return value
+
+
+def _holds_bytes(key: str) -> bool:
+    return key.endswith(("_bytes", "by_owner")) or key == "device_shares"
 
 
 def result_to_dict(

@@ -17,6 +17,7 @@ from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import total_bytes
 from simulator.program.price.stage_cost import StageCosts
+from simulator.validate.published.framework_stacks import stack_facts
 from tests.jobs import small_job
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -50,7 +51,16 @@ class Lm(nn.Module):
         return logits, cross_entropy(logits.float(), targets)
 
 
-def kept_by_torch(layers: int) -> list[torch.Tensor]:
+class Scores(nn.Module):
+    """Attention in operators, as autocast runs it."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = (x @ x.T / WIDTH**0.5).masked_fill(mask, float("-inf"))
+        values = torch.softmax(scores.float(), -1) @ x
+        return values, values.sum()
+
+
+def kept_by_torch(model: nn.Module, second: torch.Tensor) -> list[torch.Tensor]:
     """What the compiled forward of a model returns, but for its weights and scalars."""
     kept: list[torch.Tensor] = []
 
@@ -70,11 +80,14 @@ def kept_by_torch(layers: int) -> list[torch.Tensor]:
     x = torch.zeros(ROWS, WIDTH, requires_grad=True)
     try:
         with torch.autocast("cpu", torch.bfloat16):
-            model = torch.compile(Lm(layers), backend=backend)
-            model(x, torch.zeros(ROWS, dtype=torch.int64))[1].backward()
+            torch.compile(model, backend=backend)(x, second)[1].backward()
     finally:
         torch._dynamo.reset()
     return [each for each in kept if isinstance(each, torch.Tensor)]
+
+
+def kept_by_lm(layers: int) -> list[torch.Tensor]:
+    return kept_by_torch(Lm(layers), torch.zeros(ROWS, dtype=torch.int64))
 
 
 def sizes(tensors: list[torch.Tensor]) -> Iterator[int]:
@@ -90,16 +103,24 @@ def a_job(**plan: object) -> Job:
 
 
 def test_a_loss_in_the_compiled_model_keeps_16_bit_logits_alone():
-    logits = [each for each in kept_by_torch(1) if each.numel() == ROWS * VOCAB]
+    logits = [each for each in kept_by_lm(1) if each.numel() == ROWS * VOCAB]
     assert {each.dtype for each in logits} == {torch.bfloat16}
 
 
 def test_a_compiled_norm_keeps_fp32_numbers_under_autocast_and_16_bit_ones_of_a_cast_model():
     """A layer of torch's keeps 4 bytes of a norm's numbers, 2 that the product reads, 8 + 8."""
-    torchs = sum(sizes(kept_by_torch(3))) - sum(sizes(kept_by_torch(2)))
+    torchs = sum(sizes(kept_by_lm(3))) - sum(sizes(kept_by_lm(2)))
     assert torchs == (4 + 2 + 8 + 8) * ROWS * WIDTH
     layer = Slice(0, 1)
     wide, narrow = costs(), costs(master_weights=False)
     tokens, width, norms = 64, 64, 2
     difference = total_bytes(wide.saved(layer)) - total_bytes(narrow.saved(layer))
     assert difference == norms * (4 - 2) * tokens * width
+
+
+def test_a_compiler_makes_one_kernel_of_what_is_done_to_scores():
+    """It keeps them and their probabilities in 16 bits, and nothing between."""
+    scores = kept_by_torch(Scores(), torch.ones(ROWS, ROWS).triu(1).bool())
+    of_all = [each for each in scores if each.numel() == ROWS * ROWS and each.dtype != torch.bool]
+    assert {each.dtype for each in of_all} == {torch.bfloat16}
+    assert stack_facts("torch", "torch.compile")["fused_softmax"] is True

@@ -48,9 +48,12 @@ _FULL_BYTES = 4.0
 _SCORE_PASSES_FUSED = 2
 """A fused scale-mask-softmax kernel reads and writes each score once."""
 
-_SCORE_PASSES_UNFUSED = 8
-"""Assumption: separate scale, mask, cast to fp32, softmax (fp32) and cast back: reads plus writes,
-counted in 16-bit scores."""
+_WIDE_SCORE_PASSES, _HALF_READ_PASSES = (14, 14), (10, 10)
+"""Of 16-bit scores whose softmax is in fp32, forward and backward, counted in 16-bit scores.
+Forward: scale (2), mask (2), cast up (3), softmax (4), and cast back (3). Backward: cast up (3),
+softmax, which reads its output, too (6), cast back (3), scale (2). CUDA's softmax of fp16 that
+autocast does not cast reads 16 bits itself forward (3 for 7), and gives such gradients (5 for 9)
+(``softmax`` of PyTorch's ``SoftMax.cpp``, ``half_to_float``; derivatives.yaml)."""
 
 _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES, _FULL_MASK_BACKWARD_PASSES = 6, 5, 2
 """The same of scores which nothing casts: full-precision ones, and those of models that do not.
@@ -198,9 +201,11 @@ def _softmax_passes(block: Block) -> tuple[float, float]:
     """Reads and writes of scores forward and backward, as many numbers as activations have."""
     if _has_softmax_kernel(block):
         return _SCORE_PASSES_FUSED, 1.5 * _SCORE_PASSES_FUSED
-    if block.shape.element_bytes < _FULL_BYTES and _widens_scores(block):
-        return _SCORE_PASSES_UNFUSED, 1.5 * _SCORE_PASSES_UNFUSED
     mask = _FULL_MASK_BACKWARD_PASSES if block.model.causal else 0
+    if block.shape.element_bytes < _FULL_BYTES and _widens_scores(block):
+        reads_half = block.plan.precision == "fp16" and not block.plan.autocasts
+        forward, backward = _HALF_READ_PASSES if reads_half else _WIDE_SCORE_PASSES
+        return forward, backward + mask
     return _FULL_SCORE_PASSES, _FULL_SCORE_BACKWARD_PASSES + mask
 
 

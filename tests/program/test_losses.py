@@ -34,6 +34,7 @@ def a_job(kind: str, **plan) -> Job:
     [
         ("fused", HALF, HALF),
         ("compiled", FULL, FULL + HALF),
+        ("whole-graph", HALF, 2 * HALF),
         ("eager", FULL, 2 * FULL),
         ("eager-16bit", HALF, 2 * HALF),
         ("shifted", FULL, FULL),

@@ -91,7 +91,8 @@ def test_nemo_before_flash_attention_ran_a_fused_softmax():
 
 def test_a_compiler_has_the_loss_of_models_that_compute_it_in_forward():
     said = "PyTorch 2.4.1, torch.compile"
-    assert stack_facts("torch ddp nanogpt-speedrun", said)["cross_entropy"] == "compiled"
+    assert stack_facts("torch ddp nanogpt-speedrun", said)["cross_entropy"] == "whole-graph"
+    assert stack_facts("torch nanochat", said)["cross_entropy"] == "fused"
     assert stack_facts("torch ddp", said).get("cross_entropy") is None
 
 

@@ -350,11 +350,24 @@ class Plan(Spec):
         So does ``torch.autocast`` of fp32 weights that no sharding casts before their use; adapters
         stand beside weights that are 16-bit already, unless the plan says otherwise.
         """
+        return self._is_under_autocast and not self.stack.fused_elementwise
+
+    @property
+    def keeps_wide_norms(self) -> bool:
+        """Whether norms keep fp32 numbers: under autocast, and what a compiler makes of it.
+
+        XLA compiles models that say themselves which numbers are how wide. Source: the graphs that
+        AOTAutograd and its min-cut partitioner make of GPT-2 under autocast (PyTorch 2.13).
+        """
+        return self._is_under_autocast and not self.stack.plans_memory
+
+    @property
+    def _is_under_autocast(self) -> bool:
         if self.lora is not None and self.lora.base_precision != "fp32":
             return False
         stack = self.stack
         keeps = stack.keeps_master_weights if self.master_weights is None else self.master_weights
-        is_cast = keeps and not (stack.keeps_half_weights or stack.fused_elementwise)
+        is_cast = keeps and not stack.keeps_half_weights
         is_half = self.precision not in ("fp32", "tf32")  # 8-bit products quantise the copies
         is_gathered_cast = self.zero >= _WEIGHTS_SHARDED and not stack.gathers_fp32_weights
         return is_half and is_cast and not is_gathered_cast

@@ -217,17 +217,17 @@ class Block:
     def norm(self, name: str, weight: str) -> None:
         """A norm over the residual stream with a weight of that name, and what backward reads."""
         model_width, size = self.model.hidden, self._normed_bytes
-        row = self.shape.tokens * model_width * size
+        rows, region = self.shape.tokens, Region.SEQUENCE
         fused = self.stack.fused_rmsnorm or self.model.normalisation == "layernorm"
-        forward, backward, kernels = norm_traffic(row, size, fused=fused)
+        forward, backward, kernels = norm_traffic(rows * model_width * size, size, fused=fused)
         reduces_rows = fused and not self.stack.persistent_norms
         piece = MemoryBound(
-            name, forward, backward, Region.SEQUENCE, kernels, reduces_rows,
-            statistics_bytes=self._statistics_bytes(self.shape.tokens),
+            name, forward, backward, region, kernels, reduces_rows,
+            statistics_bytes=self._statistics_bytes(rows),
         )  # fmt: skip
         role = Role.NORM_STATISTICS
-        rows, region = self.shape.tokens, Region.SEQUENCE
-        self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight, size=size)
+        kept = max(size, _FULL_BYTES) if self.plan.keeps_wide_norms else size
+        self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight, size=kept)
         self.pieces.append(piece)
 
     @property

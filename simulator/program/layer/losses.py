@@ -8,7 +8,9 @@ torch reads rows below 48 KiB once only.
 Source: Megatron-LM's ``cross_entropy``; PyTorch's, with ``cunn_SoftMaxForward`` and ``Backward`` of
 ``SoftMax.cu`` and ``nll_loss_backward_out_cuda_template`` of ``Loss.cu``, and
 ``torch.distributed.tensor.parallel.loss``; Megatron-Core,
-``fusions/fused_cross_entropy.py``; torchtune, ``modules/loss/ce_chunked_output_loss.py``;
+``fusions/fused_cross_entropy.py``; the graphs that AOTAutograd and its min-cut partitioner make of
+a GPT-2 that returns its logits and their loss (PyTorch 2.13), and ``set_materialize_grads``, which
+its ``runtime_wrappers.py`` leaves on; torchtune, ``modules/loss/ce_chunked_output_loss.py``;
 transformers 4.45, ``modeling_llama.py``, and 4.46, ``ForCausalLMLoss`` of ``loss/loss_utils.py``;
 Liger-Kernel, ``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
 """
@@ -99,6 +101,12 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         # Two compiled functions: what the second changes in place is a copy of what the first kept.
         "compiled": replace(
             _ONE_KERNEL, kept=_ONE_FULL, passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF)
+        ),
+        # Of one graph: forward reads them for the maximum and the sum, backward makes the gradient
+        # of the loss beside the zeros that autograd gives for that of the logits themselves.
+        "whole-graph": LossKernel(
+            forward=Copies(2), backward=Copies(4), kernels=2, kept=_ONE_HALF,
+            working=(_ONE_HALF,) * 2,
         ),
         # What is subtracted from stays with its caller until the loss is there.
         "copied": replace(

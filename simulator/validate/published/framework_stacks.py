@@ -116,11 +116,11 @@ def _first_flash_kernel(said: str) -> bool:
 
 def _compiled_model(said: str) -> dict[str, Any]:
     """What a compiler of a whole model changes."""
-    has_loss = re.search(shipped_facts(_FILE)["loss_in_model"], said)
-    return {
-        **facts_of_compiler(is_compiled=True),
-        **({"cross_entropy": "compiled"} if has_loss else {}),
-    }
+    words = shipped_facts(_FILE)
+    has_loss = re.search(words["loss_in_model"], said)
+    loss = "fused" if re.search(words["loss_alone"], said) else "whole-graph"
+    facts = facts_of_compiler(is_compiled=True)
+    return {**facts, **({"cross_entropy": loss} if has_loss else {})}
 
 
 def untuned_fabric(kind: str, framework: str, version: str) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class DiagnoseAnswer(Answer):
             "predicted_step_s": found.result.step_time_s,
             "predicted_memory_bytes": observed.held_bytes(found.result),
             "inside_interval": found.is_inside,
+            "agrees": found.agrees,
             "nothing_probability": found.nothing_probability,
             "unlisted_probability": found.unlisted_probability,
             "is_explained": found.is_explained,
@@ -68,6 +69,8 @@ class DiagnoseAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """The hypotheses, the likeliest first, and how to check each."""
+        from simulator.planning.run_diagnosis import AGREES
+
         found, observed = self.found, self.found.observation
         off = signed_percent(observed.step_s / found.result.step_time_s - 1)
         measured, predicted = map(format_seconds, (observed.step_s, found.result.step_time_s))
@@ -90,6 +93,7 @@ class DiagnoseAnswer(Answer):
             title=f"Why does the run differ from its prediction? {found.job.title}",
             sentences=[
                 f"Measured {measured}, predicted {predicted}: {off}.",
+                *([AGREES] if found.agrees else []),
                 f"With a probability of {nothing}, there is no hidden cause: predictions often "
                 "differ this much; with one of "
                 f"{percent(found.unlisted_probability)}, the cause is none of this list.",

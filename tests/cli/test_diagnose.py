@@ -65,6 +65,8 @@ def test_a_step_as_predicted_needs_no_explanation(clustersim, job_file):
     outcome = clustersim("diagnose", job_file, "--step", f"{1.01 * predicted} s")
     assert "The run agrees with its prediction: nothing needs an explanation." in outcome.out
     assert "To check: " not in outcome.out
+    as_json = clustersim("diagnose", job_file, "--step", f"{1.01 * predicted} s", "--json")
+    assert json.loads(as_json.out)["agrees"]
 
 
 @pytest.mark.parametrize("step", ["900 ms", "400 ms"])

@@ -136,6 +136,8 @@ def _share(text: str) -> float:
 
 
 def _print(found: Diagnosis, top: int) -> None:
+    from simulator.planning.run_diagnosis import AGREES
+
     observed, result = found.observation, found.result
     off = observed.step_s / result.step_time_s - 1
     typer.echo(
@@ -150,7 +152,7 @@ def _print(found: Diagnosis, top: int) -> None:
         )
     _echo_interval(found)
     if found.agrees:
-        typer.echo("The run agrees with its prediction: nothing needs an explanation.")
+        typer.echo(AGREES)
     columns = text_columns("possible cause") + number_columns(
         "probability", "step with it", f"{observed.memory_kind} memory with it"
     )

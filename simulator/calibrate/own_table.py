@@ -99,7 +99,7 @@ def _job_rows(table: Path, profile: str) -> Read:
     if unknown:
         hint = "a column that changes a field has its whole path, such as plan.tp or batch.micro"
         raise InputError(
-            [Fault(name, "is no field", hint=hint, file=str(table)) for name in unknown]
+            [Fault(name, "is not a field", hint=hint, file=str(table)) for name in unknown]
         )
     for row in rows:
         changes = {path: row[path].strip() for path in row if "." in path and row[path].strip()}

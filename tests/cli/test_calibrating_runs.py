@@ -230,5 +230,5 @@ def test_a_column_that_is_no_field_is_refused(clustersim, of_jobs):
     path = of_jobs("torchtitan", "job.yaml,2,1.0", columns="job,micro,measured_step_s")
     outcome = clustersim("calibrate", "runs", path, *BASE)
     assert outcome.code == 2
-    assert "micro: is no field" in outcome.err
+    assert "micro: is not a field" in outcome.err
     assert "batch.micro" in outcome.err

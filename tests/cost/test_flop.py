@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.described.model import Experts, Model
 from simulator.program.layer.model_totals import model_flop_per_token, parameter_count
-from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.executed_flop import hardware_flop_per_token
 from tests.jobs import gpt_model, small_job, small_model
 
 sizes = given(

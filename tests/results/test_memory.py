@@ -42,7 +42,9 @@ def test_memory_returns_to_what_was_resident(job, engine):
     for rank_class, memory in zip(
         timeline.program.classes, class_memory(timeline, DEVICE), strict=True
     ):
-        resident = dict(rank_class.resident)
+        resident: dict[Owner, float] = defaultdict(float)
+        for owner, num_bytes in rank_class.resident:
+            resident[owner] += num_bytes
         for owner, curve in memory.owner_bytes.items():
             assert curve[0] == resident.get(owner, 0.0)
             assert curve[-1] == pytest.approx(resident.get(owner, 0.0), abs=1e-9 * curve.max())

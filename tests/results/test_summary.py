@@ -12,7 +12,7 @@ from simulator.engine.replay import replay
 from simulator.program.build import build_program
 from simulator.program.ir import COMMUNICATION, Category
 from simulator.program.layer.model_totals import model_flop_per_token
-from simulator.program.price.layer_cost import hardware_flop_per_token
+from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.results.simulation import run_step
 from simulator.results.summary import summarise
 from simulator.results.views.plain_data import result_to_dict, source_counts

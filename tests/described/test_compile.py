@@ -59,3 +59,9 @@ def test_layers_that_the_compiler_does_not_rewrite_are_refused() -> None:
 def test_a_compiled_step_is_shorter_than_the_same_step_launched_one_by_one() -> None:
     compiled, eager = (simulate(_job(stack="torch", compile=each)) for each in (True, False))
     assert compiled.step_time_s < eager.step_time_s
+
+
+def test_layers_that_nobody_compiles_take_the_host_that_plain_pytorch_takes() -> None:
+    eager = facts_of_compiler(is_compiled=False)
+    assert eager["host_work_per_launch"] == STACKS["torch"].host_work_per_launch
+    assert eager.keys() == _COMPILED.keys()

@@ -5,36 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import median
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reports.make.fit.fit_step_errors import SeenRun
 
 
-class PredictedRun(Protocol):
-    """A published run, and what was predicted of it."""
-
-    @property
-    def framework(self) -> str:
-        """Of the run."""
-
-    @property
-    def measured_s(self) -> float:
-        """The step [s]."""
-
-    @property
-    def predicted_s(self) -> float:
-        """The same, predicted [s]."""
-
-    @property
-    def in_view(self) -> bool:
-        """Whether its source was known."""
-
-    @property
-    def source(self) -> str:
-        """Where it is published."""
-
-
-def first_sight_errors(runs: Iterable[PredictedRun]) -> Mapping[str, Mapping[str, float]]:
+def first_sight_errors(runs: Iterable[SeenRun]) -> Mapping[str, Mapping[str, float]]:
     """Of each framework: runs that nobody had seen, their sources, and the median error."""
-    unseen: dict[str, list[PredictedRun]] = defaultdict(list)
+    unseen: dict[str, list[SeenRun]] = defaultdict(list)
     for run in runs:
         if not run.in_view:
             unseen[run.framework].append(run)

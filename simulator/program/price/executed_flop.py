@@ -28,14 +28,15 @@ def hardware_flop_per_token(job: Job) -> float:
     As of MFU, attention counts over the whole sequence, and only products and attention count.
     """
     costs = UnitCosts(job)
-    repeated = math.fsum(
-        count * costs.repeated_flop(unit) for unit, count in Counter(costs.layers).items()
-    )
+    units = Counter(costs.layers)
+    repeated = math.fsum(count * costs.repeated_flop(unit) for unit, count in units.items())
     needed = model_flop_per_token(job.model, job.batch.seq_len)
     if not job.plan.frozen_patterns:
         return needed + repeated
-    changed = [_changed_flop(job, index, unit) for index, unit in enumerate(costs.layers)]
-    return needed + repeated + math.fsum(changed) - _frozen_head_flop(job)
+    changed = math.fsum(
+        count * _changed_flop(job, costs.layers.index(unit), unit) for unit, count in units.items()
+    )
+    return needed + repeated + changed - _frozen_head_flop(job)
 
 
 def _changed_flop(job: Job, layer_index: int, unit: LayerUnit) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -19,6 +20,7 @@ from reports.make.gpu_bundle.device import sensors as sensors_module
 from reports.make.gpu_bundle.device import training
 from reports.make.gpu_bundle.device.journal import Journal
 from reports.make.gpu_bundle.device.main import items, measure, run_all
+from reports.make.gpu_bundle.device.processes import OwnProcesses
 from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS
 from reports.make.gpu_bundle.jobs import job_document
 from reports.make.gpu_bundle.pack import packed_cases
@@ -48,6 +50,8 @@ def short(monkeypatch, one_thread):
 @pytest.mark.parametrize("name", [n for n, run in RUNS.items() if not run.is_compiled])
 def test_every_run_trains_on_a_processor_at_tiny_size(name):
     item = next(item for item in items([]) if item.what == name)
+    if RUNS[name].is_transformers:
+        pytest.importorskip("transformers")
     found = measure(item, CPU, tiny=True)
     assert "skipped" not in found
     assert found["out_of_memory"] is False
@@ -75,8 +79,10 @@ def test_compiled_layers_are_those_that_the_compiler_is_given(monkeypatch):
 def test_every_run_is_a_job_of_the_same_size(name):
     run = RUNS[name]
     job = job_from_document(job_document(run, "h200-sxm-141gb"))
+    if run.is_transformers:
+        pytest.importorskip("transformers")
     with torch.device("meta"):
-        model = training.build_decoder(
+        model = training.build_network(
             program.dataclasses.replace(run, precision="bf16", lora_rank=0), torch.device("meta")
         )
     assert parameter_count(job.model) == sum(p.numel() for p in model.parameters())
@@ -183,14 +189,11 @@ def test_running_out_of_memory_is_a_record(monkeypatch):
     assert found["out_of_memory"] is True
 
 
-def test_a_process_that_dies_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(program, "_own_command", lambda: [sys.executable, "-c", "exit(7)"])
-    alone = program.in_a_process(CPU, tiny=True)
-    assert "ended with 7" in alone(items([])[0], 600)["skipped"]
-    monkeypatch.setattr(
-        program, "_own_command", lambda: [sys.executable, "-c", "import time; time.sleep(60)"]
-    )
-    assert alone(items([])[0], 0.05)["error"] == "timeout"
+def test_a_process_that_dies_or_lasts_too_long_is_said():
+    with OwnProcesses([sys.executable, "-c", "exit(7)"]) as processes:
+        assert "ended with 7" in processes.answer("any", 600)["skipped"]
+    with OwnProcesses([sys.executable, "-c", "import time; time.sleep(60)"]) as processes:
+        assert processes.answer("any", 0.05)["error"] == "timeout"
 
 
 @pytest.fixture
@@ -203,10 +206,23 @@ def whole_run(tmp_path, monkeypatch, absent_cuda):
     monkeypatch.setitem(program._WIDTH, "cuda", 64)
     monkeypatch.setattr("simulator.calibrate.gpu.kernel_calls._COVER_BYTES", 64)
 
-    def here(device, *, tiny):
-        return lambda item, left_s: measure(item, device, tiny=True)
+    class Here:
+        """Measures in this process, where the absent device is."""
 
-    monkeypatch.setattr(program, "in_a_process", here)
+        def __init__(self, command):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def answer(self, item_id, left_s):
+            item = next(item for item in items(few) if item.id == item_id)
+            return measure(item, torch.device("cuda"), tiny=True)
+
+    monkeypatch.setattr(program, "OwnProcesses", Here)
     monkeypatch.setattr(program, "TRAINING_RUNS", TRAINING_RUNS[:4])
     raw = tmp_path / "raw.jsonl"
     assert program.main(["--out", str(raw), "--minutes", "30"], few) == 0
@@ -272,21 +288,24 @@ def test_the_runner_prints_its_plan_and_asks_for_a_file_and_a_gpu(tmp_path, caps
     assert "finds no GPU" in capsys.readouterr().err
 
 
-def test_a_process_of_one_item_answers_with_that_item_alone(tmp_path):
+def test_a_process_of_one_item_answers_with_that_item_alone(tmp_path, monkeypatch):
     item = next(item for item in items(CASES) if item.kind == "kernel")
     out = tmp_path / "answer.json"
-    words = ["--only", item.id, "--out", str(out), "--device", "cpu", "--tiny"]
-    assert program.main(words, CASES) == 0
+    asked = io.StringIO(json.dumps({"id": item.id, "out": str(out)}) + "\n")
+    monkeypatch.setattr(sys, "stdin", asked)
+    assert program.main(["--one", "--device", "cpu", "--tiny"], CASES) == 0
     assert json.loads(out.read_text())["samples_s"]
 
 
-def test_the_answer_of_an_item_s_own_process_is_taken(tmp_path, monkeypatch):
-    script = tmp_path / "answer.py"
-    script.write_text(
-        "import sys; open(sys.argv[sys.argv.index('--out') + 1], 'w').write('{\"a\": 1}')"
+def test_each_item_has_a_process_of_its_own_that_waited_for_it():
+    script = (
+        "import json, os, sys; asked = json.loads(sys.stdin.readline());"
+        "open(asked['out'], 'w').write(json.dumps({'of': asked['id'], 'by': os.getpid()}))"
     )
-    monkeypatch.setattr(program, "_own_command", lambda: [sys.executable, str(script)])
-    assert program.in_a_process(CPU, tiny=True)(items([])[0], 60) == {"a": 1}
+    with OwnProcesses([sys.executable, "-c", script]) as processes:
+        first, second = (processes.answer(name, 60) for name in ("a", "b"))
+    assert [first["of"], second["of"]] == ["a", "b"]
+    assert first["by"] != second["by"]
 
 
 def test_what_the_runner_calls_again_is_itself(monkeypatch):

@@ -11,20 +11,21 @@ import yaml
 from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS, Network, TrainingRun
 from simulator.files import write_whole
 
-_COMPILED = {"fused_elementwise": True, "fused_rmsnorm": True, "fused_rotary": True}
-"""Facts of plain torch that ``torch.compile`` of a layer changes (as of torchtitan's stack)."""
-
 
 def job_document(run: TrainingRun, profile: str) -> dict[str, Any]:
     """The run as a job file holds it."""
     plan: dict[str, Any] = {
-        "stack": {"base": "torch", **_COMPILED} if run.is_compiled else "torch",
+        "stack": "trl" if run.is_transformers else "torch",
         "precision": run.precision,
         "recompute": run.recompute,
         "optimizer_kernels": run.optimizer,
     }
     if not run.has_master_weights and not run.lora_rank:
         plan["master_weights"] = False
+    if run.is_compiled:
+        plan["compile"] = True
+    if run.is_unfused:
+        plan["attention"] = "unfused"
     if run.is_offloaded:
         plan["offload"] = {"activations": "cpu"}
     if run.lora_rank:

@@ -14,9 +14,7 @@ import datetime
 import json
 import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +26,7 @@ import torch
 
 from reports.make.gpu_bundle.device.journal import Journal
 from reports.make.gpu_bundle.device.memory_items import MEMORY_ITEMS, device_bytes
+from reports.make.gpu_bundle.device.processes import OwnProcesses, asked_for
 from reports.make.gpu_bundle.device.sensors import Sensors
 from reports.make.gpu_bundle.device.training import measured_run
 from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS
@@ -87,7 +86,8 @@ def device_record(device: torch.device) -> dict[str, Any]:
     record: dict[str, Any] = {
         "id": "device", "kind": "device", "name": platform.processor() or "a processor",
         "type": device.type, "torch": torch.__version__, "python": platform.python_version(),
-        "host_cores": os.cpu_count(), "date": datetime.date.today().isoformat(),
+        "host_cores": os.cpu_count(), "host": _host_name(),
+        "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -102,6 +102,14 @@ def device_record(device: torch.device) -> dict[str, Any]:
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         }
     return record
+
+
+def _host_name() -> str:
+    """What the kernel calls the processor; empty where it says nothing."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "")
 
 
 def measure(item: Item, device: torch.device, *, tiny: bool) -> dict[str, Any]:
@@ -189,31 +197,6 @@ def _free(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def in_a_process(device: torch.device, *, tiny: bool) -> Callable[[Item, float], dict[str, Any]]:
-    """Measures items in processes that are this program again."""
-
-    def alone(item: Item, left_s: float) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            answer = Path(folder) / "answer.json"
-            words = [*_own_command(), "--only", item.id, "--out", str(answer),
-                     "--device", str(device)]  # fmt: skip
-            words += ["--tiny"] if tiny else []
-            try:
-                done = subprocess.run(
-                    words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                    timeout=left_s, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                return {"skipped": f"took longer than {left_s:.0f} s", "error": "timeout"}
-            if not answer.exists():
-                said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-                return {"skipped": f"its process ended with {done.returncode}: {said[:200]}"}
-            found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-            return found
-
-    return alone
-
-
 def _own_command() -> list[str]:
     program = sys.argv[0]
     if program.endswith(".pyz"):
@@ -245,23 +228,34 @@ def main(arguments: Sequence[str] | None, cases: Sequence[dict[str, Any]]) -> in
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a processor; a test")
     parser.add_argument("--plan", action="store_true", help="print what would be measured")
-    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     todo = items(cases)
     if given.plan:
         print("\n".join(plan_lines(todo, 600.0)))
         return 0
+    device = torch.device(given.device)
+    if given.one:
+        name, out = asked_for(sys.stdin.readline())
+        item = next(item for item in todo if item.id == name)
+        out.write_text(json.dumps(measure(item, device, tiny=given.tiny)), encoding="utf-8")
+        return 0
     if given.out is None:
         parser.error("--out is needed")
-    device = torch.device(given.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error(f"torch {torch.__version__} finds no GPU that it can use")
-    if given.only:
-        item = next(item for item in todo if item.id == given.only)
-        given.out.write_text(json.dumps(measure(item, device, tiny=given.tiny)), encoding="utf-8")
-        return 0
+    words = [*_own_command(), "--one", "--device", str(device)]
+    with OwnProcesses([*words, "--tiny"] if given.tiny else words) as processes:
+        return _measure_all(given, todo, device, processes)
+
+
+def _measure_all(
+    given: argparse.Namespace, todo: Sequence[Item], device: torch.device, processes: OwnProcesses
+) -> int:
+    def alone(item: Item, left_s: float) -> dict[str, Any]:
+        return processes.answer(item.id, left_s)
+
     journal = Journal(given.out)
-    alone = in_a_process(device, tiny=given.tiny)
     # Before this process has a context of its own.
     memory = [item for item in todo if item.kind == "memory"]
     seconds, began = 60 * given.minutes, time.monotonic()

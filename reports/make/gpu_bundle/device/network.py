@@ -1,4 +1,4 @@
-"""The model that is trained, in plain torch."""
+"""The model that is trained: in plain torch, or that of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from reports.make.gpu_bundle.device.training_runs import Network, TrainingRun
+from simulator.calibrate.gpu.kernel_calls import UnsupportedCaseError
 
 _ROTARY_BASE = 10_000.0
 
@@ -44,6 +45,45 @@ class Decoder(nn.Module):
                 hidden = layer(hidden)
         logits: Tensor = self.head(self.norm(hidden))
         return logits
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Mean cross entropy in fp32 of rows of one token more than a sequence has."""
+        logits = self(tokens[:, :-1]).flatten(0, 1)
+        return functional.cross_entropy(logits.float(), tokens[:, 1:].flatten())
+
+
+class Transformers(nn.Module):
+    """The same network as transformers' ``LlamaForCausalLM``, for runs of that library.
+
+    Raises:
+        UnsupportedCaseError: transformers is not installed.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        super().__init__()
+        try:
+            import transformers
+        except ImportError as error:
+            raise UnsupportedCaseError("transformers is not installed") from error
+        network = run.network
+        config = transformers.LlamaConfig(
+            vocab_size=network.vocab, hidden_size=network.hidden,
+            intermediate_size=network.ffn_hidden, num_hidden_layers=network.layers,
+            num_attention_heads=network.heads, num_key_value_heads=network.kv_heads,
+            max_position_embeddings=run.seq_len, tie_word_embeddings=False, use_cache=False,
+            attn_implementation="eager" if run.is_unfused else "sdpa",
+        )  # fmt: skip
+        self.model = transformers.LlamaForCausalLM(config)
+        self.layers = self.model.model.layers
+        if run.recompute == "full":
+            self.model.gradient_checkpointing_enable()
+        self.model.train()
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """The library's own loss of whole sequences, shifted there."""
+        rows = tokens[:, 1:].contiguous()
+        loss: Tensor = self.model(input_ids=rows, labels=rows).loss
+        return loss
 
 
 class Layer(nn.Module):
@@ -200,14 +240,14 @@ def _in_8_bits(matrix: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
     return (matrix / scale).clamp(-most, most).to(kind).contiguous(), scale
 
 
-def build_decoder(run: TrainingRun, device: torch.device) -> Decoder:
+def build_network(run: TrainingRun, device: torch.device) -> Decoder | Transformers:
     """The model of a run on a device, recomputed, adapted, in 8 bits or compiled as it says."""
     before = torch.get_default_dtype()
     keeps_wide = run.precision == "fp32" or (run.has_master_weights and not run.lora_rank)
     torch.set_default_dtype(torch.float32 if keeps_wide else torch.bfloat16)
     try:
         with torch.device(device):
-            model = Decoder(run)
+            model = Transformers(run) if run.is_transformers else Decoder(run)
             if run.lora_rank:
                 model.requires_grad_(False)
                 _replace_linear(model.layers, partial(Adapted, rank=run.lora_rank))
@@ -215,8 +255,9 @@ def build_decoder(run: TrainingRun, device: torch.device) -> Decoder:
         torch.set_default_dtype(before)
     if run.precision == "fp8":
         _replace_linear(model.layers, Float8Linear)
-    for layer in model.layers:
-        _prepare(layer, run)
+    if isinstance(model, Decoder):
+        for layer in model.layers:
+            _prepare(layer, run)
     return model
 
 

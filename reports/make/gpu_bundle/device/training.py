@@ -1,7 +1,8 @@
 """How long does one training run's step take, in which kernels, and what does it hold?
 
-Warm-up steps fill caches and allocator, then every step stands between two events of the stream,
-then one more runs under torch's profiler, whose time is not counted.
+Warm-up steps fill caches and allocator, then every step stands between two events of the stream.
+Two more, whose time is not counted, tell what each phase holds and, under torch's profiler, when
+every kernel ran.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from reports.make.gpu_bundle.device.memory_items import device_bytes
-from reports.make.gpu_bundle.device.network import Decoder, build_decoder
+from reports.make.gpu_bundle.device.network import build_network
 from reports.make.gpu_bundle.device.training_runs import TrainingRun
 
 WARM_UP_STEPS = 3
 LEAST_STEPS = 3
-_TIMED_S = 4.0
+_TIMED_S = 3.0
 """Time after which no further step is begun: seconds under load show the sustained clock."""
 _MOST_STEPS = 20
-_MOST_KERNELS = 40
+_MOST_EVENTS = 40_000
 _MAX_NORM = 1.0
 _LEARNING_RATE = 1e-4
 _SEED = 1
@@ -65,28 +66,31 @@ class Trainer:
         torch.manual_seed(_SEED)
         torch.set_float32_matmul_precision("highest")
         self.run, self.device, self.clock = run, device, Clock(device)
-        self.model: Decoder = build_decoder(run, device)
+        self.model = build_network(run, device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         kernels: Any = {run.optimizer: True}
         self.optimizer = torch.optim.AdamW(self.trained, lr=_LEARNING_RATE, **kernels)
         shape = (run.microbatches, run.micro, run.seq_len + 1)
         self.tokens = torch.randint(0, run.network.vocab, shape, device=device)
 
-    def step(self) -> dict[str, float]:
-        """One step; seconds by phase."""
+    def step(self, on_phase: Callable[[str], None] = lambda _: None) -> dict[str, float]:
+        """One step; seconds by phase. ``on_phase`` is told the end of each."""
+
+        def ends(phase: str) -> None:
+            self.clock.mark(phase)
+            on_phase(phase)
+
         self.clock.mark("begin")
         for tokens in self.tokens:
             with self._mixed():
-                logits = self.model(tokens[:, :-1])
-                loss = _token_loss(logits, tokens[:, 1:]) / self.run.microbatches
-            del logits
-            self.clock.mark("forward")
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.clock.mark("backward")
+                loss = self.model.loss(tokens) / self.run.microbatches
+            ends("forward")
+            loss.backward()
+            ends("backward")
         torch.nn.utils.clip_grad_norm_(self.trained, _MAX_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.clock.mark("optimizer")
+        ends("optimizer")
         return self.clock.phases_s()
 
     def _mixed(self) -> contextlib.AbstractContextManager[object]:
@@ -94,10 +98,6 @@ class Trainer:
         if narrow and self.run.has_master_weights and not self.run.lora_rank:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()
-
-
-def _token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
 def measured_run(run: TrainingRun, device: torch.device) -> dict[str, Any]:
@@ -141,7 +141,8 @@ def _measured(run: TrainingRun, device: torch.device) -> dict[str, Any]:
         "host_s": host_s,
         "phases_s": phases,
         **memory,
-        "kernels": _kernels(trainer),
+        "phase_memory": _phase_memory(trainer),
+        **_profiled(trainer),
     }
 
 
@@ -155,20 +156,50 @@ def _memory(device: torch.device) -> dict[str, int]:
     }
 
 
-def _kernels(trainer: Trainer) -> list[dict[str, Any]]:
-    """Kernels of one step by name, the dearest first: calls and microseconds."""
-    activities = [ProfilerActivity.CPU]
+def _phase_memory(trainer: Trainer) -> list[dict[str, Any]]:
+    """What each phase of one step allocates at most, and what it leaves [B]."""
+    found: list[dict[str, Any]] = []
+    if trainer.device.type != "cuda":
+        return found
+
+    def ends(phase: str) -> None:
+        torch.cuda.synchronize()
+        statistics = torch.cuda.memory_stats()
+        found.append(
+            {
+                "phase": phase,
+                "peak_bytes": torch.cuda.max_memory_allocated(),
+                "requested_peak_bytes": statistics.get("requested_bytes.all.peak", 0),
+                "left_bytes": torch.cuda.memory_allocated(),
+                "reserved_bytes": torch.cuda.memory_reserved(),
+                "split_bytes": statistics.get("inactive_split_bytes.all.current", 0),
+                "segments": statistics.get("segment.all.current", 0),
+                "retries": statistics.get("num_alloc_retries", 0),
+            }
+        )
+        torch.cuda.reset_peak_memory_stats()
+
+    torch.cuda.reset_peak_memory_stats()
+    trainer.step(ends)
+    return found
+
+
+def _profiled(trainer: Trainer) -> dict[str, Any]:
+    """The kernels of one step: their names, and per call name, stream, begin and duration [us]."""
     is_gpu = trainer.device.type == "cuda"
-    if is_gpu:
-        activities = [ProfilerActivity.CUDA]
+    activities = [ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]
     with profile(activities=activities) as profiler:
         trainer.step()
-    rows = [
-        {
-            "name": event.key[:120],
-            "calls": event.count,
-            "us": event.self_device_time_total if is_gpu else event.self_cpu_time_total,
-        }
-        for event in profiler.key_averages()
+    wanted = DeviceType.CUDA if is_gpu else DeviceType.CPU
+    events = [event for event in profiler.events() or () if event.device_type == wanted]
+    names: dict[str, int] = {}
+    calls = [
+        [
+            names.setdefault(event.name[:160], len(names)),
+            event.device_resource_id,
+            round(event.time_range.start, 1),
+            round(event.time_range.end - event.time_range.start, 1),
+        ]
+        for event in sorted(events, key=lambda event: event.time_range.start)[:_MOST_EVENTS]
     ]
-    return sorted(rows, key=lambda row: -row["us"])[:_MOST_KERNELS]
+    return {"kernel_names": list(names), "kernels": calls, "kernels_in_all": len(events)}

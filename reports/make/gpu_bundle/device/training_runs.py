@@ -47,6 +47,8 @@ class TrainingRun:
         is_compiled: Whether ``torch.compile`` makes the layers.
         is_offloaded: Whether layers' kept activations go to pinned host memory.
         lora_rank: Of adapters of all linear layers of blocks; 0 trains all weights.
+        is_transformers: Whether the network is that of Hugging Face's transformers.
+        is_unfused: Whether attention keeps its scores (transformers' ``eager``).
         is_beyond: Whether it is meant to run out of memory on any device of up to 192 GiB.
         seconds: What it is expected to take, start and compilation included.
     """
@@ -63,6 +65,8 @@ class TrainingRun:
     is_compiled: bool = False
     is_offloaded: bool = False
     lora_rank: int = 0
+    is_transformers: bool = False
+    is_unfused: bool = False
     is_beyond: bool = False
     seconds: float = 20.0
 
@@ -81,6 +85,7 @@ class TrainingRun:
 
 GPT_01B = Network("gpt-0.1b", 12, 768, 12, 12, 3072, 50304, is_llama=False)
 GPT_04B = Network("gpt-0.4b", 24, 1024, 16, 16, 4096, 50304, is_llama=False)
+LLAMA_05B = Network("llama-0.5b", 24, 1024, 16, 4, 4096, 32000)
 LLAMA_1B = Network("llama-1.2b", 16, 2048, 32, 8, 8192, 128256)
 LLAMA_3B = Network("llama-3.6b", 28, 3072, 24, 8, 8192, 128256)
 LLAMA_8B = Network("llama-8b", 32, 4096, 32, 8, 14336, 128256)
@@ -97,6 +102,13 @@ TRAINING_RUNS = (
     TrainingRun("llama-1b-fp8", LLAMA_1B, micro=4, precision="fp8"),
     TrainingRun("llama-1b-recompute", LLAMA_1B, micro=8, recompute="full"),
     TrainingRun("llama-8b-beyond", LLAMA_8B, 8192, 16, is_beyond=True, seconds=15),
+    TrainingRun("transformers-1b", LLAMA_1B, micro=4, is_transformers=True),
+    TrainingRun("transformers-1b-recompute", LLAMA_1B, micro=8, recompute="full",
+                is_transformers=True),
+    TrainingRun("transformers-8b-16-bit-recompute", LLAMA_8B, has_master_weights=False,
+                recompute="full", is_transformers=True, seconds=30),
+    TrainingRun("transformers-0.5b-unfused", LLAMA_05B, micro=4, is_transformers=True,
+                is_unfused=True),
     TrainingRun("llama-1b-accumulate-8", LLAMA_1B, micro=2, microbatches=8),
     TrainingRun("llama-8b-lora", LLAMA_8B, 4096, lora_rank=16, seconds=30),
     TrainingRun("llama-1b-offload", LLAMA_1B, micro=2, is_offloaded=True, seconds=25),

@@ -90,7 +90,7 @@ def device_record(device: torch.device) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
     }  # fmt: skip
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device.index or 0)
         torch.empty(1, device=device)
         free, total = torch.cuda.mem_get_info(device)
         record |= {

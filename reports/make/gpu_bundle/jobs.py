@@ -15,7 +15,7 @@ from simulator.files import write_whole
 def job_document(run: TrainingRun, profile: str) -> dict[str, Any]:
     """The run as a job file holds it."""
     plan: dict[str, Any] = {
-        "stack": "trl" if run.is_transformers else "torch",
+        "stack": _stack(run),
         "precision": run.precision,
         "recompute": run.recompute,
         "optimizer_kernels": run.optimizer,
@@ -40,6 +40,14 @@ def job_document(run: TrainingRun, profile: str) -> dict[str, Any]:
         },
         "plan": plan,
     }
+
+
+def _stack(run: TrainingRun) -> str | dict[str, Any]:
+    if run.is_transformers:
+        return "trl"
+    # The runner's experts pass one after the other, and each asks the device for its tokens.
+    own = {"expert_waits": "expert", "grouped_experts": False}
+    return {"base": "torch", **own} if run.network.experts else "torch"
 
 
 def _model(network: Network, seq_len: int) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ one of each kernel with all its repetitions or the reason why there are none. Li
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,10 @@ from simulator.calibrate.gpu.measure_kernels import KernelJournal
 from simulator.described.base import CountOrZero, Ratio
 from simulator.described.documents import validated
 from simulator.errors import InputError
-from simulator.files import read_text, strict_json
+from simulator.files import Unpacked, strict_json, why_unreadable
+
+_MOST_BYTES = 128 * 2**20
+"""Of such a file, unpacked: thirty training runs with every kernel of a step have five million."""
 
 
 class _Device(BaseModel):
@@ -78,12 +82,12 @@ class RawFile:
 
 
 def read_raw_lines(path: Path) -> list[dict[str, Any]]:
-    """All lines of a file of measurements; half a line at the end is left out.
+    """All lines of a file of measurements, plain or gzipped; half a line at the end is left out.
 
     Raises:
-        InputError: There is no such file, or a line is no JSON object with a kind.
+        InputError: There is no such file, it is too large, or a line is no JSON object with a kind.
     """
-    text = read_text(path)
+    text = _text(path)
     found = []
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
         try:
@@ -94,6 +98,22 @@ def read_raw_lines(path: Path) -> list[dict[str, Any]]:
             raise InputError.single(f"line {number}", "is not a measurement", file=str(path))
         found.append(record)
     return found
+
+
+def _text(path: Path) -> str:
+    try:
+        with Unpacked(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            rule = f"has more than {_MOST_BYTES:,} bytes, the limit for such a file"
+            raise InputError.single("", rule, file=str(path))
+        return content.decode("utf-8")
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise InputError.single("", why_unreadable(_plain(error)), file=str(path)) from error
+
+
+def _plain(error: Exception) -> OSError | ValueError:
+    return error if isinstance(error, OSError | ValueError) else OSError(str(error))
 
 
 def read_raw_file(path: Path) -> RawFile:

@@ -316,8 +316,8 @@ class Plan(Spec):
 
     @property
     def attention_kernel(self) -> AttentionKernel:
-        """How core attention is computed; fused kernels work in 16-bit formats only."""
-        if self.attention is None and self.precision in ("fp32", "tf32"):
+        """How core attention is computed: fused only by kernels that read the plan's numbers."""
+        if self.attention is None and not self.fuses_its_precision:
             return "unfused"
         return self.attention or self.stack.attention
 

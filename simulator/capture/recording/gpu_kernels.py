@@ -24,7 +24,13 @@ from torch.utils._triton import has_triton_package
 from simulator.capture.recording.absent_streams import everywhere, replaced
 
 _WIDEST_FLASH_HEAD = 256
+_PREFERS_CUDNN = {9: 256, 10: 128}
+"""Widest head of cuDNN's attention by major compute capability of GPUs on which torch asks it first.
+Source: ``check_prefer_cudnn_attention`` and ``check_cudnn_tensor_shapes`` of torch 2.11 and later,
+whose packages bring cuDNN 9.15.1 or later."""
 _HALF = (torch.float16, torch.bfloat16)
+_GROUPS_HEADS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+"""Kernels that read fewer heads of keys and values than of queries as they are."""
 _ONE_KERNEL = (
     "_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward", "mish_backward",
     "native_channel_shuffle",
@@ -117,11 +123,17 @@ class _Kernels:
                 enable_gqa=enable_gqa,
             )  # fmt: skip
         backend = self._backend(query, value, attn_mask)
-        if enable_gqa and backend is not SDPBackend.FLASH_ATTENTION:
+        if enable_gqa and backend not in _GROUPS_HEADS:
             groups = query.shape[-3] // key.shape[-3]
             key, value = (t.repeat_interleave(groups, -3) for t in (key, value))
         if torch.is_autocast_enabled("cuda"):
             query, key, value = (t.to(_computed_in(t)) for t in (query, key, value))
+        needs_sums = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        if backend is SDPBackend.CUDNN_ATTENTION:
+            of_cudnn: Tensor = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                query, key, value, None, needs_sums, dropout_p, is_causal, False, scale=scale
+            )[0]
+            return of_cudnn
         if backend is SDPBackend.FLASH_ATTENTION:
             width = query.shape[-1]
             query, key, value = (_padded(t, 8) for t in (query, key, value))
@@ -134,9 +146,6 @@ class _Kernels:
         if backend is SDPBackend.EFFICIENT_ATTENTION:
             if attn_mask is not None:
                 attn_mask = _bias(attn_mask, query, key)
-            needs_sums = torch.is_grad_enabled() and any(
-                t.requires_grad for t in (query, key, value)
-            )
             summed: Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
                 query, key, value, attn_mask, needs_sums, dropout_p, is_causal, scale=scale
             )[0]
@@ -150,6 +159,10 @@ class _Kernels:
         half = dtype in _HALF and not (dtype is torch.bfloat16 and self._capability < (8, 0))
         flash_runs = half and query.shape[-1] <= _WIDEST_FLASH_HEAD and self._capability >= (8, 0)
         has_axes = query.dim() == 4 and query.shape[-1] == value.shape[-1]
+        widest = _PREFERS_CUDNN.get(self._capability[0], 0)
+        cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+        if cudnn and half and query.shape[-1] <= widest and mask is None and has_axes:
+            return SDPBackend.CUDNN_ATTENTION
         flash = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
         if flash and flash_runs and mask is None and has_axes:
             return SDPBackend.FLASH_ATTENTION

@@ -52,6 +52,7 @@ from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
 from simulator.capture.recording.refusals import nothing_leaves
 from simulator.capture.recording.settle import MOST_STEPS, settled_table
+from simulator.capture.recording.unpadded import unpadded_sequences
 from simulator.capture.recording.values import unknown_value, unknown_values, user_line
 from simulator.capture.table import Capture, RankTable
 from simulator.errors import InputError
@@ -157,6 +158,8 @@ def captured(
         record.steps.append(modules.last_update)
         if len(record.steps) > record.kept_step + 1:
             raise StepsDone
+        if len(record.steps) == 1:  # by now the code has imported what it uses
+            libraries.enter_context(replaced(unpadded_sequences(record.note)))
 
     modules = Modules(
         on_step,
@@ -168,7 +171,8 @@ def captured(
     followed = exchanges.Groups(recorder)
     owners = Owners(recorder, followed)
     around = _absent(recorder, followed, device, rank, world)
-    with around, owners.followed(), modules.followed(), agreeing_stages(mailbox):
+    stages = agreeing_stages(mailbox)
+    with around, owners.followed(), modules.followed(), stages, contextlib.ExitStack() as libraries:
         _run(run)
         if modules.has_updated and len(record.steps) <= record.kept_step + 1:
             record.steps.append(modules.last_update)

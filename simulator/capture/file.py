@@ -37,7 +37,9 @@ from simulator.capture.table import (
 from simulator.errors import InputError
 from simulator.files import is_there, whole_file
 
-VERSION = 1
+VERSION = 2
+_READ_VERSIONS = (1, VERSION)
+_SINCE_2 = ("past_block", "past_bytes")
 """Raised whenever a file's meaning changes."""
 HEADER = "capture.json"
 _MOST_BYTES = 1 << 30
@@ -168,20 +170,18 @@ def _check_sizes(archive: zipfile.ZipFile, path: str | Path) -> None:
 
 
 def _capture(header: Any, packed: bytes, path: str) -> Capture:
-    if header["format"] != "clustersim-capture" or header["version"] != VERSION:
-        rule = f"has version {header['version']} of the format; this program reads {VERSION}"
+    if header["format"] != "clustersim-capture" or header["version"] not in _READ_VERSIONS:
+        rule = f"has version {header['version']} of the format; this program reads 1 to {VERSION}"
         raise _damaged(path, rule)
     groups = tuple(map(_ranks, header["groups"]))
+    content = _Packed(packed, path, len(groups), int(header["version"]))
     return Capture(
         script=str(header["script"]),
         world=int(header["world"]),
         device=str(header["device"]),
         tokens_per_rank=int(header["tokens_per_rank"]),
         groups=groups,
-        tables=tuple(
-            _PackedTable.of_file(int(rank), _Packed(packed, path, len(groups)))
-            for rank in header["ranks"]
-        ),
+        tables=tuple(_PackedTable.of_file(int(rank), content) for rank in header["ranks"]),
         versions=dict(header["versions"]),
         notes=tuple(header["notes"]),
     )
@@ -194,11 +194,13 @@ class _Packed(NamedTuple):
         content: Its bytes.
         path: For errors.
         groups: How many process groups it names.
+        version: Of the format.
     """
 
     content: bytes
     path: str
     groups: int
+    version: int
 
 
 class _PackedTable(RankTable):
@@ -241,11 +243,15 @@ class _PackedTable(RankTable):
         return dict(zip(_NAMED, (calls, exchanges, tuple(map(str, names["paths"]))), strict=True))
 
     def _column(self, name: str) -> Integers:
+        if name in _SINCE_2 and self._packed.version < VERSION:
+            return np.zeros(0, dtype=np.int64)
         column = _whole_numbers(self._part(f"{name}.npy"), name)
         if name in ("call", "change_bytes") and not len(column):
             raise ValueError("a rank has no operations or no memory")
         if name in _OF_OPERATIONS and len(column) != len(self.call):
             raise ValueError("columns of operations differ in length")
+        if name == "past_bytes" and len(column) != len(self.past_block):
+            raise ValueError("columns of the past differ in length")
         if name in _LIMITS and column.size:
             low, end_of = _LIMITS[name]
             if int(column.min()) < low or int(column.max()) >= end_of(self):
@@ -262,6 +268,7 @@ _LIMITS: Mapping[str, tuple[int, Callable[[RankTable], int]]] = MappingProxyType
         "waits": (0, lambda table: len(table.call)),
         "moment": (0, lambda table: len(table.call) + 1),
         "block": (0, lambda table: len(table.block_owner)),
+        "past_block": (0, lambda table: len(table.block_owner)),
         "block_owner": (0, lambda _: len(BlockOwner)),
         "block_module": (0, lambda table: len(table.paths)),
     }

@@ -11,20 +11,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.capture.captured_program import RankCosts
 from simulator.capture.rescale import Scale
+from simulator.capture.reserved_by_history import reserved_by_history_bytes
 from simulator.capture.table import BlockOwner, Capture, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner
+from simulator.program.states.library_workspace import matrix_workspace_bytes
 from simulator.program.states.outside_memory import communicator_bytes
 from simulator.results.allocator.exchanges import Exchange, KeptReserves, told_apart
-from simulator.results.memory import reserved_memory
+from simulator.results.memory import Reserved, reserved_memory
 from simulator.results.step import ClassMemory
 
 _OWNERS: Mapping[BlockOwner, Owner] = {
@@ -59,8 +62,11 @@ def changes_bytes(table: RankTable, shrink: float = 1.0) -> NDArray[np.float64]:
 
     Shape (changes,) [B].
     """
-    sharded = table.block_shards[table.block] > 1
-    return np.where(sharded, shrink, 1.0) * table.change_bytes
+    return _shrunk(table, table.block, shrink) * table.change_bytes
+
+
+def _shrunk(table: RankTable, block: NDArray[np.int64], shrink: float) -> NDArray[np.float64]:
+    return np.where(table.block_shards[block] > 1, shrink, 1.0)
 
 
 def _rank_memory(
@@ -80,7 +86,10 @@ def _rank_memory(
         for number, owner in enumerate(Owner)
         if (owners == number).any()
     }
-    held = np.cumsum(change)
+    workspace_bytes = matrix_workspace_bytes(device)
+    temporaries = curves.get(Owner.TEMPORARIES, np.zeros(len(change)))
+    curves[Owner.TEMPORARIES] = temporaries + workspace_bytes
+    held = np.cumsum(change) + workspace_bytes
     peak = int(np.argmax(held))
     time_s = _times(table, costs, timeline)
     sizes = _group_sizes(capture, table, scale)
@@ -89,17 +98,8 @@ def _rank_memory(
     communicators = {name: communicator_bytes(ranks, common) for name, ranks in groups.items()}
     outside = {"context": device.context_bytes, **communicators}
     outside_bytes = math.fsum(outside.values())
-    comes_later = (table.moment > 0) | (change < 0)
-    at_start = int(np.argmax(comes_later)) if comes_later.any() else len(change)
-    started, exchanges = _repeatable(change[:at_start], change[at_start:])
-    reserved = reserved_memory(
-        told_apart(exchanges, before=[started]),
-        AllocatorSettings(),
-        KeptReserves(),
-        resident_bytes=0.0,
-        least_bytes=float(held[peak]),
-        allocated_bytes=float(held[peak]),
-        room_bytes=device.memory_bytes - outside_bytes,
+    reserved = _reserved(
+        table, change, scale, workspace_bytes, room_bytes=device.memory_bytes - outside_bytes
     )
     return ClassMemory(
         stage=stage,
@@ -113,6 +113,39 @@ def _rank_memory(
         owner_bytes=curves,
         outside=outside,
         capacity_bytes=device.memory_bytes,
+    )
+
+
+def _reserved(
+    table: RankTable,
+    change: NDArray[np.float64],
+    scale: Scale,
+    workspace_bytes: float,
+    *,
+    room_bytes: float,
+) -> Reserved:
+    """What the allocator holds for these changes of memory, with and without a limit."""
+    allocated_bytes = float(np.cumsum(change).max()) + workspace_bytes
+    if len(table.past_block):
+        past = _shrunk(table, table.past_block, scale.shrink) * table.past_bytes
+        replayed = partial(
+            reserved_by_history_bytes, table, past, change, workspace_bytes=workspace_bytes
+        )
+        free_bytes = max(allocated_bytes, replayed())
+        fits = free_bytes <= room_bytes
+        pressed_bytes = free_bytes if fits else replayed(room_bytes=room_bytes)
+        return Reserved(free_bytes, max(allocated_bytes, pressed_bytes))
+    comes_later = (table.moment > 0) | (change < 0)
+    at_start = int(np.argmax(comes_later)) if comes_later.any() else len(change)
+    started, exchanges = _repeatable(change[:at_start], change[at_start:])
+    return reserved_memory(
+        told_apart(exchanges, before=[started]),
+        AllocatorSettings(),
+        KeptReserves(),
+        resident_bytes=workspace_bytes,
+        least_bytes=allocated_bytes,
+        allocated_bytes=allocated_bytes,
+        room_bytes=room_bytes,
     )
 
 

@@ -110,6 +110,9 @@ class RankTable:
         moment: Operations before each change of memory, shape (changes,); in order.
         block: Number of the block that is taken or given back, of the same shape.
         change_bytes: What is taken, or given back where negative, of the same shape [B].
+        past_block: Number of the block that is taken or given back, by every change before the
+            step, shape (past changes,); in order. Empty in files of version 1.
+        past_bytes: What is taken, or given back where negative, of the same shape [B].
         block_owner: :class:`BlockOwner` of each block, shape (blocks,).
         block_module: Number of the path that took it, of the same shape.
         block_shards: Data ranks that hold a part of it each, of the same shape.
@@ -128,6 +131,8 @@ class RankTable:
     moment: Integers
     block: Integers
     change_bytes: Integers
+    past_block: Integers
+    past_bytes: Integers
     block_owner: Integers
     block_module: Integers
     block_shards: Integers
@@ -143,7 +148,7 @@ class RankTable:
 
 COLUMNS = (
     "call", "stream", "phase", "module", "exchange", "waits", "moment", "block", "change_bytes",
-    "block_owner", "block_module", "block_shards",
+    "past_block", "past_bytes", "block_owner", "block_module", "block_shards",
 )  # fmt: skip
 """Fields of a :class:`RankTable` that are arrays, as they are called in files."""
 

@@ -89,6 +89,8 @@ class Step:
             moment=changes[:, 0],
             block=changes[:, 1],
             change_bytes=changes[:, 2],
+            past_block=np.zeros(0, dtype=np.int64),
+            past_bytes=np.zeros(0, dtype=np.int64),
             block_owner=np.asarray(self.owners, dtype=np.int64),
             block_module=np.zeros(len(self.owners), dtype=np.int64),
             block_shards=np.asarray(self.shards, dtype=np.int64),

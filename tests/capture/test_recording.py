@@ -428,7 +428,7 @@ def test_context_parallelism_gathers_the_keys_and_values_of_all_its_ranks():
     queries = [
         call.inputs[0].shape[2]
         for call in found.table.calls
-        if call.name == "aten._scaled_dot_product_flash_attention.default"
+        if call.name == "aten._scaled_dot_product_cudnn_attention.default"
     ]
     assert queries == [rows, rows // 2]
 

@@ -14,6 +14,7 @@ from simulator.capture.result import CaptureResult, simulate_capture
 from simulator.capture.table import Capture
 from simulator.described.job import Job
 from simulator.program.ir import Owner
+from simulator.program.states.library_workspace import matrix_workspace_bytes
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import rank_collectives
@@ -55,6 +56,8 @@ class StageComparison:
         tracked_bytes: Peak that torch's tracker counts [B]; None where it cannot follow.
         memory: Memory of both, the captured first.
         without: What is left out of the comparison.
+        workspace_bytes: Of the captured peak, what a matrix library keeps: neither the tracker nor
+            a job counts it [B].
     """
 
     captured: Mapping[str, Sequence[Issued]]
@@ -62,6 +65,7 @@ class StageComparison:
     tracked_bytes: int | None
     memory: tuple[ClassMemory, ClassMemory]
     without: Without = NOTHING
+    workspace_bytes: float = 0.0
 
     @property
     def exchanges_are_equal(self) -> bool:
@@ -71,15 +75,18 @@ class StageComparison:
     @property
     def peak_difference(self) -> float:
         """Captured peak over the own program's, less one."""
-        captured, own = (each.peak_allocated_bytes for each in self.memory)
-        return captured / own - 1
+        return self._captured_bytes / self.memory[1].peak_allocated_bytes - 1
 
     @property
     def tracked_difference(self) -> float | None:
         """Captured peak over the tracker's, less one."""
         if self.tracked_bytes is None:
             return None
-        return self.memory[0].peak_allocated_bytes / self.tracked_bytes - 1
+        return self._captured_bytes / self.tracked_bytes - 1
+
+    @property
+    def _captured_bytes(self) -> float:
+        return self.memory[0].peak_allocated_bytes - self.workspace_bytes
 
     @property
     def exchanges(self) -> int:
@@ -169,6 +176,7 @@ def _compared(
             found.tracked_bytes.get(rank),
             (captured.memory[stage], own.memory[stage]),
             without,
+            matrix_workspace_bytes(jobs[0].cluster.profile.device),
         )
         for stage, rank in enumerate(ranks)
     )

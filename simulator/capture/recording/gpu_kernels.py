@@ -25,7 +25,7 @@ from simulator.capture.recording.absent_streams import everywhere, replaced
 
 _WIDEST_FLASH_HEAD = 256
 _PREFERS_CUDNN = {9: 256, 10: 128}
-"""Widest head of cuDNN's attention by major compute capability of GPUs on which torch asks it first.
+"""Widest head of cuDNN's attention, by major compute capability of GPUs where torch asks it first.
 Source: ``check_prefer_cudnn_attention`` and ``check_cudnn_tensor_shapes`` of torch 2.11 and later,
 whose packages bring cuDNN 9.15.1 or later."""
 _HALF = (torch.float16, torch.bfloat16)

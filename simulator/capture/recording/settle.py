@@ -70,7 +70,7 @@ def settled_table(record: Record, owners: list[BlockOwner]) -> RankTable:
     ]
     calls = {number: i for i, number in enumerate(sorted({op.call for op in operations}))}
     names = list(record.calls)
-    moment, block, change, kept = _changes(record, window)
+    changes = _changes(record, window)
     paths = tuple(record.paths)
     return RankTable(
         rank=record.rank,
@@ -80,12 +80,14 @@ def settled_table(record: Record, owners: list[BlockOwner]) -> RankTable:
         module=_column(op.module for op in operations),
         exchange=_column(exchange_of),
         waits=_waits(record, window),
-        moment=moment,
-        block=block,
-        change_bytes=change,
-        block_owner=_column(owners[i] for i in kept),
-        block_module=_column(record.blocks[i].module for i in kept),
-        block_shards=_column(record.blocks[i].shards for i in kept),
+        moment=changes.moment,
+        block=changes.block,
+        change_bytes=changes.change_bytes,
+        past_block=changes.past_block,
+        past_bytes=changes.past_bytes,
+        block_owner=_column(owners[i] for i in changes.kept),
+        block_module=_column(record.blocks[i].module for i in changes.kept),
+        block_shards=_column(record.blocks[i].shards for i in changes.kept),
         calls=tuple(names[number] for number in calls),
         exchanges=tuple(distinct),
         paths=paths,
@@ -101,19 +103,39 @@ def _waits(record: Record, window: Window) -> Integers:
     return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _changes(record: Record, window: Window) -> tuple[Integers, Integers, Integers, list[int]]:
-    """Moments, blocks and bytes of the window's changes, and the blocks that appear."""
+class _Changes(NamedTuple):
+    """Changes of memory as a table holds them, and the blocks of the record that they are of."""
+
+    moment: Integers
+    block: Integers
+    change_bytes: Integers
+    past_block: Integers
+    past_bytes: Integers
+    kept: list[int]
+
+
+def _changes(record: Record, window: Window) -> _Changes:
+    past = [(number, num_bytes) for _, number, num_bytes in record.sizes[: window.first_change]]
     held: dict[int, int] = {}
-    for _, number, num_bytes in record.sizes[: window.first_change]:
+    for number, num_bytes in past:
         held[number] = held.get(number, 0) + num_bytes
     start = [(0, number, num_bytes) for number, num_bytes in held.items() if num_bytes]
     inside = [
         (moment - window.first, number, num_bytes)
         for moment, number, num_bytes in record.sizes[window.first_change : window.end_change]
     ]
-    rows = np.asarray([*start, *inside], dtype=np.int64).reshape(-1, 3)
-    kept, blocks = np.unique(rows[:, 1], return_inverse=True)
-    return rows[:, 0].copy(), blocks.astype(np.int64), rows[:, 2].copy(), kept.tolist()
+    moments, numbers, sizes = np.asarray([*start, *inside], dtype=np.int64).reshape(-1, 3).T
+    past_numbers, past_sizes = np.asarray(past, dtype=np.int64).reshape(-1, 2).T
+    # Blocks of the step come first, so that they have the same numbers without a past.
+    kept, blocks = np.unique(numbers, return_inverse=True)
+    gone = np.setdiff1d(past_numbers, kept)
+    order = np.concatenate([kept, gone])
+    place = {number: n for n, number in enumerate(order.tolist())}
+    return _Changes(
+        moments.copy(), blocks.astype(np.int64), sizes.copy(),
+        _column(place[number] for number in past_numbers.tolist()), past_sizes.copy(),
+        order.tolist(),
+    )  # fmt: skip
 
 
 def _column(values: Iterable[int]) -> Integers:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from reports.make.gpu_bundle.device.memory_items import device_bytes
@@ -85,7 +84,7 @@ class Trainer:
             with self._mixed():
                 loss = self.model.loss(tokens) / self.run.microbatches
             ends("forward")
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             ends("backward")
         torch.nn.utils.clip_grad_norm_(self.trained, _MAX_NORM)
         self.optimizer.step()
@@ -190,7 +189,8 @@ def _profiled(trainer: Trainer) -> dict[str, Any]:
     activities = [ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]
     with profile(activities=activities) as profiler:
         trainer.step()
-    wanted = DeviceType.CUDA if is_gpu else DeviceType.CPU
+    kinds = torch._C._autograd.DeviceType
+    wanted = kinds.CUDA if is_gpu else kinds.CPU
     events = [event for event in profiler.events() or () if event.device_type == wanted]
     names: dict[str, int] = {}
     calls = [

@@ -34,7 +34,8 @@ class DeviceFacts:
         formats: Number formats worth measuring, the most important first.
         attention: Operations that compute attention, the fastest first.
         memory_bytes: What torch reports as the total.
-        foreign_bytes: Memory that is taken and not ours, the driver's own included.
+        foreign_bytes: Memory that is taken and not in tensors, the driver's own and that of
+            libraries included.
         software: Names and versions, in words.
         date: Day, ISO 8601.
     """
@@ -105,7 +106,7 @@ def _gpu(name: str) -> DeviceFacts:
         raise InputError.single("--device", rule, name, hint)
     device = _indexed(name)
     torch.cuda.set_device(device)
-    torch.empty(1, device=device)
+    _load_libraries(device)
     free, total = torch.cuda.mem_get_info(device)
     own = torch.cuda.memory_reserved(device)
     capability = torch.cuda.get_device_capability(device)
@@ -121,6 +122,14 @@ def _gpu(name: str) -> DeviceFacts:
         f"torch {torch.__version__}, {runtime}, cuDNN {cudnn}",
         datetime.date.today().isoformat(),
     )
+
+
+def _load_libraries(device: torch.device) -> None:
+    """Run a product and attention once: what kernels and libraries take stays for good."""
+    matrix = torch.ones(256, 256, device=device, dtype=torch.float16)
+    heads = (matrix @ matrix).view(1, 4, 256, 64)
+    torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+    torch.cuda.synchronize(device)
 
 
 def _indexed(name: str) -> torch.device:

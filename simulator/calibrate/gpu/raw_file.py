@@ -42,6 +42,18 @@ class _Device(BaseModel):
     foreign_bytes: CountOrZero = 0
 
 
+class _Context(BaseModel):
+    """The line of what a process holds once libraries are loaded, by what was loaded last [B]."""
+
+    device_bytes: dict[str, CountOrZero]
+    reserved_bytes: CountOrZero
+
+    @property
+    def outside_bytes(self) -> int:
+        """At the end, beside what torch's allocator has reserved [B]."""
+        return max(0, max(self.device_bytes.values(), default=0) - self.reserved_bytes)
+
+
 class _Kernel(BaseModel):
     """The line of a kernel with a time."""
 
@@ -128,6 +140,8 @@ def read_raw_file(path: Path) -> RawFile:
         hint = "check that gpu_bundle.pyz wrote the file"
         raise InputError.single("--from", "does not state its device", str(path), hint)
     said = validated(_Device, device, "device", file=str(path))
+    loaded = next((line for line in lines if line.get("id") == "memory: context"), None)
+    held = validated(_Context, loaded, "context", file=str(path)) if loaded else None
     software = f"torch {said.torch}"
     software += f", CUDA {said.cuda}, cuDNN {said.cudnn}" if said.cuda else ""
     facts = DeviceFacts(
@@ -136,7 +150,7 @@ def read_raw_file(path: Path) -> RawFile:
         (),
         (),
         said.memory_bytes,
-        said.foreign_bytes,
+        held.outside_bytes if held else said.foreign_bytes,
         software,
         said.date,
     )

@@ -157,6 +157,14 @@ def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     return Comparison(_measured_s(row, flop), predicted_s)
 
 
+def _host_copy(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    """A copy between pinned memory and the device, over the host link."""
+    num_bytes = float(row.count("m"))
+    return Comparison(
+        _measured_s(row, num_bytes=num_bytes), num_bytes / profile.host.pcie_bytes_per_s
+    )
+
+
 def _experts(row: KernelRow, profile: HardwareProfile) -> Comparison:
     """Experts of a serving engine, whose kernels serving knows."""
     precision = precision_of(row)
@@ -401,11 +409,13 @@ _Answer = Callable[[KernelRow, HardwareProfile], Comparison]
 _SEVERAL_KERNELS = re.compile(
     r"decode|paged|sparse|mlp \(|(?<!moe)_mlp|mla_|mha_prefill|eager_attention"
     r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|linear_cross_entropy"
-    r"|megatron_cross_entropy"
+    r"|megatron_cross_entropy|copy_(to|from)_device_pageable|copy_both_ways"
 )
-"""Operations that are several kernels, or that training does not run."""
+"""Operations that are several kernels, or that training does not run; host copies through pageable
+memory and both ways at once are not modelled."""
 
 _ANSWERS: tuple[tuple[str, _Answer], ...] = (
+    (r"copy_(to|from)_device_pinned", _host_copy),
     (r"fused_moe(_mlp)?$", _experts),
     (r"attention_unfused", _unfused_attention),
     (r"group(ed)?_?(gemm|mm|matmul)|moe_gemm|m_grouped_gemm", _grouped_gemm),

@@ -18,7 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 from torch.utils._triton import has_triton_package
 
 from simulator.capture.recording.absent_streams import everywhere, replaced
@@ -49,7 +52,7 @@ def gpu_kernels(capability: tuple[int, int]) -> Iterator[None]:
     def chosen(*args: Any, **kwargs: Any) -> Tensor:
         return kernels.attention(*args, **kwargs)
 
-    with _whole_operators(), replaced(everywhere(attention, chosen)):
+    with _whole_operators(), _foreach_kernels(), replaced(everywhere(attention, chosen)):
         yield
 
 
@@ -87,6 +90,22 @@ def _whole_operators() -> Iterator[None]:
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _foreach_kernels() -> Iterator[None]:
+    """Inside, torch passes lists of captured tensors to the kernels that take many at once.
+
+    It does so with tensors of its own types alone. Clipping and optimizers look here.
+    """
+    lists = (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types)
+    for types in lists:
+        types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        for types in lists:
+            types.remove(FakeTensor)
 
 
 def _kernel_of_a_gpu(*_: Any) -> Any:

@@ -335,6 +335,9 @@ def build_trainer(job: Job, world: World, layer_sleep_s: float | None = None) ->
     schedule = None
     if job.plan.pp > 1:
         schedule = build_schedule(job, grid, world, parts, token_loss, clock)
+    if world.is_gpu:
+        # Whole layers were built and cut here; who builds them on the meta device never has them.
+        torch.cuda.empty_cache()
     tokens, labels = _batch(job, world, grid)
     parameters = [parameter for part in parts for parameter in part.parameters()]
     return Trainer(

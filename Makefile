@@ -174,9 +174,11 @@ gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train
 gpu-bundle: $(VENV)/.calibrate  ## gpu_bundle.pyz: one file that measures a GPU where only torch is, in calls of nine minutes
 	$(BIN)/python -m reports.make.gpu_bundle --out gpu_bundle.pyz
 
-gpu-report: $(VENV)/.calibrate  ## reports/gpu/raw.md: what gpu_bundle.pyz measured (RAW=folder of one .jsonl) against predictions
-	$(BIN)/clustersim calibrate gpu --from $(RAW)/*.jsonl --out reports/gpu/profile.yaml --resume
-	$(BIN)/python -m reports.make.gpu_bundle.compare $(RAW) reports/gpu --profile reports/gpu/profile.yaml
+gpu-report: RAW ?= reports/gpu
+gpu-report: $(VENV)/.calibrate  ## reports/gpu/raw.md: what gpu_bundle.pyz measured (RAW=folder of one .jsonl; that of reports/gpu unless said) against predictions
+	$(BIN)/clustersim calibrate gpu --from $(RAW)/*.jsonl* --out reports/gpu/profile.yaml --resume
+	$(BIN)/python -m reports.make.gpu_bundle.compare $(RAW) reports/gpu --profile reports/gpu/profile.yaml \
+	  --shipped h100-sxm-80gb
 
 kills: $(VENV)/.kills  ## reports/kills.md: commands killed at random moments, and two sweeps at once; half an hour
 	$(BIN)/python -m reports.make.kills.kills_page 6 400 build/kills.json > build-kills.md

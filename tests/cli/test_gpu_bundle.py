@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
 
 from reports.make.gpu_bundle import __main__ as command
 from reports.make.gpu_bundle import compare
-from reports.make.gpu_bundle.compare import ComparedRun, compared_runs, page, report
+from reports.make.gpu_bundle.compare import (
+    CALIBRATED,
+    CAPTURED,
+    FIRST_SIGHT,
+    USED,
+    ComparedRun,
+    compared_runs,
+    page,
+    report,
+)
 from reports.make.gpu_bundle.device import main as program
 from reports.make.gpu_bundle.device import sensors as sensors_module
 from reports.make.gpu_bundle.device import training
@@ -26,7 +37,7 @@ from reports.make.gpu_bundle.jobs import job_document
 from reports.make.gpu_bundle.pack import packed_cases
 from simulator.api import simulate
 from simulator.calibrate.gpu import system_calls
-from simulator.calibrate.gpu.raw_file import read_raw_file
+from simulator.calibrate.gpu.raw_file import read_raw_file, read_raw_lines
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
 from simulator.program.layer.model_totals import parameter_count
@@ -253,7 +264,8 @@ def test_a_raw_file_makes_a_profile_and_a_page_without_the_device(
     assert clustersim("profile", "check", out).code == 0
     report(tmp_path, tmp_path / "page", str(out), "h200-sxm-141gb")
     text = (tmp_path / "page" / "raw.md").read_text()
-    assert "calibrated profile, step: mean" in text
+    assert "| calibrated profile | " in text
+    assert "| shipped profile | " in text
     assert "| llama-1b |" in text
     assert (tmp_path / "page" / "raw_steps.png").read_bytes().startswith(b"\x89PNG")
 
@@ -262,7 +274,7 @@ def test_a_run_that_ran_out_of_memory_is_held_against_whether_it_is_predicted_to
     run = program.dataclasses.asdict(RUNS["llama-8b-beyond"])
     line = {"kind": "run", "out_of_memory": True, "run": run, "allocated_bytes": 1,
             "reserved_bytes": 1, "device_bytes": 1}  # fmt: skip
-    (found,) = compared_runs([line], "h200-sxm-141gb")
+    (found,) = compared_runs([line], {CALIBRATED: "h200-sxm-141gb"})
     assert found.ran_out
     assert not found.fits
 
@@ -329,9 +341,10 @@ def test_a_product_in_fp8_is_scaled_and_a_torch_without_it_skips_the_case(monkey
 def test_the_page_names_runs_that_ran_out_and_those_without_numbers():
     device = {"name": "NVIDIA H200", "torch": "2", "date": "today"}
     numbers = {"allocated": 1.0, "reserved": 1.0, "device": 1.0}
-    beyond = [ComparedRun(name, numbers, numbers | {"step": 1.0}, True, fits)
+    predicted = {CALIBRATED: numbers | {"step": 1.0}}
+    beyond = [ComparedRun(name, numbers, predicted, True, fits)
               for name, fits in (("beyond", False), ("small", True))]  # fmt: skip
-    text = page(beyond, [], device, {"run: late": "no time was left"})
+    text = page(beyond, device, {"run: late": "no time was left"})
     assert "- beyond: as predicted" in text
     assert "- small: predicted to fit, wrongly" in text
     assert "- run: late: no time was left" in text
@@ -340,7 +353,42 @@ def test_the_page_names_runs_that_ran_out_and_those_without_numbers():
 def test_a_folder_without_one_raw_file_of_a_device_is_refused(tmp_path, capsys):
     words = [str(tmp_path), str(tmp_path / "page"), "--profile", "h200-sxm-141gb"]
     assert compare.main(words) == 2
-    assert "must hold one *.jsonl file" in capsys.readouterr().err
+    assert "must hold one *.jsonl" in capsys.readouterr().err
     (tmp_path / "raw.jsonl").write_text('{"id": "x", "kind": "kernel"}\n')
     assert compare.main(words) == 2
     assert "which device" in capsys.readouterr().err
+
+
+def test_captures_and_first_predictions_beside_a_raw_file_are_compared_too():
+    raw = Path(compare.__file__).parents[2] / "gpu"
+    wanted = {f"run: {name}" for name in ("gpt-0.1b", USED)}
+    lines = [line for line in read_raw_lines(raw / "raw.jsonl.gz") if line["id"] in wanted]
+    runs = {run.name: run for run in compared_runs(lines, {CALIBRATED: "h100-sxm-80gb"}, raw)}
+    found = runs["gpt-0.1b"]
+    assert set(found.predicted) == {FIRST_SIGHT, CALIBRATED, CAPTURED}
+    assert found.error_pct("step", FIRST_SIGHT) == pytest.approx(-7.2, abs=0.1)
+    # To the byte: what the allocator reserves for a captured run is what it reserved.
+    assert found.error_pct("reserved", CAPTURED) == 0
+    assert runs[USED].error_pct("step", CALIBRATED) is None
+    assert runs[USED].error_pct("step", FIRST_SIGHT) is not None
+
+
+def test_a_raw_file_may_be_gzipped_and_a_damaged_one_is_refused(tmp_path):
+    path = tmp_path / "raw.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"kind": "kernel"}\n'))
+    assert read_raw_lines(path) == [{"kind": "kernel"}]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_raw_lines(path)
+
+
+def test_the_context_of_a_raw_file_is_what_its_libraries_take(tmp_path):
+    path = tmp_path / "raw.jsonl"
+    device = {"id": "device", "kind": "device", "name": "any", "type": "cuda", "torch": "2",
+              "date": "2026-01-01", "memory_bytes": 80, "foreign_bytes": 5}  # fmt: skip
+    held = {"id": "memory: context", "kind": "memory", "reserved_bytes": 20,
+            "device_bytes": {"before": 5, "attention": 32}}  # fmt: skip
+    path.write_text(f"{json.dumps(device)}\n")
+    assert read_raw_file(path).facts.foreign_bytes == 5
+    path.write_text(f"{json.dumps(device)}\n{json.dumps(held)}\n")
+    assert read_raw_file(path).facts.foreign_bytes == 12

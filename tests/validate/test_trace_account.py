@@ -256,7 +256,7 @@ def test_phases_of_the_prediction_are_those_that_real_runs_are_held_against(name
     found = account(predicted_spans(JOBS[name], result, 0), result.step_time_s)
     expected = class_phases_s(result.timeline, 0, pipelined=False)
     # A wait for weights that are gathered ahead is of the gather here, of the next pass there.
-    tolerance = 2e-3 if name == "fsdp" else 1e-6
+    tolerance = 4e-3 if name == "fsdp" else 1e-6
     assert {phase: found.phase_s(phase) for phase in PHASES} == pytest.approx(
         expected, rel=tolerance
     )

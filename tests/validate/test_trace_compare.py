@@ -35,7 +35,10 @@ JOB = {
     },
     "cluster": {"profile": str(ROOT / "reports/torch/cpu.yaml"), "gpus": 2},
     "batch": {"global": 2 * MICROBATCHES, "micro": 1, "seq_len": 64},
-    "plan": {"stack": "torch", "precision": "fp32", "zero": 0},
+    "plan": {
+        "stack": {"base": "torch", "fused_rmsnorm": False}, "attention": "unfused",
+        "precision": "fp32", "zero": 0,
+    },
 }  # fmt: skip
 
 

@@ -88,8 +88,8 @@ class Refusals:
             hint = f"export with --set {path}.{name}={_written(default)}"
             self.unless(value == default, f"{path}.{name}", value, hint)
 
-    def stack(self, stack: Stack, base: str, expressible: Iterable[str] = ()) -> None:
-        """Note a stack that is not ``base`` with some facts changed.
+    def stack(self, stack: Stack, base: str, expressible: Iterable[str] = ()) -> bool:
+        """Note a stack that is not ``base`` with some facts changed; whether it is like that one.
 
         Of one that is more like another framework's, only that is noted, not every fact.
         """
@@ -98,10 +98,11 @@ class Refusals:
         if len(changed_facts(stack, nearest)) < len(changed):
             hint = f"export with --set plan.stack={base}"
             self.unless(False, "plan.stack", nearest, hint)
-            return
+            return False
         for name, value in changed.items():
             hint = f"export with --set plan.stack={base}, which leaves it as {base} has it"
             self.unless(name in set(expressible), f"plan.stack.{name}", value, hint)
+        return True
 
     def unusual_attention(self) -> None:
         """Note kernels that are not those of the stack: they stand in the model's code."""

@@ -129,7 +129,8 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
 
 def _refuse_stack(plan: Plan, refusals: Refusals) -> None:
     eager, by_compiler = _not_compiled(plan), facts_of_compiler(is_compiled=False)
-    refusals.stack(plan.stack, _STACK, (*by_compiler, EAGER_LOSS[0]))
+    if not refusals.stack(plan.stack, _STACK, (*by_compiler, EAGER_LOSS[0])):
+        return
     loss = plan.loss_kernel
     refusals.unless(loss in ("fused", EAGER_LOSS[1]), "plan.stack.cross_entropy", loss)
     is_whole = len(eager) in (0, len(by_compiler))

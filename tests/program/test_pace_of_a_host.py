@@ -22,7 +22,7 @@ def test_a_llama_7b_that_its_host_holds_up_passes_forward_as_often_as_its_author
             "model": "llama2-7b",
             "cluster": {"profile": "a100-sxm-80gb", "gpus": 1},
             "batch": {"global": 1, "micro": 1, "seq_len": 1},
-            "plan": {"precision": "bf16", "stack": SIXTEEN_BIT_TORCH},
+            "plan": {"precision": "bf16", "stack": {**SIXTEEN_BIT_TORCH, "fused_rmsnorm": False}},
         }
     )
     operations = build_program(job).operations

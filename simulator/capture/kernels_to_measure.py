@@ -61,7 +61,7 @@ def kernels_to_measure(
             case = make(**fields)
             times[case] = times.get(case, 0) + count
     ordered = sorted(times, key=lambda case: (-times[case], str(case)))
-    return ToMeasure((make(op="host_launch", dtype="", direction=""), *ordered), left_out)
+    return ToMeasure((make(op="host_operator", dtype="", direction=""), *ordered), left_out)
 
 
 def _counted(capture: Capture) -> Iterator[tuple[Call, int]]:

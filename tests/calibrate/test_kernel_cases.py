@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulator.calibrate.gpu.kernel_calls import (
     OPERATIONS,
@@ -21,7 +22,7 @@ from simulator.calibrate.gpu.kernel_cases import (
     kernel_cases,
     product_shapes,
 )
-from simulator.calibrate.gpu.system_calls import SYSTEM_OPERATIONS, measured
+from simulator.calibrate.gpu.system_calls import SYSTEM_OPERATIONS, SmallLayer, measured
 from simulator.described.load import load_model
 
 CPU = torch.device("cpu")
@@ -126,6 +127,28 @@ def test_what_a_processor_does_not_have_is_said():
 
 def test_launches_are_timed_one_by_one():
     found = measured(KernelCase("host_launch", ""), Stopwatch(CPU))
+    assert 0 < found.timing.median_s < 1e-2
+
+
+class _Counting(TorchDispatchMode):
+    """Counts operators that launch a kernel: all but views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view and "view" not in func.__name__:
+            self.launched.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_small_layer_has_as_many_operators_as_it_is_divided_by():
+    layer, rows = SmallLayer(), torch.ones(1, 16, 64)
+    with _Counting() as counting:
+        layer(rows)
+    assert len(counting.launched) == SmallLayer.operators
+    found = measured(KernelCase("host_operator", ""), Stopwatch(CPU))
     assert 0 < found.timing.median_s < 1e-2
 
 

@@ -96,6 +96,14 @@ def test_parameters_are_found_again_and_written_with_their_source(calibration):
     assert profile_faults(profile) == []
 
 
+def test_the_launch_is_that_of_an_operator_where_one_was_timed(tmp_path):
+    journal = KernelJournal.opened(tmp_path / "k.csv", "a test", SOURCE, resume=False)
+    fill(journal, KernelCase("host_launch", "", direction=""), 1e-6)
+    fill(journal, KernelCase("host_operator", "", direction=""), 4.9 * 6e-6)
+    (launch,) = measured_values(journal.measured, SOURCE).values()
+    assert launch.value == "6 us"
+
+
 def test_predictions_after_the_fit_are_those_of_the_device(calibration):
     products = ("a test", "products of at least 256 rows")
     assert (calibration.before.families[products].mape or 0) > 15

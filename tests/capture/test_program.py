@@ -236,7 +236,7 @@ def test_each_distinct_kernel_of_a_step_is_measured_once():
         step.kernel(call)
     found = kernels_to_measure(capture_of(step), ["flash_attention (sdpa)"], KernelCase)
     assert found.cases[:2] == (
-        KernelCase("host_launch", "", direction=""),
+        KernelCase("host_operator", "", direction=""),
         KernelCase("gemm", "bf16", 4096, 4096, 4096),
     )
     assert set(found.cases[2:]) == {

@@ -131,3 +131,19 @@ def test_facts_follow_releases_that_are_known(name):
 def test_torchtitan_before_2025_holds_embedding_and_head_in_the_models_own_unit():
     of_2024, newest = Plan(stack="torchtitan@0.0.2"), Plan(stack="torchtitan")
     assert (of_2024.stack.sharding_units, newest.stack.sharding_units) == ("root", "ends")
+
+
+def test_norms_of_plain_torch_are_one_kernel_since_it_has_one():
+    assert [stack("torch", torch=release).fused_rmsnorm for release in ("2.8", "2.9")] == [
+        False,
+        True,
+    ]
+    assert not stack("trl", torch="2.9").fused_rmsnorm
+
+
+def test_pytorchs_attention_reads_fp32_and_megatrons_does_not():
+    kernels = {
+        name: job_of(stack=name, precision="fp32").plan.attention_kernel
+        for name in ("torch", "megatron-core")
+    }
+    assert kernels == {"torch": "flash", "megatron-core": "unfused"}

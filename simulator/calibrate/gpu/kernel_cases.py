@@ -79,7 +79,7 @@ def kernel_cases(
         attention: Operations that compute attention on the device.
     """
     families = [
-        [KernelCase("host_launch", "", direction="")],
+        [KernelCase(op, "", direction="") for op in ("host_operator", "host_launch")],
         *(
             list(_products(extent if rank < _FULLY_MEASURED else _first_model(extent), dtype))
             for rank, dtype in enumerate(formats)

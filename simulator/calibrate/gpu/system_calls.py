@@ -34,6 +34,13 @@ _LOAD_S = 15.0
 
 _WINDOW_S = 0.02
 
+_SMALL = 64
+"""Width of a layer whose kernels end before its host has queued the next."""
+
+_COPIES_PER_PRODUCT = 0.5
+"""Time of memory-bound kernels beside that of products under load, as training has it (the steps of
+``reports/gpu``: products and attention are half to two thirds of them)."""
+
 _LOAD_ON_CPU_S = 0.4
 
 _HOG_BYTES = 2**28
@@ -107,6 +114,51 @@ def _host_launch(case: KernelCase, stopwatch: Stopwatch) -> Measured:
     return Measured(Timing(samples), Call(lambda: None, notes="host time per eager kernel"))
 
 
+class SmallLayer(torch.nn.Module):
+    """A layer so small that its host bounds it: attention and an MLP behind norms."""
+
+    operators = 13
+    """Operators that launch a kernel each: two norms, six products, attention and the copy of its
+    result, the activation, two sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(_SMALL) for _ in range(2))
+        self.products = torch.nn.ModuleList(torch.nn.Linear(_SMALL, _SMALL) for _ in range(6))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows (1, s, h) to rows."""
+        query, key, value, output, up, down = self.products
+        normed = self.norms[0](rows)
+        heads = (
+            each(normed).unflatten(-1, (4, -1)).transpose(1, 2) for each in (query, key, value)
+        )
+        context = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        rows = rows + output(context.transpose(1, 2).flatten(2))
+        added: torch.Tensor = rows + down(torch.nn.functional.gelu(up(self.norms[1](rows))))
+        return added
+
+
+def _host_operator(case: KernelCase, stopwatch: Stopwatch) -> Measured:
+    """Host time of one operator of a layer in training, queued behind others."""
+    del case
+    with torch.device(stopwatch.device):
+        layer, rows = SmallLayer(), torch.ones(1, 16, _SMALL)
+    layers = _LAUNCHES // layer.operators
+
+    def once_s() -> float:
+        stopwatch.wait()
+        started = time.perf_counter()
+        for _ in range(layers):
+            layer(rows)
+        return (time.perf_counter() - started) / (layers * layer.operators)
+
+    once_s()
+    samples = [once_s() for _ in range(9)]
+    stopwatch.wait()
+    return Measured(Timing(samples), Call(lambda: None, notes="host time per operator of a layer"))
+
+
 def _copy(case: KernelCase, stopwatch: Stopwatch) -> Measured:
     if stopwatch.device.type != "cuda":
         raise UnsupportedCaseError("a CPU has no link between host and device")
@@ -142,28 +194,37 @@ def _both_ways(
 
 
 def _sustained(case: KernelCase, stopwatch: Stopwatch) -> Measured:
-    """A product repeated until the device is hot, against its time as all others are timed."""
+    """Products and copies until the device is hot, against its time as all others are timed."""
     call = call_of(_plain(case), stopwatch.device)
     sensors = Sensors(stopwatch.device)
-    load_s = _LOAD_S if stopwatch.device.type == "cuda" else _LOAD_ON_CPU_S
+    on_gpu = stopwatch.device.type == "cuda"
+    load_s = _LOAD_S if on_gpu else _LOAD_ON_CPU_S
     cool_s = stopwatch.timing(call.work).median_s
     calls = max(1, round(_WINDOW_S / cool_s))
+    source = torch.empty(_HOG_BYTES if on_gpu else 1, dtype=torch.uint8, device=stopwatch.device)
+    target = torch.empty_like(source)
+    copy_s = stopwatch.timing(lambda: target.copy_(source)).median_s
+    copies = max(1, round(_COPIES_PER_PRODUCT * cool_s / copy_s)) if on_gpu else 0
 
     def window() -> None:
         for _ in range(calls):
             call.work()
+            for _ in range(copies):
+                target.copy_(source)
         stopwatch.wait()
 
     windows: list[float] = []
     readings: list[str] = []
     started = time.perf_counter()
     while not windows or time.perf_counter() - started < load_s:
-        windows.append(stopwatch.elapsed_s(window) / calls)
+        # A clock that is lowered slows no copy of memory.
+        windows.append(stopwatch.elapsed_s(window) / calls - copies * copy_s)
         if not readings and time.perf_counter() - started > load_s / 2:
             readings = sensors.readings()
     hot = windows[len(windows) // 2 :]
     share = cool_s / statistics.median(hot)
-    notes = [f"{load_s:g} s under load; rate when hot over cool {share:.4f}", *readings]
+    mixed = ", a third of it copies of memory" if on_gpu else ""
+    notes = [f"{load_s:g} s under load{mixed}; rate when hot over cool {share:.4f}", *readings]
     return Measured(Timing(hot), Call(call.work, call.flop, notes="; ".join(notes)))
 
 
@@ -201,6 +262,7 @@ _SystemOperation = Callable[[KernelCase, Stopwatch], Measured]
 
 SYSTEM_OPERATIONS: Mapping[str, _SystemOperation] = {
     "host_launch": _host_launch,
+    "host_operator": _host_operator,
     "copy_to_device_pinned": _copy,
     "copy_from_device_pinned": _copy,
     "copy_to_device_pageable": _copy,

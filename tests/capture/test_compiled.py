@@ -19,7 +19,9 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import FusedSchedulerNode, Scheduler, SchedulerNode
 from torch._inductor.virtualized import V
+from torch.utils.checkpoint import checkpoint
 
+from simulator.capture.merged_operations import unit_of
 from simulator.capture.recording.one_rank import captured, device_answers
 from simulator.capture.table import Phase, RankTable
 from tests.capture.models import DEVICE, SEQ, WIDTH, Block, Model
@@ -115,6 +117,42 @@ def test_a_compiled_layer_of_llama_has_the_kernels_that_inductor_makes():
     assert 1 <= moved / sum(kernel.num_bytes for kernel in (*forward, *backward)) < 1.1
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_compiled_method_of_a_layer_has_the_kernels_of_the_compiled_layer(recompute):
+    """Also under a checkpoint around it, which runs the method again and not the module."""
+
+    def calls(*, of_methods: bool) -> list[tuple[str, Phase, str, int]]:
+        def train() -> None:
+            model = Model(recompute=recompute and not of_methods).cuda()
+            for layer in model.layers:
+                if not of_methods:
+                    layer.compile()
+                    continue
+                layer.forward = torch.compile(layer.forward, dynamic=False)
+                if recompute:
+                    layer.forward = functools.partial(
+                        checkpoint, layer.forward, use_reentrant=False
+                    )
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+        found = []
+        for number, phase, module in zip(table.call, table.phase, table.module, strict=True):
+            call, unit = table.calls[number], unit_of(table.paths[module])
+            moved = call.read_bytes + call.written_bytes
+            found.append((unit, Phase(int(phase)), call.name, moved))
+        return found
+
+    found = calls(of_methods=True)
+    fused = {phase for _, phase, name, _ in found if name.startswith("inductor")}
+    assert fused == {Phase.FORWARD, Phase.BACKWARD, *([Phase.RECOMPUTE] if recompute else [])}
+    assert found == calls(of_methods=False)
+
+
 def _of_a_processor(kernel: Kernel) -> bool:
     names = " ".join(kernel.operators)
     if "for_cpu" in names:
@@ -137,7 +175,7 @@ def _called(module, x):
     return module(x)
 
 
-@pytest.mark.parametrize("how", ["eager", "module", "function"])
+@pytest.mark.parametrize("how", ["eager", "module", "function", "method"])
 def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how):
     """Eager, a gate is 2 kernels of 5 rows and back 3 of 9.
 
@@ -152,6 +190,8 @@ def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how
             run = torch.compile(module)
         elif how == "function":
             run = functools.partial(torch.compile(_called), module)
+        elif how == "method":
+            module.forward = torch.compile(module.forward, dynamic=False)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         for _ in range(4):
             x = torch.ones(SEQ, WIDTH, device="cuda")

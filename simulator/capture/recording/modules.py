@@ -11,7 +11,7 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -22,6 +22,16 @@ from torch.optim.optimizer import (
 )
 
 from simulator.capture.table import Phase
+
+
+class _Part(NamedTuple):
+    """A module or function at work: its path, and whether it is compiled."""
+
+    path: str
+    is_compiled: bool
+
+
+_NO_PART = _Part("", is_compiled=False)
 
 
 class Modules:
@@ -47,14 +57,13 @@ class Modules:
         self.updates = 0
         self._on_step, self._on_root = on_step, on_root
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-        self._stack: list[str] = []
+        self._stack: list[_Part] = []
         self._depth_in_backward = 0
         self._after_backward = False
         self._compiled: WeakSet[nn.Module] = WeakSet()
-        self._compiled_paths: set[str] = set()
         self._functions = 0
         self._nodes: list[int] = [-1]
-        self._owners: list[str] = [""]
+        self._owners: list[_Part] = [_NO_PART]
         self._now = now
         self.has_updated, self.last_update = True, (0, 0)
 
@@ -73,17 +82,25 @@ class Modules:
 
     def path(self) -> str:
         """Path of the module that is at work, from the root."""
+        return self._at_work().path
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the code at work is compiled; what backward does for such code is, too."""
+        return self._at_work().is_compiled
+
+    def _at_work(self) -> _Part:
         if self._stack:
             return self._stack[-1]
         node = torch._C._current_autograd_node() if in_backward() else None
         if node is None:
-            return ""
+            return _NO_PART
         return self._owners[bisect_right(self._nodes, node._sequence_nr()) - 1]
 
     def compiled(self, code: Any) -> Any:
         """A module or function as ``torch.compile`` would return it: it is run as it is, and noted.
 
-        What backward does for it is compiled, too.
+        Everything that it calls is compiled with it.
         """
         if isinstance(code, nn.Module):
             self._compiled.add(code)
@@ -91,10 +108,8 @@ class Modules:
 
         @wraps(code)
         def run(*args: Any, **kwargs: Any) -> Any:
-            path = ".".join([*self._stack[-1:], code.__name__])
-            self._compiled_paths.add(path)
             self._functions += 1
-            self._push(path)
+            self._push(_Part(self._path_of(code), is_compiled=True))
             try:
                 return code(*args, **kwargs)
             finally:
@@ -103,13 +118,15 @@ class Modules:
 
         return run
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the code at work is compiled."""
-        path = self.path()
-        return any(
-            path == each or path.startswith(f"{each}.") or not each for each in self._compiled_paths
-        )
+    def _path_of(self, code: Any) -> str:
+        """Path of a function: a method of a module is the module, whoever calls it."""
+        module = getattr(code, "__self__", None)
+        if isinstance(module, nn.Module):
+            if module not in self._names:
+                self._name_all(module)
+            return self._names[module]
+        name = getattr(code, "__name__", type(code).__name__)
+        return ".".join(part for part in (self.path(), name) if part)
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
@@ -139,13 +156,12 @@ class Modules:
                 self._on_root(module)
         if module not in self._names:
             self._name_all(module)
-        if module in self._compiled:
-            self._compiled_paths.add(self._names[module])
-        self._push(self._names[module])
+        inside = bool(self._stack) and self._stack[-1].is_compiled
+        self._push(_Part(self._names[module], inside or module in self._compiled))
 
-    def _push(self, path: str) -> None:
-        self._stack.append(path)
-        self._mark(path)
+    def _push(self, part: _Part) -> None:
+        self._stack.append(part)
+        self._mark(part)
 
     def _leave(self, module: nn.Module, *_: object) -> None:
         self._depth_in_backward = max(0, self._depth_in_backward - 1)
@@ -154,19 +170,19 @@ class Modules:
     def _leave_top(self) -> None:
         if self._stack:
             self._stack.pop()
-            self._mark(self._stack[-1] if self._stack else "")
+            self._mark(self._stack[-1] if self._stack else _NO_PART)
 
-    def _mark(self, path: str) -> None:
-        """Nodes from here on belong to the module."""
+    def _mark(self, part: _Part) -> None:
+        """Nodes from here on belong to the part."""
         number = torch._C._autograd._get_sequence_nr()
         if self._nodes[-1] == number:
-            self._owners[-1] = path
+            self._owners[-1] = part
         else:
             self._nodes.append(number)
-            self._owners.append(path)
+            self._owners.append(part)
 
     def _name_all(self, root: nn.Module) -> None:
-        above = self._stack[-1] if self._stack else ""
+        above = self._stack[-1].path if self._stack else ""
         for name, module in root.named_modules():
             path = ".".join(part for part in (above, name) if part)
             self._names.setdefault(module, path)

@@ -46,6 +46,7 @@ class Modules:
         on_step: Called when the forward of another step begins.
         on_root: Called with a module that no other contains, before its forward.
         now: Says how far the record is.
+        on_compiled: Called in forward with what compiled code returns to code that is not.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Modules:
         on_step: Callable[[], None],
         on_root: Callable[[nn.Module], None],
         now: Callable[[], tuple[int, int]],
+        on_compiled: Callable[[object], None],
     ) -> None:
         self.updates = 0
-        self._on_step, self._on_root = on_step, on_root
+        self._on_step, self._on_root, self._on_compiled = on_step, on_root, on_compiled
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._stack: list[_Part] = []
         self._depth_in_backward = 0
@@ -110,11 +112,13 @@ class Modules:
         def run(*args: Any, **kwargs: Any) -> Any:
             self._functions += 1
             self._push(_Part(self._path_of(code), is_compiled=True))
+            result = None
             try:
-                return code(*args, **kwargs)
+                result = code(*args, **kwargs)
             finally:
                 self._functions -= 1
-                self._leave_top()
+                self._leave_top(result)
+            return result
 
         return run
 
@@ -156,20 +160,26 @@ class Modules:
                 self._on_root(module)
         if module not in self._names:
             self._name_all(module)
-        inside = bool(self._stack) and self._stack[-1].is_compiled
-        self._push(_Part(self._names[module], inside or module in self._compiled))
+        is_compiled = self._is_in_compiled or module in self._compiled
+        self._push(_Part(self._names[module], is_compiled))
+
+    @property
+    def _is_in_compiled(self) -> bool:
+        return bool(self._stack) and self._stack[-1].is_compiled
 
     def _push(self, part: _Part) -> None:
         self._stack.append(part)
         self._mark(part)
 
-    def _leave(self, module: nn.Module, *_: object) -> None:
+    def _leave(self, module: nn.Module, _: object, result: object) -> None:
         self._depth_in_backward = max(0, self._depth_in_backward - 1)
-        self._leave_top()
+        self._leave_top(result)
 
-    def _leave_top(self) -> None:
+    def _leave_top(self, result: object) -> None:
         if self._stack:
-            self._stack.pop()
+            was_compiled = self._stack.pop().is_compiled
+            if was_compiled and not self._is_in_compiled and not in_backward():
+                self._on_compiled(result)
             self._mark(self._stack[-1] if self._stack else _NO_PART)
 
     def _mark(self, part: _Part) -> None:

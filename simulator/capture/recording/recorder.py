@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
-from simulator.capture.merged_operations import unit_of
+from simulator.capture.merged_operations import layer_of, unit_of
 from simulator.capture.recording.absent_streams import Streams
 from simulator.capture.recording.fused import FusedKernels, Work, is_fusible
 from simulator.capture.recording.modules import Modules, in_backward
@@ -72,9 +73,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.paused = 0
         self.owner: BlockOwner | None = None
         self.lookups: list[tuple[int, int]] = []
-        self.fused = FusedKernels(record, self._begin_kernel)
+        self.fused = FusedKernels(record, self._begin_kernel, self._resize)
         self.now_bytes = self.most_bytes = 0
         self._blocks: dict[int, int] = {}
+        self._copies: Counter[int] = Counter()
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.on_error: Callable[[Exception], None] = lambda _: None
         self.exchange: Any = None
@@ -134,7 +136,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_fusible(one.func) and self.modules.is_compiled:
             self._fuse(one)
             return
-        if self.fused.is_open:
+        if self.fused.is_open or self.fused.made_again:
             self.fused.give(self._numbers(inputs))
         call = self._call(one)
         if one.name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
@@ -158,14 +160,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.fused.end()
         phase, path = modules.phase(), modules.path()
         side = Phase.BACKWARD if phase is Phase.RECOMPUTE else phase
-        self.fused.enter((stream, side, unit_of(path)))
+        self.fused.enter(stream, side, unit_of(path) if layer_of(path) >= 0 else "")
         fresh, written = one.fresh(), one.written()
-        self._notice(one.outputs)
         leaves = tree_leaves((one.args, one.kwargs))
-        if not written and self.fused.was_done(
-            (one.func, *map(self._given, leaves)), self._numbers(one.outputs)
-        ):
+        what = () if written else (one.func, *map(self._given, leaves))
+        before = self.fused.done_before(what) if what else ()
+        if before and len(before) == len(one.outputs) == len(fresh):
+            self._lie_in(fresh, before)
             return
+        self._notice(one.outputs)
+        if what:
+            self.fused.note_done(what, self._numbers(one.outputs))
         most = max((t.numel() for t in one.inputs), default=0)
         self.fused.add(
             Work(
@@ -175,6 +180,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._touched_blocks(written),
                 self._numbers([t for t in fresh if t.numel() == most or not most]),
                 self._numbers([t for t in fresh if t.numel() == 1 < most]),
+                any(1 < t.numel() < most for t in fresh),
             )
         )
 
@@ -184,13 +190,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return (leaf,)
         if not on_device(leaf) or leaf.is_inference():
             return id(leaf), object()
-        block = self.fused.block(self._numbers([leaf])[0])
+        block = self._numbers([leaf])[0]
         shape = leaf.shape, leaf.stride(), leaf.storage_offset()
         return block, leaf.dtype, leaf._version, *shape
 
     def _touched_blocks(self, tensors: Iterable[Tensor]) -> dict[int, int]:
         """Blocks that tensors lie in, and bytes of these [B]."""
-        return {self.fused.block(self._numbers([t])[0]): touched_bytes(t) for t in tensors}
+        return {self._numbers([t])[0]: touched_bytes(t) for t in tensors}
+
+    def returned(self, result: object) -> None:
+        """Compiled code returns something, which it has to write."""
+        if self.fused.is_open:
+            tensors = map(local_part, tensors_in(result))
+            self.fused.give(self._numbers([t for t in tensors if on_device(t)]))
+            self.fused.leave()
 
     def _numbers(self, tensors: Sequence[Tensor]) -> list[int]:
         """Numbers of the blocks that tensors lie in."""
@@ -256,16 +269,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         record.blocks.append(
             Block(num_bytes, owner, path, phase, record.moment, shards=shards, sure=sure)
         )
+        self._follow(storage, number)
+        self._change(number, num_bytes)
+
+    def _lie_in(self, tensors: Sequence[Tensor], numbers: Sequence[int]) -> None:
+        """Storages of compiled code that are no others than those of earlier results."""
+        for tensor, number in zip(tensors, numbers, strict=True):
+            block = self.record.blocks[number]
+            if block.given < 0:
+                self._copies[number] += 1
+            else:
+                block.given = -1
+                self._change(number, block.num_bytes)
+            self._follow(tensor.untyped_storage(), number)
+
+    def _follow(self, storage: torch.UntypedStorage, number: int) -> None:
+        key = storage._cdata
         self._blocks[key] = number
         self._alive[key] = weakref.ref(storage, partial(self._forget, key))
-        self._change(number, num_bytes)
 
     def _forget(self, key: int, _: object) -> None:
         number = self._blocks.pop(key)
         self._alive.pop(key, None)
-        self._change(number, -self.record.blocks[number].num_bytes)
+        if self._copies[number]:
+            self._copies[number] -= 1
+            return
         block = self.record.blocks[number]
+        self._change(number, -block.num_bytes)
         block.given, block.given_phase = self.record.moment, self.modules.phase()
+        self.fused.made_again.gone(number)
+
+    def _resize(self, number: int, num_bytes: int) -> None:
+        block = self.record.blocks[number]
+        self._change(number, num_bytes - block.num_bytes)
+        block.num_bytes = num_bytes
 
     def _change(self, number: int, num_bytes: int) -> None:
         if num_bytes:
@@ -278,9 +315,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._blocks.get(storage._cdata)
         if number is not None:
             block = self.record.blocks[number]
-            num_bytes = storage_bytes(storage)
-            self._change(number, num_bytes - block.num_bytes)
-            block.num_bytes = num_bytes
+            self._resize(number, storage_bytes(storage))
             if self.owner is not None:
                 block.owner, block.sure = self.owner, Kept.SEEN
 

@@ -229,6 +229,31 @@ def test_a_compiled_method_of_a_layer_has_the_kernels_of_the_compiled_layer(reco
     assert found == calls(of_methods=False)
 
 
+class Checkpointed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Gated()
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def test_what_a_checkpoint_inside_compiled_code_runs_again_is_compiled():
+    def train() -> None:
+        module = Checkpointed()
+        module.compile()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.ones(SEQ, WIDTH, device="cuda", requires_grad=True)
+            module(x).backward(torch.ones(SEQ, WIDTH, device="cuda"))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    again = [table.calls[n].name for n in table.call[table.phase == Phase.RECOMPUTE]]
+    assert [name for name in again if "mm" not in name] == ["inductor.fused"]
+
+
 def _of_a_processor(kernel: Kernel) -> bool:
     names = " ".join(kernel.operators)
     if "for_cpu" in names:

@@ -160,12 +160,8 @@ class Modules:
                 self._on_root(module)
         if module not in self._names:
             self._name_all(module)
-        is_compiled = self._is_in_compiled or module in self._compiled
+        is_compiled = self.is_compiled or module in self._compiled
         self._push(_Part(self._names[module], is_compiled))
-
-    @property
-    def _is_in_compiled(self) -> bool:
-        return bool(self._stack) and self._stack[-1].is_compiled
 
     def _push(self, part: _Part) -> None:
         self._stack.append(part)
@@ -178,7 +174,7 @@ class Modules:
     def _leave_top(self, result: object) -> None:
         if self._stack:
             was_compiled = self._stack.pop().is_compiled
-            if was_compiled and not self._is_in_compiled and not in_backward():
+            if was_compiled and not self.is_compiled and not in_backward():
                 self._on_compiled(result)
             self._mark(self._stack[-1] if self._stack else _NO_PART)
 

@@ -229,6 +229,34 @@ def test_a_compiled_method_of_a_layer_has_the_kernels_of_the_compiled_layer(reco
     assert found == calls(of_methods=False)
 
 
+def test_a_checkpoint_around_compiled_code_runs_all_of_it_again():
+    """Also the last product, whose result backward does not need: it is one graph."""
+
+    def train() -> None:
+        model = Model(recompute=True).cuda()
+        for layer in model.layers:
+            layer.compile()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    of_layer = [table.paths[n].startswith("layers.1") for n in table.module]
+    forward, again = (
+        [table.calls[n] for n in table.call[of_layer & (table.phase == phase)]]
+        for phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    )
+    names = [call.name for call in forward]
+    assert names == [call.name for call in again]
+    assert names.count("aten.mm.default") == 5
+    moved, moved_again = (
+        [call.read_bytes + call.written_bytes for call in calls] for calls in (forward, again)
+    )
+    assert moved_again == pytest.approx(moved, rel=0.01)
+
+
 class Checkpointed(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

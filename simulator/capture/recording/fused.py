@@ -2,8 +2,8 @@
 
 ``torch.compile`` makes kernels for a device that is there, so that none can be asked for here. The
 rule in its place, for operators that Inductor writes kernels for itself (pointwise ones, casts,
-joins, sums, norms, softmax, the loss), in a layer's forward, and in its backward with what is
-computed again for it:
+joins, sums, norms, softmax, the loss), in a layer's forward, and in its backward with what a
+checkpoint inside it computes again:
 
 - What was done on the same values before is not done again.
 - A result of few inputs that is as large as they are is made wherever it is read; it is written
@@ -19,10 +19,9 @@ What kernels of this kind alone read of forward, backward makes again of what is
 stays what it is made of, where that is smaller.
 
 Ignores: what else Inductor's partitioner keeps of forward instead of making it again, kernels that
-it cuts because they grow too large, what it puts around its own products, and that forward of a
-checkpoint around compiled code is a graph of its own. Against Inductor, a layer of Llama has the
-same kernels, which move as many bytes to 0.1 %, and keeps the same for backward; casts to fp8 with
-one scale for a tensor move 6 % less forward and 1 % less backward
+it cuts because they grow too large, and what it puts around its own products. Against Inductor, a
+layer of Llama has the same kernels, which move as many bytes to 0.1 %, and keeps the same for
+backward; casts to fp8 with one scale for a tensor move 6 % less forward and 1 % less backward
 (``tests/capture/test_compiled.py``). A Llama of 1.2B with compiled layers allocates 41.19 GiB on an
 H100 where 41.21 were measured; eager, 45.19 and 45.22 (``reports/gpu/raw.jsonl.gz``).
 
@@ -202,7 +201,7 @@ class FusedKernels:
         place = stream, side, unit
         if place != self._place:
             self.leave()
-        self._place, self._is_forward = place, side is Phase.FORWARD
+        self._place, self._is_forward = place, side is not Phase.BACKWARD
 
     def leave(self) -> None:
         """End the kernels of a place; what only they read of forward, backward makes again.

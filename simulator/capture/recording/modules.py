@@ -15,20 +15,29 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+import torch.utils.checkpoint as checkpointing
 from torch import nn
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
+from simulator.capture.recording.absent_streams import replaced
 from simulator.capture.table import Phase
 
 
 class _Part(NamedTuple):
-    """A module or function at work: its path, and whether it is compiled."""
+    """A module or function at work.
+
+    Attributes:
+        path: From the root.
+        is_compiled: Whether it is compiled, or in compiled code.
+        is_again: Whether it is, and a checkpoint around that runs it again.
+    """
 
     path: str
     is_compiled: bool
+    is_again: bool = False
 
 
 _NO_PART = _Part("", is_compiled=False)
@@ -46,7 +55,7 @@ class Modules:
         on_step: Called when the forward of another step begins.
         on_root: Called with a module that no other contains, before its forward.
         now: Says how far the record is.
-        on_compiled: Called in forward with what compiled code returns to code that is not.
+        on_compiled: Called with what forward of compiled code returns to code that is not.
     """
 
     def __init__(
@@ -64,6 +73,7 @@ class Modules:
         self._after_backward = False
         self._compiled: WeakSet[nn.Module] = WeakSet()
         self._functions = 0
+        self._recomputed: list[Any] = []
         self._nodes: list[int] = [-1]
         self._owners: list[_Part] = [_NO_PART]
         self._now = now
@@ -91,6 +101,11 @@ class Modules:
         """Whether the code at work is compiled; what backward does for such code is, too."""
         return self._at_work().is_compiled
 
+    @property
+    def is_again(self) -> bool:
+        """Whether the code at work is compiled, and run again by a checkpoint around that."""
+        return self._at_work().is_again
+
     def _at_work(self) -> _Part:
         if self._stack:
             return self._stack[-1]
@@ -111,7 +126,7 @@ class Modules:
         @wraps(code)
         def run(*args: Any, **kwargs: Any) -> Any:
             self._functions += 1
-            self._push(_Part(self._path_of(code), is_compiled=True))
+            self._push(self._compiled_part(self._path_of(code)))
             result = None
             try:
                 result = code(*args, **kwargs)
@@ -142,10 +157,30 @@ class Modules:
             register_optimizer_step_post_hook(self._end_update),
         ]
         try:
-            yield
+            with replaced({(checkpointing, "_recomputation_hook"): self._recomputation()}):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _recomputation(self) -> type:
+        """The context in which torch runs a checkpoint again, which says which one it is."""
+        recomputed = self._recomputed
+
+        class Recomputation(checkpointing._recomputation_hook):
+            def __init__(self, frame: Any, group: Any) -> None:
+                super().__init__(frame, group)
+                self._frame = frame()
+
+            def __enter__(self) -> Any:
+                recomputed.append(self._frame)
+                return super().__enter__()
+
+            def __exit__(self, *error: Any) -> None:
+                recomputed.pop()
+                super().__exit__(*error)
+
+        return Recomputation
 
     def _enter(self, module: nn.Module, _: object) -> None:
         if in_backward():
@@ -160,8 +195,19 @@ class Modules:
                 self._on_root(module)
         if module not in self._names:
             self._name_all(module)
-        is_compiled = self.is_compiled or module in self._compiled
-        self._push(_Part(self._names[module], is_compiled))
+        path = self._names[module]
+        if module in self._compiled:
+            self._push(self._compiled_part(path))
+        else:
+            self._push(self._at_work()._replace(path=path))
+
+    def _compiled_part(self, path: str) -> _Part:
+        """Compiled code that begins; a checkpoint around it cannot stop it before its end."""
+        is_outermost = not (self._stack and self._stack[-1].is_compiled)
+        if in_backward() and is_outermost and self._recomputed:
+            self._recomputed[-1].early_stop = False
+        is_again = in_backward() if is_outermost else self.is_again
+        return _Part(path, is_compiled=True, is_again=is_again)
 
     def _push(self, part: _Part) -> None:
         self._stack.append(part)
@@ -173,8 +219,9 @@ class Modules:
 
     def _leave_top(self, result: object) -> None:
         if self._stack:
-            was_compiled = self._stack.pop().is_compiled
-            if was_compiled and not self.is_compiled and not in_backward():
+            part = self._stack.pop()
+            is_outermost = not (self._stack and self._stack[-1].is_compiled)
+            if part.is_compiled and is_outermost and (part.is_again or not in_backward()):
                 self._on_compiled(result)
             self._mark(self._stack[-1] if self._stack else _NO_PART)
 

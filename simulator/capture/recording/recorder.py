@@ -159,7 +159,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if stream in self.streams.waiting:
             self.fused.end()
         phase, path = modules.phase(), modules.path()
-        side = Phase.BACKWARD if phase is Phase.RECOMPUTE else phase
+        side = Phase.BACKWARD if phase is Phase.RECOMPUTE and not modules.is_again else phase
         self.fused.enter(stream, side, unit_of(path) if layer_of(path) >= 0 else "")
         fresh, written = one.fresh(), one.written()
         leaves = tree_leaves((one.args, one.kwargs))

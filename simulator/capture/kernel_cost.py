@@ -53,10 +53,9 @@ _PASSES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     }
 )  # fmt: skip
 """How often a softmax reads each operand where a block cannot keep a row: for the maximum, for the
-sum, and to write. Each pass streams: on an H100,
-four passes over rows of 50,304 and of 128,256 in fp32 reach 0.88 to 0.92 of it
-(``reports/gpu/raw.jsonl.gz``). Source: torch's ``SoftMax.cu``, ``cunn_SoftMaxForward`` and
-``Backward``."""
+sum, and to write. Each pass streams: four over rows of 50,304 and of 128,256 in fp32 reach 0.88 to
+0.92 of the bandwidth of an H100 (``reports/gpu/raw.jsonl.gz``). Source: torch's ``SoftMax.cu``,
+``cunn_SoftMaxForward`` and ``Backward``."""
 _ROW_KEPT_BYTES = 48 << 10
 """Shared memory of a block where a kernel asks for no more, CUDA's ``sharedMemPerBlock``."""
 _SIZES = {"bfloat16": 2, "float16": 2, "float64": 8}

@@ -12,6 +12,7 @@ takes and gives back is written down in a file, and from the file comes a
 :mod:`.file`             the same on disk
 :mod:`.kernel_cost`      seconds of an operator
 :mod:`.exchange_work`    seconds of an exchange
+:mod:`.host_link`        seconds of a copy between the device and its host
 :mod:`.kernels_to_measure` what `calibrate gpu --only` measures of a step
 :mod:`.rescale`          other numbers of data-parallel ranks
 :mod:`.merged_operations` which operations are one

@@ -3,7 +3,7 @@
 One class of ranks for each captured rank, in the blocks of :mod:`.merged_operations`. Both ends
 of a transfer are one operation: the k-th of a pair on one rank meets the k-th on the other. Kernels
 wait for the host, which launches them one after another and takes for each what Python, autograd
-and DTensors do around it (``facts/host_work.yaml``).
+and DTensors do around it (``facts/host_work.yaml``). The host waits for copies that block it.
 
 Ignores: that streams beside the compute stream may overtake each other, and that the host waits
 where the code reads a value back.
@@ -20,11 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.capture.exchange_work import ExchangeCosts, category_of
+from simulator.capture.host_link import (
+    host_copy_work,
+    is_host_copy,
+    is_waited_for,
+    kind_of_copy,
+)
 from simulator.capture.kernel_cost import Cost, kernel_cost
 from simulator.capture.merged_operations import Block, blocks_of, layer_of
 from simulator.capture.rescale import Scale
-from simulator.capture.table import Capture, Exchange, Phase, RankTable
+from simulator.capture.table import Call, Capture, Exchange, Phase, RankTable
+from simulator.cost.host import host_ports_bytes_per_s
 from simulator.described.cluster.hardware import HardwareProfile
+from simulator.described.job import Cluster
 from simulator.errors import InputError
 from simulator.facts import host_launches
 from simulator.program.ir import Category, Kind, Operation, Part, Program, RankClass, Stream, Work
@@ -83,18 +91,18 @@ def captured_program(capture: Capture, profile: HardwareProfile, scale: Scale) -
     Raises:
         InputError: The device lacks a number format, or a transfer has no other end.
     """
-    network = profile.network.taken_by(scale.gpus)
+    cluster = Cluster(profile=profile, gpus=scale.gpus)
     count = scale.gpus // len(capture.tables)
     classes = tuple(
         RankClass(f"stage {stage}", stage, count, table.rank)
         for stage, table in enumerate(capture.tables)
     )
-    ports = dict(network.ports_bytes_per_s)
+    ports = {**cluster.network.ports_bytes_per_s, **_host_ports(capture, cluster)}
     program = Program(classes=classes, ports=ports, device=profile.device, common=profile.common)
-    exchanges = ExchangeCosts(capture, network, scale)
+    exchanges = ExchangeCosts(capture, cluster.network, scale)
     stages = {table.rank: stage for stage, table in enumerate(capture.tables)}
     ranks = [
-        _Rank(stage, table, stages, exchanges, profile, scale.shrink)
+        _Rank(stage, table, stages, exchanges, cluster, scale.shrink)
         for stage, table in enumerate(capture.tables)
     ]
     transfers = _Transfers()
@@ -104,6 +112,12 @@ def captured_program(capture: Capture, profile: HardwareProfile, scale: Scale) -
     for index, waits in transfers.waits:
         program.operations[index].after += waits()
     return CapturedProgram(program, tuple(rank.result() for rank in ranks))
+
+
+def _host_ports(capture: Capture, cluster: Cluster) -> Mapping[str, float]:
+    """Links to the host, where anything passes them."""
+    copies = any(is_host_copy(call) for table in capture.tables for call in table.calls)
+    return host_ports_bytes_per_s(cluster) if copies else {}
 
 
 @dataclass
@@ -171,18 +185,29 @@ class _Rank:
         table: RankTable,
         stages: dict[int, int],
         exchanges: ExchangeCosts,
-        profile: HardwareProfile,
+        cluster: Cluster,
         shrink: float,
     ) -> None:
         self.stage, self._table, self._stages, self._exchanges = stage, table, stages, exchanges
-        self._launch_s = profile.kernels.launch_s
-        self._costs = tuple(kernel_cost(call, profile, shrink) for call in table.calls)
+        self._launch_s = cluster.profile.kernels.launch_s
+        self._copies = {
+            call: host_copy_work(call, cluster, shrink)
+            for call in filter(is_host_copy, table.calls)
+        }
+        self._costs = tuple(self._cost(call, cluster.profile, shrink) for call in table.calls)
         count = len(table.call)
         self.operation = np.full(count, -1, dtype=np.int64)
         self._offset_s = np.zeros(count)
         self._seconds = self._times()
         self._pending = 0
+        self._held_up_by: tuple[int, ...] = ()
         self._works: dict[tuple[object, ...], Work] = {}
+
+    def _cost(self, call: Call, profile: HardwareProfile, shrink: float) -> Cost:
+        copy = self._copies.get(call)
+        if copy is None:
+            return kernel_cost(call, profile, shrink)
+        return Cost(copy.seconds, 0.0, copy.parts[0].name)
 
     def _times(self) -> NDArray[np.float64]:
         table = self._table
@@ -200,6 +225,8 @@ class _Rank:
             index = program.add(self._operation(block))
             self._place(block, index)
             transfers.waits.append((index, _Waits(((self, block),), (launch,))))
+            if block.copy is not None and is_waited_for(block.copy):
+                self._held_up_by = (index,)
 
     def result(self) -> RankCosts:
         """Costs and places of all operations."""
@@ -218,7 +245,8 @@ class _Rank:
             work = Work(seconds, (Part("launch", Category.HOST, seconds),))
             self._works["launch", seconds] = work
         lane = ((self.stage, Stream.HOST),)
-        return program.add(Operation(Kind.FORWARD, lane, work, Category.HOST))
+        after, self._held_up_by = self._held_up_by, ()
+        return program.add(Operation(Kind.FORWARD, lane, work, Category.HOST, after))
 
     def _add_transfer(
         self, program: Program, transfers: _Transfers, block: Block, exchange: Exchange
@@ -254,6 +282,9 @@ class _Rank:
         if block.exchange is not None:
             work = self._exchanges.work(block.exchange, table.rank)
             kind, category = Kind(block.exchange.kind), category_of(block.exchange)
+        elif block.copy is not None:
+            work = self._copies[block.copy]
+            kind, category = kind_of_copy(block.copy), Category.OFFLOAD
         else:
             kind, category = _PHASES[Phase(int(table.phase[first]))]
             work = self._kernels(block.members, category)

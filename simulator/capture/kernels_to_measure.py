@@ -1,7 +1,7 @@
 """Which kernels of a captured step are to be measured, so that its device is known for it?
 
-Each distinct product, attention, norm, softmax and update as a case of ``calibrate gpu``; all other
-operators that move bytes by a copy that moves as many.
+Each distinct product, attention, norm, softmax, update and copy to the host or from it as a case of
+``calibrate gpu``; all other operators that move bytes by a copy that moves as many.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from simulator.capture.host_link import is_host_copy
 from simulator.capture.kernel_cost import CAUSAL_AT, FORMATS, is_costed
 from simulator.capture.table import Call, Capture, Tensor
 
@@ -74,6 +75,8 @@ def _counted(capture: Capture) -> Iterator[tuple[Call, int]]:
 
 def _case(call: Call, attention: Sequence[str]) -> _Fields | None:
     """The case of an operator; None where there is none."""
+    if is_host_copy(call):
+        return _copy(call)
     namespace, _, rest = call.name.partition(".")
     name = rest.partition(".")[0]
     if not is_costed(namespace, name):
@@ -85,6 +88,12 @@ def _case(call: Call, attention: Sequence[str]) -> _Fields | None:
             return make(call, name)
     copied = math.ceil((call.read_bytes + call.written_bytes) / _COPIED_BYTES)
     return {"op": "stream_copy", "m": copied} if copied else None
+
+
+def _copy(call: Call) -> _Fields:
+    """Between the device and pinned memory of its host."""
+    op = "copy_from_device_pinned" if call.read_bytes else "copy_to_device_pinned"
+    return {"op": op, "dtype": "", "m": call.read_bytes + call.written_bytes, "direction": ""}
 
 
 def _product(call: Call, _: str) -> _Fields:

@@ -46,11 +46,12 @@ class Step:
     shards: list[int] = field(default_factory=list)
 
     def kernel(
-        self, call: Call = GEMM, *, phase: Phase = Phase.FORWARD, after: Sequence[int] = ()
-    ) -> int:
-        """Add a kernel on the compute stream."""
+        self, call: Call = GEMM, *, phase: Phase = Phase.FORWARD, after: Sequence[int] = (),
+        stream: int = 0,
+    ) -> int:  # fmt: skip
+        """Add a kernel, on the compute stream by default."""
         self.calls.append(call)
-        return self._add(0, phase, -1, after)
+        return self._add(stream, phase, -1, after)
 
     def exchange(
         self, exchange: Exchange, *, stream: int = 1, after: Sequence[int] = (), name: str = "c10d"

@@ -19,7 +19,9 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.scheduler import FusedSchedulerNode, Scheduler, SchedulerNode
 from torch._inductor.virtualized import V
+from torch.utils.checkpoint import checkpoint
 
+from simulator.capture.merged_operations import unit_of
 from simulator.capture.recording.one_rank import captured, device_answers
 from simulator.capture.table import Phase, RankTable
 from tests.capture.models import DEVICE, SEQ, WIDTH, Block, Model
@@ -92,8 +94,7 @@ def test_a_compiled_layer_of_llama_has_the_kernels_that_inductor_makes():
 
     A processor's graph also has a kernel for the gradients of both norms' weights, which a GPU
     makes beside those of the rows (``mix_order_reduction``), and one that turns what its own
-    attention kernel returns. What is moved more is what Inductor's partitioner does not keep: the
-    gate behind its activation, and a sum.
+    attention kernel returns.
     """
 
     def train() -> None:
@@ -112,7 +113,173 @@ def test_a_compiled_layer_of_llama_has_the_kernels_that_inductor_makes():
     assert [phase for phase, _ in found] == [Phase.FORWARD] * 4 + [Phase.BACKWARD] * 4
     assert (len(forward), len(backward)) == (4, 4)
     moved = sum(num_bytes for _, num_bytes in found)
-    assert 1 <= moved / sum(kernel.num_bytes for kernel in (*forward, *backward)) < 1.1
+    assert 1 <= moved / sum(kernel.num_bytes for kernel in (*forward, *backward)) < 1.01
+
+
+class Adding(torch.nn.Module):
+    """One cast for two products, a gate, a sum that backward needs, and a wide activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(WIDTH, eps=1e-5)
+        self.first, self.second = (torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+        self.up = torch.nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+        self.down = torch.nn.Linear(4 * WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        half, weights = torch.bfloat16, [each.weight for each in (self.first, self.second)]
+        first, second = (
+            torch.nn.functional.linear(x.to(half), weight.to(half)) for weight in weights
+        )
+        x = x + torch.nn.functional.silu(first) * second
+        hidden = self.norm(x)
+        return x + self.down(torch.nn.functional.gelu(self.up(hidden)))
+
+
+def kept_by_the_partitioner(module: torch.nn.Module, x: torch.Tensor) -> int:
+    """What AOTAutograd keeps from forward to backward beside the input and parameters [B]."""
+    kept: list[int] = []
+
+    def partition(joint, inputs, **known):
+        parts = min_cut_rematerialization_partition(joint, inputs, **known)
+        (returned,) = next(node for node in parts[0].graph.nodes if node.op == "output").args
+        saved = {*returned[known["num_fwd_outputs"] :]}
+        kept.append(sum(n.meta["val"].nbytes for n in saved if n.op != "placeholder"))
+        return parts
+
+    def as_it_is(graph_module, _):
+        return make_boxed_func(graph_module.forward)
+
+    backend = aot_autograd(
+        fw_compiler=as_it_is, partition_fn=partition, decompositions=select_decomp_table()
+    )
+    try:
+        torch.compile(module, backend=backend)(x).sum().backward()
+    finally:
+        torch._dynamo.reset()
+    (num_bytes,) = kept
+    return num_bytes
+
+
+def kept_bytes(module: torch.nn.Module, rows: int, *, is_compiled: bool) -> int:
+    """What the captured module holds between forward and backward, without its result [B]."""
+    held: list[int] = []
+
+    def train() -> None:
+        module.cuda()
+        if is_compiled:
+            module.compile()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.ones(rows, WIDTH, device="cuda", requires_grad=True)
+            before = torch.cuda.memory_allocated()
+            result = module(x)
+            held.append(torch.cuda.memory_allocated() - before - result.nbytes)
+            result.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del x, result
+
+    captured(train, 0, 1, ANSWERS, NOWHERE)
+    return held[1]
+
+
+def test_compiled_code_keeps_for_backward_what_the_partitioner_keeps():
+    """Neither what an activation made, nor the same cast twice, nor a sum of what is kept."""
+    rows = 512
+    theirs = kept_by_the_partitioner(Adding(), torch.ones(rows, WIDTH, requires_grad=True))
+    assert kept_bytes(Adding(), rows, is_compiled=True) == theirs
+    cast, activation, added = 2 * rows * WIDTH, 2 * rows * WIDTH, 4 * rows * WIDTH
+    assert kept_bytes(Adding(), rows, is_compiled=False) == theirs + cast + activation + added
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_compiled_method_of_a_layer_has_the_kernels_of_the_compiled_layer(recompute):
+    """Also under a checkpoint around it, which runs the method again and not the module."""
+
+    def calls(*, of_methods: bool) -> list[tuple[str, Phase, str, int]]:
+        def train() -> None:
+            model = Model(recompute=recompute and not of_methods).cuda()
+            for layer in model.layers:
+                if not of_methods:
+                    layer.compile()
+                    continue
+                layer.forward = torch.compile(layer.forward, dynamic=False)
+                if recompute:
+                    layer.forward = functools.partial(
+                        checkpoint, layer.forward, use_reentrant=False
+                    )
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+        found = []
+        for number, phase, module in zip(table.call, table.phase, table.module, strict=True):
+            call, unit = table.calls[number], unit_of(table.paths[module])
+            moved = call.read_bytes + call.written_bytes
+            found.append((unit, Phase(int(phase)), call.name, moved))
+        return found
+
+    found = calls(of_methods=True)
+    fused = {phase for _, phase, name, _ in found if name.startswith("inductor")}
+    assert fused == {Phase.FORWARD, Phase.BACKWARD, *([Phase.RECOMPUTE] if recompute else [])}
+    assert found == calls(of_methods=False)
+
+
+def test_a_checkpoint_around_compiled_code_runs_all_of_it_again():
+    """Also the last product, whose result backward does not need: it is one graph."""
+
+    def train() -> None:
+        model = Model(recompute=True).cuda()
+        for layer in model.layers:
+            layer.compile()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    of_layer = [table.paths[n].startswith("layers.1") for n in table.module]
+    forward, again = (
+        [table.calls[n] for n in table.call[of_layer & (table.phase == phase)]]
+        for phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    )
+    names = [call.name for call in forward]
+    assert names == [call.name for call in again]
+    assert names.count("aten.mm.default") == 5
+    moved, moved_again = (
+        [call.read_bytes + call.written_bytes for call in calls] for calls in (forward, again)
+    )
+    assert moved_again == pytest.approx(moved, rel=0.01)
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Gated()
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def test_what_a_checkpoint_inside_compiled_code_runs_again_is_compiled():
+    def train() -> None:
+        module = Checkpointed()
+        module.compile()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.ones(SEQ, WIDTH, device="cuda", requires_grad=True)
+            module(x).backward(torch.ones(SEQ, WIDTH, device="cuda"))
+            optimizer.step()
+            optimizer.zero_grad()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    again = [table.calls[n].name for n in table.call[table.phase == Phase.RECOMPUTE]]
+    assert [name for name in again if "mm" not in name] == ["inductor.fused"]
 
 
 def _of_a_processor(kernel: Kernel) -> bool:
@@ -137,12 +304,12 @@ def _called(module, x):
     return module(x)
 
 
-@pytest.mark.parametrize("how", ["eager", "module", "function"])
+@pytest.mark.parametrize("how", ["eager", "module", "function", "method"])
 def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how):
     """Eager, a gate is 2 kernels of 5 rows and back 3 of 9.
 
-    As one it reads gate and up, writes the product and what backward needs of the gate; back it
-    reads four rows and writes two gradients. A product between does not part them.
+    As one it reads gate and up and writes the product. Back it makes what it needs of the gate
+    again, reads three rows and writes two gradients. A product between does not part them.
     """
 
     def train() -> None:
@@ -152,6 +319,8 @@ def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how
             run = torch.compile(module)
         elif how == "function":
             run = functools.partial(torch.compile(_called), module)
+        elif how == "method":
+            module.forward = torch.compile(module.forward, dynamic=False)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         for _ in range(4):
             x = torch.ones(SEQ, WIDTH, device="cuda")
@@ -169,7 +338,7 @@ def test_compiled_code_reads_and_writes_what_passes_between_its_kernels_once(how
     if how == "eager":
         assert rows == {Phase.FORWARD: [2, 3], Phase.BACKWARD: [3, 3, 3]}
     else:
-        assert rows == {Phase.FORWARD: [4], Phase.BACKWARD: [6]}
+        assert rows == {Phase.FORWARD: [3], Phase.BACKWARD: [5]}
 
 
 def scaled(x, dtype=torch.float8_e4m3fn):
@@ -222,8 +391,9 @@ class ScaledPair(torch.nn.Module):
 def test_casts_that_need_the_largest_of_all_values_are_the_kernels_that_inductor_makes():
     """The input of two layers is read once for its largest value and once to be cast.
 
-    Without kernels that only make a scale. What differs is what Inductor's partitioner keeps, and
-    that a processor's scheduler joins the casts and the norm of backward to one kernel.
+    Without kernels that only make a scale, and without that for the gradient of the norm's weight,
+    which a GPU makes beside those of the rows. What differs is what Inductor's partitioner keeps of
+    the casts, and that a processor's scheduler joins these and the norm of backward to one kernel.
     """
     rows = 16 * SEQ
 
@@ -243,5 +413,14 @@ def test_casts_that_need_the_largest_of_all_values_are_the_kernels_that_inductor
     theirs = inductors_kernels(ScaledPair().to(torch.bfloat16), x)
     for phase, kernels in zip((Phase.FORWARD, Phase.BACKWARD), theirs, strict=True):
         ours = [moved for each, moved in captured_kernels(table, "1") if each == phase]
-        large = [kernel.num_bytes for kernel in kernels if kernel.num_bytes > 100]
-        assert 0.85 < sum(ours) / sum(large) < 1.1
+        large = [
+            kernel.num_bytes
+            for kernel in kernels
+            if kernel.num_bytes > 100 and not _sums_columns(kernel)
+        ]
+        assert 0.93 < sum(ours) / sum(large) < 1
+
+
+def _sums_columns(kernel: Kernel) -> bool:
+    names = " ".join(kernel.operators)
+    return "sum" in names and "pow" not in names

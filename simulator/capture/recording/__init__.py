@@ -9,6 +9,7 @@
 :mod:`.values`           numbers that only a real run knows
 :mod:`.refusals`         what is skipped, and what is refused
 :mod:`.recorder`         operators and storages, as they happen
+:mod:`.operators`        what one of them reads and writes
 :mod:`.groups`           collectives and what waits for them
 :mod:`.modules`          which module, and forward, backward or update
 :mod:`.owners`           who holds a block of memory

@@ -165,6 +165,7 @@ def captured(
         on_step,
         lambda module: owners.root(module),  # noqa: PLW0108 - it is made below
         lambda: (record.moment, len(record.sizes)),
+        lambda result: recorder.returned(result),  # noqa: PLW0108
     )
     recorder = Recorder(record, modules)
     recorder.on_error = lambda error: on_error(_as_input_error(error))

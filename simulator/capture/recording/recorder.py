@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -23,40 +24,21 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
-from simulator.capture import table
-from simulator.capture.merged_operations import unit_of
+from simulator.capture.merged_operations import layer_of, unit_of
 from simulator.capture.recording.absent_streams import Streams
 from simulator.capture.recording.fused import FusedKernels, Work, is_fusible
 from simulator.capture.recording.modules import Modules, in_backward
+from simulator.capture.recording.operators import (
+    Operator,
+    described,
+    on_device,
+    tensors_in,
+    touched_bytes,
+)
 from simulator.capture.recording.record import Block, Kept, Operation, Record
 from simulator.capture.table import BlockOwner, Call, Phase
 
 _NAMESPACES_OF_EXCHANGES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
-_SILENT = {
-    "aten.detach", "aten.alias", "aten.lift_fresh", "aten.record_stream", "aten.set_",
-    "aten.resize_", "aten._unsafe_view", "aten._reshape_alias", "aten.empty", "aten.empty_like",
-    "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided", "aten._local_scalar_dense",
-    "aten.is_same_size", "aten.sym_size", "aten._nested_tensor_from_mask_left_aligned",
-}  # fmt: skip
-"""Launch nothing."""
-_LOOKUPS = {
-    "aten.embedding", "aten.index_select", "aten.gather", "aten.index", "aten.nll_loss_forward",
-}  # fmt: skip
-"""Read as many elements of their table as they write."""
-_PLACED = {"aten.index_put_", "aten.scatter_", "aten.scatter_add_", "aten.index_copy_"}
-"""Write as many elements of their first argument as their last one has."""
-_UNREAD = {"aten.nll_loss_backward": "self", "fsdp.all_gather_copy_in": "all_gather_output"}
-"""An argument of which they read next to nothing."""
-_PASTES = {"fsdp.all_gather_copy_in"}
-"""Write into that as much as they read of the others."""
-_OVERWRITES = {
-    "aten.fill_", "aten.zero_", "aten.copy_", "aten._foreach_copy_", "aten._foreach_zero_",
-    "aten.uniform_", "aten.normal_", "aten.random_", "aten.bernoulli_", "aten._foreach_fill_",
-}  # fmt: skip
-"""Write their first argument without reading it."""
-_WITH_SETTINGS = ("attention", "convolution", "flash", "cudnn", "dropout", "efficient")
-_PRODUCTS = {"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.linear"}
-"""Of them, whether fp32 may run as TF32."""
 _META_KERNELS = ("Meta", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 _ALLOCATION_BYTES = 512
 """Device memory is handed out in multiples of this. Source: ``kMinBlockSize`` of torch's
@@ -66,30 +48,6 @@ _ALLOCATION_BYTES = 512
 def storage_bytes(storage: torch.UntypedStorage) -> int:
     """What a storage takes of the device [B]."""
     return -(-storage.nbytes() // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
-
-
-class _Operator:
-    """An operator that reached the device, and the tensors on it."""
-
-    def __init__(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        self.func, self.name, self.args, self.kwargs = func, _name(func), args, kwargs
-        self.inputs = [t for t in _leaves((args, kwargs)) if _on_device(t)]
-        self.outputs = [t for t in _leaves(result) if _on_device(t)]
-
-    def fresh(self) -> list[Tensor]:
-        """Outputs that are no inputs."""
-        known = {id(t) for t in self.inputs}
-        return [t for t in self.outputs if id(t) not in known]
-
-    def read(self) -> list[Tensor]:
-        """Inputs whose elements are read."""
-        unread = {id(t) for t in _at(_unread_places(self.func, self.name), self.args, self.kwargs)}
-        return [t for t in self.inputs if id(t) not in unread]
-
-    def written(self) -> list[Tensor]:
-        """Inputs that are written in place."""
-        written = {id(t) for t in _at(_written_places(self.func), self.args, self.kwargs)}
-        return [t for t in self.inputs if id(t) in written]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -115,9 +73,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.paused = 0
         self.owner: BlockOwner | None = None
         self.lookups: list[tuple[int, int]] = []
-        self.fused = FusedKernels(record, self._begin_kernel)
+        self.fused = FusedKernels(record, self._begin_kernel, self._resize)
         self.now_bytes = self.most_bytes = 0
         self._blocks: dict[int, int] = {}
+        self._copies: Counter[int] = Counter()
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.on_error: Callable[[Exception], None] = lambda _: None
         self.exchange: Any = None
@@ -149,7 +108,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace in _NAMESPACES_OF_EXCHANGES:
             self.exchange(func, args, kwargs, result)
         else:
-            self._operator(_Operator(func, args, kwargs, result))
+            self._operator(Operator(func, args, kwargs, result))
         return result
 
     def _number(self, func: Any, args: Any) -> Any:
@@ -160,17 +119,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = args[0].dtype
         return math.nan if kind.is_floating_point else False if kind is torch.bool else 0
 
-    def _operator(self, one: _Operator) -> None:
+    def _operator(self, one: Operator) -> None:
         inputs, outputs = one.inputs, one.outputs
-        if one.name in _SILENT or (_is_view(one.func) and _lie_together(inputs, outputs)):
+        if one.is_silent:
             self._notice(outputs)
             return
         if not inputs and not outputs:
             return
+        copies = one.host_copies(self._shards)
+        if copies:
+            self.fused.end()
+            for copy in copies:
+                self._add(self.record.number_of_call(copy), self.streams.current)
+            self._notice(outputs)
+            return
         if is_fusible(one.func) and self.modules.is_compiled:
             self._fuse(one)
             return
-        if self.fused.is_open:
+        if self.fused.is_open or self.fused.made_again:
             self.fused.give(self._numbers(inputs))
         call = self._call(one)
         if one.name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
@@ -180,46 +146,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.fused.is_open:
             self.fused.pass_by(self._numbers(inputs), self._numbers(outputs))
 
-    def _call(self, one: _Operator) -> int:
-        inputs, fresh, written = one.inputs, one.fresh(), one.written()
-        reads = [*fresh, *inputs[1:]] if one.name in _LOOKUPS else one.read()
-        read_bytes = sum(map(_touched, reads))
-        written_bytes = sum(map(_touched, [*fresh, *written]))
-        if one.name in _PASTES:
-            written_bytes = read_bytes
-        if one.name in _PLACED:
-            written_bytes = inputs[-1].numel() * inputs[0].element_size()
-            read_bytes += written_bytes - _touched(inputs[0])
-        sharded = [t for t in (*reads, *fresh) if self._shards(t) > 1]
-        sharded_writes = [t for t in written if self._shards(t) > 1]
-        call = Call(
-            str(one.func),
-            tuple(map(_described, inputs)),
-            tuple(map(_described, fresh)),
-            _settings(one.name, one.args, one.kwargs),
-            read_bytes,
-            written_bytes,
-            sum(map(_touched, [*sharded, *sharded_writes])),
-        )
-        if sharded and self.modules.phase() is Phase.OPTIMIZER:
-            self._notice(fresh, shards=self._shards(sharded[0]))
+    def _call(self, one: Operator) -> int:
+        call = one.call(self._shards)
+        if call.sharded_bytes and self.modules.phase() is Phase.OPTIMIZER:
+            sharded = (self._shards(t) for t in (*one.sources(), *one.fresh()))
+            self._notice(one.fresh(), shards=next((n for n in sharded if n > 1), 1))
         return self.record.number_of_call(call)
 
-    def _fuse(self, one: _Operator) -> None:
+    def _fuse(self, one: Operator) -> None:
         """Record an operator of compiled code, as part of the kernel before it or as a new one."""
         modules, stream = self.modules, self.streams.current
         if stream in self.streams.waiting:
             self.fused.end()
         phase, path = modules.phase(), modules.path()
-        side = Phase.BACKWARD if phase is Phase.RECOMPUTE else phase
-        self.fused.enter((stream, side, unit_of(path)))
+        side = Phase.BACKWARD if phase is Phase.RECOMPUTE and not modules.is_again else phase
+        self.fused.enter(stream, side, unit_of(path) if layer_of(path) >= 0 else "")
         fresh, written = one.fresh(), one.written()
-        self._notice(one.outputs)
         leaves = tree_leaves((one.args, one.kwargs))
-        if not written and self.fused.was_done(
-            (one.func, *map(self._given, leaves)), self._numbers(one.outputs)
-        ):
+        what = () if written else (one.func, *map(self._given, leaves))
+        before = self.fused.done_before(what) if what else ()
+        if before and len(before) == len(one.outputs) == len(fresh):
+            self._lie_in(fresh, before)
             return
+        self._notice(one.outputs)
+        if what:
+            self.fused.note_done(what, self._numbers(one.outputs))
         most = max((t.numel() for t in one.inputs), default=0)
         self.fused.add(
             Work(
@@ -229,6 +180,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._touched_blocks(written),
                 self._numbers([t for t in fresh if t.numel() == most or not most]),
                 self._numbers([t for t in fresh if t.numel() == 1 < most]),
+                any(1 < t.numel() < most for t in fresh),
             )
         )
 
@@ -236,15 +188,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What an operator is given, to see whether another one is given the same."""
         if not isinstance(leaf, Tensor):
             return (leaf,)
-        if not _on_device(leaf) or leaf.is_inference():
+        if not on_device(leaf) or leaf.is_inference():
             return id(leaf), object()
-        block = self.fused.block(self._numbers([leaf])[0])
+        block = self._numbers([leaf])[0]
         shape = leaf.shape, leaf.stride(), leaf.storage_offset()
         return block, leaf.dtype, leaf._version, *shape
 
     def _touched_blocks(self, tensors: Iterable[Tensor]) -> dict[int, int]:
         """Blocks that tensors lie in, and bytes of these [B]."""
-        return {self.fused.block(self._numbers([t])[0]): _touched(t) for t in tensors}
+        return {self._numbers([t])[0]: touched_bytes(t) for t in tensors}
+
+    def returned(self, result: object) -> None:
+        """Compiled code returns something, which it has to write."""
+        if self.fused.is_open:
+            tensors = map(local_part, tensors_in(result))
+            self.fused.give(self._numbers([t for t in tensors if on_device(t)]))
+            self.fused.leave()
 
     def _numbers(self, tensors: Sequence[Tensor]) -> list[int]:
         """Numbers of the blocks that tensors lie in."""
@@ -271,15 +230,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def launch(self, name: str, arguments: Any) -> None:
         """Record a kernel that is no operator of torch: it reads and writes all it is given."""
-        tensors = [t for t in map(local_part, _leaves(arguments)) if _on_device(t)]
+        tensors = [t for t in map(local_part, tensors_in(arguments)) if on_device(t)]
         if self.paused or not tensors:
             return
         self.fused.end()
         num_bytes, sharded = (
-            sum(map(_touched, each))
+            sum(map(touched_bytes, each))
             for each in (tensors, [t for t in tensors if self._shards(t) > 1])
         )
-        shapes = tuple(map(_described, tensors))
+        shapes = tuple(map(described, tensors))
         call = Call(name, shapes, (), (), num_bytes, num_bytes, 2 * sharded)
         self._add(self.record.number_of_call(call), self.streams.current)
 
@@ -310,16 +269,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         record.blocks.append(
             Block(num_bytes, owner, path, phase, record.moment, shards=shards, sure=sure)
         )
+        self._follow(storage, number)
+        self._change(number, num_bytes)
+
+    def _lie_in(self, tensors: Sequence[Tensor], numbers: Sequence[int]) -> None:
+        """Storages of compiled code that are no others than those of earlier results."""
+        for tensor, number in zip(tensors, numbers, strict=True):
+            block = self.record.blocks[number]
+            if block.given < 0:
+                self._copies[number] += 1
+            else:
+                block.given = -1
+                self._change(number, block.num_bytes)
+            self._follow(tensor.untyped_storage(), number)
+
+    def _follow(self, storage: torch.UntypedStorage, number: int) -> None:
+        key = storage._cdata
         self._blocks[key] = number
         self._alive[key] = weakref.ref(storage, partial(self._forget, key))
-        self._change(number, num_bytes)
 
     def _forget(self, key: int, _: object) -> None:
         number = self._blocks.pop(key)
         self._alive.pop(key, None)
-        self._change(number, -self.record.blocks[number].num_bytes)
+        if self._copies[number]:
+            self._copies[number] -= 1
+            return
         block = self.record.blocks[number]
+        self._change(number, -block.num_bytes)
         block.given, block.given_phase = self.record.moment, self.modules.phase()
+        self.fused.made_again.gone(number)
+
+    def _resize(self, number: int, num_bytes: int) -> None:
+        block = self.record.blocks[number]
+        self._change(number, num_bytes - block.num_bytes)
+        block.num_bytes = num_bytes
 
     def _change(self, number: int, num_bytes: int) -> None:
         if num_bytes:
@@ -332,16 +315,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self._blocks.get(storage._cdata)
         if number is not None:
             block = self.record.blocks[number]
-            num_bytes = storage_bytes(storage)
-            self._change(number, num_bytes - block.num_bytes)
-            block.num_bytes = num_bytes
+            self._resize(number, storage_bytes(storage))
             if self.owner is not None:
                 block.owner, block.sure = self.owner, Kept.SEEN
 
     def block_of(self, tensor: Tensor) -> Block | None:
         """The block that a tensor lies in; None where it is not on the device."""
         local = local_part(tensor)
-        if not _on_device(local):
+        if not on_device(local):
             return None
         self._notice([local])
         number = self._blocks.get(local.untyped_storage()._cdata)
@@ -367,48 +348,6 @@ def local_part(tensor: Any) -> Tensor:
     return local if held is None else held
 
 
-def _leaves(tree: Any) -> Iterator[Tensor]:
-    seen: set[int] = set()
-    for leaf in tree_leaves(tree):
-        if isinstance(leaf, Tensor) and id(leaf) not in seen:
-            seen.add(id(leaf))
-            yield leaf
-
-
-def _on_device(tensor: Tensor) -> bool:
-    return tensor.device.type == "cuda"
-
-
-def _described(tensor: Tensor) -> table.Tensor:
-    return table.Tensor(str(tensor.dtype)[6:], tuple(tensor.shape))
-
-
-def _touched(tensor: Tensor) -> int:
-    """Bytes of the elements that differ: along an expanded axis there is one [B]."""
-    counts = zip(tensor.shape, tensor.stride(), strict=True)
-    return math.prod(size for size, step in counts if step or not size) * tensor.element_size()
-
-
-@cache
-def _name(func: Any) -> str:
-    return f"{func.namespace}.{func._schema.name.split('::')[1]}"
-
-
-def _lie_together(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    """Whether nothing was copied: ``contiguous`` is another look at a tensor, or a copy of it."""
-    lie_in = {tensor.untyped_storage()._cdata for tensor in inputs}
-    return all(tensor.untyped_storage()._cdata in lie_in for tensor in outputs)
-
-
-@cache
-def _is_view(func: Any) -> bool:
-    """Whether all results are other looks at arguments."""
-    returns = func._schema.returns
-    return bool(returns) and all(
-        each.alias_info is not None and not each.alias_info.is_write for each in returns
-    )
-
-
 def _nothing(*_: Any, **__: Any) -> None:
     """What an operator without a result does to tensors without contents."""
 
@@ -422,35 +361,3 @@ def _has_no_meta(func: Any) -> bool:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     is_plain = func.namespace == "aten" and not func._schema.returns
     return is_plain and not any(has_kernel(func.name(), key) for key in _META_KERNELS)
-
-
-@cache
-def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
-    arguments = enumerate(func._schema.arguments)
-    return tuple((i, a.name) for i, a in arguments if a.alias_info and a.alias_info.is_write)
-
-
-@cache
-def _unread_places(func: Any, name: str) -> tuple[tuple[int, str], ...]:
-    """Arguments that are written over, and those of which next to nothing is read."""
-    written = _written_places(func)
-    if name not in _OVERWRITES:
-        written = tuple(place for place in written if place[1] == "out")
-    arguments = enumerate(func._schema.arguments)
-    return (*written, *((i, a.name) for i, a in arguments if a.name == _UNREAD.get(name)))
-
-
-def _at(places: Sequence[tuple[int, str]], args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """Tensors at places of an operator's signature."""
-    for place, name in places:
-        given = args[place] if place < len(args) else kwargs.get(name)
-        yield from (t for t in tree_leaves(given) if isinstance(t, Tensor))
-
-
-def _settings(name: str, args: Any, kwargs: Any) -> tuple[float | None, ...]:
-    if name in _PRODUCTS:
-        return (float(torch.get_float32_matmul_precision() != "highest"),)
-    if not any(word in name for word in _WITH_SETTINGS):
-        return ()
-    leaves = tree_leaves((args, tuple(kwargs.values())))
-    return tuple(float(x) for x in leaves if isinstance(x, (bool, int, float)))

@@ -81,7 +81,7 @@ def nothing_leaves(note: Callable[[str], None], compiled: Callable[[Any], Any]) 
             yield batch
 
     def as_compiled(model: Any = None, *_: Any, **__: Any) -> Any:
-        note("torch.compile was not run: kernels are fused by a rule, memory is that of eager code")
+        note("torch.compile was not run: what is one kernel, and what is kept, follows from a rule")
         return compiled if model is None else compiled(model)
 
     checkpoint = torch.distributed.checkpoint

@@ -45,7 +45,7 @@ from simulator.cost.host import (
     copy_s,
     host_update_s,
 )
-from simulator.described.job import Job
+from simulator.described.job import Cluster, Job
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import (
     Category,
@@ -71,13 +71,22 @@ from simulator.program.states.resident import (
     state_bytes,
 )
 
-_LINKS: Mapping[str, tuple[Kind, Stream]] = {
+COPIES: Mapping[str, tuple[Kind, Stream]] = {
     TO_HOST: (Kind.COPY_TO_HOST, Stream.TO_HOST),
     TO_DEVICE: (Kind.COPY_TO_DEVICE, Stream.TO_DEVICE),
     NVME_READ: (Kind.NVME_READ, Stream.NVME_READ),
     NVME_WRITE: (Kind.NVME_WRITE, Stream.NVME_WRITE),
 }
 """What a copy over each link is, and the stream that it runs on."""
+
+
+def copy_work(cluster: Cluster, link: str, num_bytes: float) -> Work:
+    """Cost of a copy over one of the links of :mod:`simulator.cost.host`."""
+    seconds = copy_s(cluster, link, num_bytes)
+    latency_s = cluster.profile.kernels.launch_s
+    traffic = Traffic(dict.fromkeys((link, HOST_MEMORY), num_bytes), latency_s)
+    part = Part(link, Category.OFFLOAD, seconds)
+    return Work(seconds, (part,), num_bytes=num_bytes, traffic=traffic)
 
 
 class HostLinks:
@@ -101,14 +110,9 @@ class HostLinks:
         gives: Memory = (),
     ) -> int:
         """A copy over one of the links of :mod:`simulator.cost.host`; its id."""
-        kind, stream = _LINKS[link]
+        kind, stream = COPIES[link]
         if (link, num_bytes) not in self._works:
-            seconds = copy_s(self._cluster, link, num_bytes)
-            latency_s = self._cluster.profile.kernels.launch_s
-            traffic = Traffic(dict.fromkeys((link, HOST_MEMORY), num_bytes), latency_s)
-            part = Part(link, Category.OFFLOAD, seconds)
-            work = Work(seconds, (part,), num_bytes=num_bytes, traffic=traffic)
-            self._works[link, num_bytes] = work
+            self._works[link, num_bytes] = copy_work(self._cluster, link, num_bytes)
         operation = Operation(
             kind, ((rank, stream),), self._works[link, num_bytes], Category.OFFLOAD, tuple(after),
             layers=layers, takes=takes, gives=gives,

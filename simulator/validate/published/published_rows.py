@@ -30,7 +30,6 @@ from simulator.validate.published.framework_stacks import (
     fused_attention,
     prints_decimal_gb,
     recipe_settings,
-    releases_of_their_time,
     runs_transformers,
     stack_facts,
     sums_unsharded,
@@ -41,6 +40,7 @@ from simulator.validate.published.framework_stacks import (
 )
 from simulator.validate.published.published_models import has_experts, model_document
 from simulator.validate.published.row_facts import stated_facts
+from simulator.validate.published.run_releases import releases_of_their_time
 
 _SOME_LAYERS_AGAIN = re.compile(
     r"full recompute of (\d+) of \d+ layers only"

@@ -328,6 +328,26 @@ def test_an_eager_loss_reads_its_rows_three_times_and_its_gradients_twice():
     assert kernel.backward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **small)
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("eager-shifted", torch.float32), ("eager-16bit", torch.bfloat16)]
+)
+def test_a_loss_of_shifted_logits_copies_them_and_puts_their_gradient_into_zeros(kind, dtype):
+    """Transformers before 4.49 shifts fp32 logits; else as the loss of logits that stay."""
+    logits = torch.randn(2, 512, 1000, dtype=torch.bfloat16, requires_grad=True)
+    labels, results = torch.zeros(2 * 511, dtype=torch.int64), []
+    row_bytes, kernel = dtype.itemsize * logits.numel(), LOSSES[kind]
+
+    def forward() -> None:
+        shifted = logits.to(dtype)[:, :-1].contiguous().view(-1, 1000)
+        results.append(torch.nn.functional.cross_entropy(shifted, labels))
+
+    all_but_one = {"rel": 1 / 256}
+    counted = moved_bytes(forward) + (2 - 1) * row_bytes
+    assert kernel.forward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **all_but_one)
+    counted = moved_bytes(results[0].backward) + (1 - 1) * row_bytes
+    assert kernel.backward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **all_but_one)
+
+
 def test_the_gradient_of_an_embedding_is_as_large_as_its_table():
     model, plan = small_model(), Plan(stack=SIXTEEN_BIT_TORCH)
     layer = embedding_layer(model, plan, microbatch_shape(plan, 1, TOKENS), model.vocab)

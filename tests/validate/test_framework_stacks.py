@@ -108,6 +108,14 @@ def test_transformers_is_the_newest_of_a_runs_month_where_it_names_none(said, re
     assert transformers_of_their_time(said) == release
 
 
+def test_models_of_transformers_4_53_repeat_grouped_heads_whatever_shards_them():
+    for release, repeats in (("4.53", True), ("4.54", "unfused")):
+        facts = eager_model_facts("DeepSpeed + HF transformers", f"transformers {release}")
+        assert facts["repeats_kv_heads"] == repeats
+    of_old_torch = eager_model_facts("HF transformers FSDP", "transformers 4.54, torch 2.4")
+    assert of_old_torch["repeats_kv_heads"] is True
+
+
 def test_trainers_checkpoint_without_reentrant_autograd_since_transformers_5():
     for release, stops in (("4.57", False), ("5.0", True)):
         facts = eager_model_facts("DeepSpeed + hf trainer", f"transformers {release}")

@@ -27,6 +27,7 @@ from simulator.described.plan.stack_options import (
     ModelParallelism,
     NamedOutput,
     Offloading,
+    RepeatedHeads,
     SelectivePolicy,
     ShardingUnits,
     UnevenLayers,
@@ -354,9 +355,9 @@ class Stack(Spec):
     keeps_gathered: Flag = False
     """With sequence parallelism, products keep the sequence that they gathered; else backward
     gathers it again (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""
-    repeats_kv_heads: Flag = False
+    repeats_kv_heads: RepeatedHeads = False
     """Grouped key and value heads are repeated to as many as query heads before attention,
-    and kept so."""
+    and kept so; ``unfused``: only before attention in separate kernels."""
     value_keeps_projection: Flag = False
     """Attention keeps the value as a part of what one product gives for queries, keys and values,
     all of which stays with it while rotated queries and keys lie beside; not where heads are

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
+
+from pydantic import Field
 
 from simulator.described.cluster.kernel_parameters import FlashKernel
 
@@ -90,6 +92,9 @@ FusedAttention = Literal[
 ``cudnn``: the best kernel of GPUs of the Hopper family and of data-centre GPUs of the Blackwell
 family, ``cudnn-on-blackwell`` that of the latter alone, and FlashAttention 2 elsewhere and for
 heads that cuDNN does not take."""
+
+RepeatedHeads = Annotated[bool, Field(strict=True)] | Literal["unfused"]
+"""Before which attention grouped heads are repeated: any, none, or that in separate kernels."""
 
 Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
 """What a framework can move to the host. ``optimizer``: its states, or a share of them, and

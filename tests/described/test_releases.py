@@ -73,6 +73,15 @@ def test_transformers_copies_logits_to_shift_them_before_4_49(name, release, los
     assert stack(name).cross_entropy == "eager"
 
 
+@pytest.mark.parametrize(
+    ("transformers", "torch", "attention"),
+    [("4.35", "2.2", "unfused"), ("4.36", "2.0", "unfused"), ("4.36", "2.1", "flash")],
+)
+@pytest.mark.parametrize("name", ["trl", "deepspeed"])
+def test_transformers_takes_pytorchs_attention_since_4_36(name, transformers, torch, attention):
+    assert stack(name, transformers=transformers, torch=torch).attention == attention
+
+
 @pytest.mark.parametrize("release", ["4.57", "5.0"])
 def test_layers_of_transformers_5_are_checkpointed_without_reentrant_autograd(release):
     """axolotl, LLaMA-Factory, ms-swift and Unsloth say themselves how, and none does so."""

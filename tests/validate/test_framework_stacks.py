@@ -95,7 +95,8 @@ def test_transformers_copies_logits_to_shift_them_before_4_49():
         ("transformers 4.4x, pytorch 2.6", "4.46"),
         ("accelerate, march 2025", "4.49"),
         ("axolotl, end of 2024", "4.46"),
-        ("llama-factory of 2024, torch 2.9", "4.30"),
+        ("llama-factory of 2024, torch 2.9", "4.36"),
+        ("trl, nov 2023", "4.30"),
         ("pytorch 2.6", "4.46"),
         ("pytorch 2.7.1", "4.49"),
         ("pytorch 2.13", "5.0"),
@@ -216,7 +217,7 @@ def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
     assert stack_facts("FSDP", "PyTorch 2.3")["cross_entropy"] == "eager"
 
 
-OF_MARCH_2024 = {"torch": "2.3", "deepspeed": "0.14", "transformers": "4.30"}
+OF_MARCH_2024 = {"torch": "2.3", "deepspeed": "0.14", "transformers": "4.36"}
 
 
 @pytest.mark.parametrize(

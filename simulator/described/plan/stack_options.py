@@ -96,6 +96,10 @@ heads that cuDNN does not take."""
 RepeatedHeads = Annotated[bool, Field(strict=True)] | Literal["unfused"]
 """Before which attention grouped heads are repeated: any, none, or that in separate kernels."""
 
+AddedMasks = Annotated[bool, Field(strict=True)] | Literal["rotary"]
+"""Of which causal models attention in separate kernels adds the mask to the scores: of all, of
+none, so that it selects by it, or of those with rotary positions."""
+
 Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
 """What a framework can move to the host. ``optimizer``: its states, or a share of them, and
 activations (Megatron-Core). ``shards``: parameters, gradients and states of FSDP together, and

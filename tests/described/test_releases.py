@@ -74,6 +74,16 @@ def test_transformers_copies_logits_to_shift_them_before_4_49(name, release, los
 
 
 @pytest.mark.parametrize(
+    ("release", "follows", "adds"),
+    [("4.42", False, "rotary"), ("4.43", True, "rotary"), ("5.2", True, True)],
+)
+def test_transformers_rotates_in_the_format_of_the_stream_since_4_43(release, follows, adds):
+    """And adds the mask of GPT-2 to scores, too, since 5.2."""
+    found = stack("trl", transformers=release)
+    assert (found.rotary_follows_stream, found.adds_causal_mask) == (follows, adds)
+
+
+@pytest.mark.parametrize(
     ("transformers", "torch", "attention"),
     [("4.35", "2.2", "unfused"), ("4.36", "2.0", "unfused"), ("4.36", "2.1", "flash")],
 )

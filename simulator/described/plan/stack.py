@@ -325,6 +325,9 @@ class Stack(Spec):
     rotates_halves: Flag = False
     """Without ``fused_rotary``, queries and keys are rotated as two halves, not as complex numbers
     (transformers)."""
+    rotary_follows_stream: Flag = False
+    """Tables of cosines have the format of the residual stream, and so has what they multiply:
+    under autocast fp32 (with ``rotates_halves``; transformers)."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
     fused_latent_rotary: Flag = True

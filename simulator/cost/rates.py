@@ -163,17 +163,19 @@ def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
     return profile.model_copy(update={"kernels": kernels})
 
 
-def strided_s(profile: HardwareProfile, elements: float) -> float:
+def strided_s(profile: HardwareProfile, elements: float, *, casts: bool = False) -> float:
     """Seconds that an eager kernel takes at least to find where so many elements lie.
 
     Args:
         profile: System whose multiprocessors divide.
         elements: Elements of the result, >= 0.
+        casts: Whether operands have several formats.
 
     Returns:
         Time [s], without the bytes, see :func:`memory_bound_s`.
     """
     device = profile.device
-    per_cycle = profile.common.strided_elements_per_cycle
+    common = profile.common
+    per_cycle = common.casting_elements_per_cycle if casts else common.strided_elements_per_cycle
     elements_per_s = per_cycle * device.sm_count * device.boost_clock_hz
     return profile.kernels.memory_floor_s + elements / elements_per_s

@@ -66,6 +66,67 @@ def test_torchtitan_names_cudnns_attention_first_and_knows_it_later(release, ker
     assert (found.flash_kernel, found.repeats_cudnn_attention) == (kernel, repeats)
 
 
+@pytest.mark.parametrize(("release", "loss"), [("4.48", "eager-shifted"), ("4.49.1", "eager")])
+@pytest.mark.parametrize("name", ["trl", "deepspeed", "ms-swift"])
+def test_transformers_copies_logits_to_shift_them_before_4_49(name, release, loss):
+    assert stack(name, transformers=release).cross_entropy == loss
+    assert stack(name).cross_entropy == "eager"
+
+
+@pytest.mark.parametrize(
+    ("release", "follows", "adds"),
+    [("4.42", False, "rotary"), ("4.43", True, "rotary"), ("5.2", True, True)],
+)
+def test_transformers_rotates_in_the_format_of_the_stream_since_4_43(release, follows, adds):
+    """And adds the mask of GPT-2 to scores, too, since 5.2."""
+    found = stack("trl", transformers=release)
+    assert (found.rotary_follows_stream, found.adds_causal_mask) == (follows, adds)
+
+
+@pytest.mark.parametrize(
+    ("transformers", "torch", "attention"),
+    [("4.35", "2.2", "unfused"), ("4.36", "2.0", "unfused"), ("4.36", "2.1", "flash")],
+)
+@pytest.mark.parametrize("name", ["trl", "deepspeed"])
+def test_transformers_takes_pytorchs_attention_since_4_36(name, transformers, torch, attention):
+    assert stack(name, transformers=transformers, torch=torch).attention == attention
+
+
+@pytest.mark.parametrize("release", ["4.57", "5.0"])
+def test_layers_of_transformers_5_are_checkpointed_without_reentrant_autograd(release):
+    """axolotl, LLaMA-Factory, ms-swift and Unsloth say themselves how, and none does so."""
+    assert stack("trl", transformers=release).recompute_stops_early is (release == "5.0")
+    for name in ("axolotl", "llama-factory", "ms-swift", "unsloth"):
+        assert not stack(name, transformers=release).recompute_stops_early
+
+
+@pytest.mark.parametrize(
+    ("transformers", "torch", "copies"),
+    [("4.53", "2.8", 1), ("4.54", "2.7", 1), ("4.54", "2.8", 0), ("5.0", "2.11", 0)],
+)
+def test_the_trainers_adamw_is_fused_since_transformers_4_54_on_pytorch_2_8(
+    transformers, torch, copies
+):
+    assert stack("trl", transformers=transformers, torch=torch).update_copies == copies
+
+
+@pytest.mark.parametrize(
+    ("transformers", "torch", "is_grouped"),
+    [("4.57", "2.9", False), ("5.0", "2.8", False), ("5.0", "2.9", True)],
+)
+def test_experts_of_transformers_5_are_one_product_on_pytorch_2_9(transformers, torch, is_grouped):
+    found = stack("trl", transformers=transformers, torch=torch)
+    waits = "none" if is_grouped else "expert"
+    assert (found.grouped_experts, found.expert_waits) == (is_grouped, waits)
+
+
+@pytest.mark.parametrize("library", ["deepspeed", "torch", "transformers"])
+def test_releases_are_listed_in_the_order_in_which_they_came_out(library):
+    months = shipped_facts("releases")[library]["months"]
+    assert list(months) == [each for each in known_releases(library) if each in months]
+    assert list(months.values()) == sorted(months.values())
+
+
 def test_a_release_that_is_not_told_apart_is_the_one_before_it():
     assert nearest_release("torch", "2.13") == nearest_release("torch", "2.99") == "2.13"
     assert (nearest_release("torch", "1.6"), nearest_release("torch", "2.8")) == ("1.8", "2.8")

@@ -44,12 +44,18 @@ def test_hooks_of_fsdp_are_those_of_its_version(tmp_path, version, has_hooks):
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_checkpoints_of_the_fsdp_plugin_stop_early_and_those_of_the_trainer_do_not(tmp_path, is_on):
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_checkpoints_of_the_fsdp_plugin_stop_early_and_those_of_the_trainer_as_it_says(
+    tmp_path, is_on, reentrant
+):
     new = f"fsdp_activation_checkpointing: {str(is_on).lower()}"
     path = edited(tmp_path, "fsdp.yaml", ("fsdp_activation_checkpointing: true", new))
+    arguments = {} if reentrant is None else {"use_reentrant": reentrant}
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps({"gradient_checkpointing_kwargs": arguments}))
     given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
-    stack = read_accelerate_files([path], given)[0].plan.stack
-    assert stack.recompute_stops_early is is_on
+    stack = read_accelerate_files([path, more], given)[0].plan.stack
+    assert stack.recompute_stops_early is (is_on or not reentrant)
 
 
 @pytest.mark.parametrize(

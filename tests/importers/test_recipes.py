@@ -283,6 +283,40 @@ def test_the_rank_of_galore_is_read(tmp_path, line, rank):
     assert (job.plan.optimizer, job.plan.optimizer_rank) == ("galore", rank)
 
 
+@pytest.mark.parametrize(
+    ("form", "lines", "stops"),
+    [
+        ("axolotl", "", False),
+        ("axolotl", "gradient_checkpointing_kwargs: {use_reentrant: false}", True),
+        ("axolotl", "deepspeed: deepspeed_configs/zero2.json", False),
+        ("axolotl", "fsdp_version: 2\nfsdp_config: {activation_checkpointing: true}", True),
+        ("llamafactory", "", False),
+        ("llamafactory", "use_reentrant_gc: false", True),
+    ],
+)
+def test_layers_are_checkpointed_as_a_trainer_around_transformers_says(
+    tmp_path, form, lines, stops
+):
+    """Both take reentrant autograd where nothing is said; checkpoints of FSDP's plugin do not."""
+    model = {"axolotl": "base_model", "llamafactory": "model_name_or_path"}[form]
+    text = f"{model}: Qwen/Qwen2.5-7B-Instruct\ngradient_checkpointing: true\n{lines}\n"
+    path = tmp_path / "settings.yaml"
+    path.write_text(text + ("do_train: true\n" if form == "llamafactory" else ""))
+    job, _ = FORMATS[form].read([path], Given(gpus=8, micro_batch=1, seq_len=1024))
+    assert job.plan.stack.recompute_stops_early is stops
+
+
+@pytest.mark.parametrize(
+    ("line", "copies"),
+    [("", 0), ("optimizer: adamw_torch_fused", 0), ("optimizer: adamw_torch", 1)],
+)
+def test_an_adamw_of_pytorch_that_a_trainer_names_is_fused_or_not(tmp_path, line, copies):
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(f"base_model: Qwen/Qwen2.5-7B-Instruct\nmicro_batch_size: 1\n{line}\n")
+    job, _ = FORMATS["axolotl"].read([path], Given(gpus=8))
+    assert job.choices.update_copies == copies
+
+
 def test_other_ways_of_training_are_refused_until_they_are_let_go(tmp_path):
     text = (RECIPES / "llamafactory_dpo.yaml").read_text(encoding="utf-8")
     path = tmp_path / "ppo.yaml"

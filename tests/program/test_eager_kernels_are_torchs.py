@@ -329,6 +329,26 @@ def test_an_eager_loss_reads_its_rows_three_times_and_its_gradients_twice():
     assert kernel.backward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **small)
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("eager-shifted", torch.float32), ("eager-16bit", torch.bfloat16)]
+)
+def test_a_loss_of_shifted_logits_copies_them_and_puts_their_gradient_into_zeros(kind, dtype):
+    """Transformers before 4.49 shifts fp32 logits; else as the loss of logits that stay."""
+    logits = torch.randn(2, 512, 1000, dtype=torch.bfloat16, requires_grad=True)
+    labels, results = torch.zeros(2 * 511, dtype=torch.int64), []
+    row_bytes, kernel = dtype.itemsize * logits.numel(), LOSSES[kind]
+
+    def forward() -> None:
+        shifted = logits.to(dtype)[:, :-1].contiguous().view(-1, 1000)
+        results.append(torch.nn.functional.cross_entropy(shifted, labels))
+
+    all_but_one = {"rel": 1 / 256}
+    counted = moved_bytes(forward) + (2 - 1) * row_bytes
+    assert kernel.forward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **all_but_one)
+    counted = moved_bytes(results[0].backward) + (1 - 1) * row_bytes
+    assert kernel.backward.num_bytes(logits.numel(), 2) == pytest.approx(counted, **all_but_one)
+
+
 def test_the_gradient_of_an_embedding_is_as_large_as_its_table():
     model, plan = small_model(), Plan(stack=SIXTEEN_BIT_TORCH)
     layer = embedding_layer(model, plan, microbatch_shape(plan, 1, TOKENS), model.vocab)
@@ -364,18 +384,25 @@ def test_a_written_out_gelu_moves_what_torch_counts(autocast):
     assert gelu.backward_bytes == backward
 
 
-def test_halves_are_rotated_by_the_kernels_that_torch_dispatches():
-    """As transformers' models/llama does, ten passes over queries and keys, 15 backward."""
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_halves_are_rotated_by_the_kernels_that_torch_dispatches(is_wide):
+    """As transformers' models/llama does, ten passes over queries and keys, 15 backward.
+
+    With fp32 tables, which stand for the streams that they follow under autocast, results are fp32,
+    and attention casts them.
+    """
     heads, dim, tokens = 4, 64, 128
     model = small_model(heads=heads, kv_heads=heads, hidden=heads * dim)
-    plan = Plan(stack={"base": "torch", "fused_rotary": False, "rotates_halves": True})
+    facts = {"fused_rotary": False, "rotates_halves": True, "rotary_follows_stream": is_wide}
+    plan = Plan(zero=0, stack={"base": "torch", "keeps_half_weights": False, **facts})
+    dtype = torch.float32 if is_wide else torch.bfloat16
     layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
     rotary, results = memory_bound(layer, "rotary"), []
     leaves = [
         torch.randn(1, tokens, heads * dim, dtype=torch.bfloat16, requires_grad=True)
         for _ in range(2)
     ]
-    cosine, sine = (torch.randn(1, 1, tokens, dim, dtype=torch.bfloat16) for _ in range(2))
+    cosine, sine = (torch.randn(1, 1, tokens, dim, dtype=dtype) for _ in range(2))
     # Tables of one row per position, which all heads read, are left out.
     tables = len(leaves) * (size_bytes(cosine) + size_bytes(sine))
 
@@ -383,7 +410,8 @@ def test_halves_are_rotated_by_the_kernels_that_torch_dispatches():
         for leaf in leaves:
             split = leaf.view(1, tokens, heads, dim).transpose(1, 2)
             first, second = split[..., : dim // 2], split[..., dim // 2 :]
-            results.append(split * cosine + torch.cat((-second, first), dim=-1) * sine)
+            rotated = split * cosine + torch.cat((-second, first), dim=-1) * sine
+            results.append(rotated.to(torch.bfloat16))
 
     assert rotary.forward_bytes == moved_bytes(forward) - tables
     gradients = [torch.randn_like(result) for result in results]

@@ -73,6 +73,17 @@ def test_a_shifted_copy_is_made_beside_fp32_logits_and_those_they_come_from():
     assert passing == HALF + 2 * FULL
 
 
+def test_a_model_that_sees_whole_sequences_shifts_no_logits():
+    """``BertForMaskedLM`` of transformers' models/bert predicts the tokens that stand there."""
+    model, plan = small_model(causal=False), {"stack": "torch", "zero": 0}
+    shifted, plain = (
+        StageCosts(small_job(model, cross_entropy=kind, **plan))
+        for kind in ("eager-shifted", "eager")
+    )
+    assert total_bytes(shifted.forward(LOSS).holds) == total_bytes(plain.forward(LOSS).holds)
+    assert total_bytes(shifted.backward(HEAD).holds) == total_bytes(plain.backward(HEAD).holds)
+
+
 def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
     """Those of all tokens of a sequence but the last are copied, and then the softmax is made."""
     torch = pytest.importorskip("torch")

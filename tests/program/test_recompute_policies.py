@@ -106,7 +106,7 @@ def test_a_checkpoint_function_holds_the_output(stack):
 
     The output's gradient is there anyway while the MLP runs, which is the fullest moment.
     """
-    plans = ({"base": stack}, {"base": stack, "recompute_stops_early": True})
+    plans = ({"base": stack, "recompute_stops_early": stops} for stops in (False, True))
     with_function, without = (
         StageCosts(small_job(gpt_model(), recompute="full", stack=plan)).working_bytes(LAYER)
         for plan in plans

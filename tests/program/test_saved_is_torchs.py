@@ -60,6 +60,25 @@ def test_an_eager_llama_layer_keeps_what_torch_keeps(fused_rmsnorm, repeats_kv_h
     assert saved_by_program(stack={**SIXTEEN_BIT_TORCH, **facts}) == llama_bytes(**facts)
 
 
+@pytest.mark.parametrize(
+    ("transformers", "attention", "repeats"),
+    [("4.53", "flash", True), ("4.53", "unfused", True), ("5.0", "flash", False),
+     ("5.0", "unfused", True)],
+)  # fmt: skip
+def test_models_of_transformers_repeat_grouped_heads_until_pytorch_does(
+    transformers, attention, repeats
+):
+    """``repeat_kv``: keys and values of as many heads as queries have are kept."""
+    plan = {
+        "stack": "trl", "master_weights": False, "zero": 0,
+        "attention": attention, "libraries": {"transformers": transformers},
+    }  # fmt: skip
+    grouped = saved_by_program(**plan)
+    of_every_head = saved_by_program(small_model(kv_heads=A), **plan)
+    more_bytes = 0 if repeats else 2 * (A - K) * (H // A) * B * S * 2
+    assert of_every_head - grouped == more_bytes
+
+
 def test_a_value_that_is_a_view_keeps_queries_and_keys_of_its_product_as_torch_does():
     """The product is kept once, beside rotated queries and keys."""
     sizes = replace(LLAMA, kv_heads=LLAMA.heads)

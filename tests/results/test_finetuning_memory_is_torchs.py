@@ -151,6 +151,7 @@ def _adapted_peak_bytes(layers: int, *, keeps: bool) -> float:
             "recompute": "full",
             "lora": {"rank": 8},
             "stack": {"base": "trl", "frozen_units_keep_inputs": keeps},
+            "libraries": {"transformers": "4.57"},
         },
     }
     (memory,) = run_step(job_from_document(document), "replay").memory

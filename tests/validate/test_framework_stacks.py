@@ -11,13 +11,16 @@ from simulator.validate.published.framework_stacks import (
     eager_model_facts,
     prints_decimal_gb,
     recipe_settings,
-    releases_of_their_time,
     stack_facts,
     stack_of,
     sums_unsharded,
     untuned_fabric,
     wraps_tensors,
     zero_of,
+)
+from simulator.validate.published.run_releases import (
+    releases_of_their_time,
+    transformers_of_their_time,
 )
 
 
@@ -82,6 +85,44 @@ def test_transformers_copies_logits_to_shift_them_before_4_49():
         facts = eager_model_facts("DeepSpeed + HF transformers", f"transformers {version}")
         assert facts["cross_entropy"] == loss
     assert eager_model_facts("HF Trainer FSDP", "torch 2.4")["cross_entropy"] == "eager-shifted"
+
+
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [
+        ("transformers 4.31, pytorch 2.6", "4.31"),
+        ("transformers<5.0, torch 2.9", "4.54"),
+        ("transformers 4.4x, pytorch 2.6", "4.46"),
+        ("accelerate, march 2025", "4.49"),
+        ("axolotl, end of 2024", "4.46"),
+        ("llama-factory of 2024, torch 2.9", "4.36"),
+        ("trl, nov 2023", "4.30"),
+        ("pytorch 2.6", "4.46"),
+        ("pytorch 2.7.1", "4.49"),
+        ("pytorch 2.13", "5.0"),
+        ("deepspeed 0.16", "4.46"),
+        ("hf trainer", "4.54"),
+    ],
+)
+def test_transformers_is_the_newest_of_a_runs_month_where_it_names_none(said, release):
+    """Without a month, a run is as old as its PyTorch, and that is one before October 2025."""
+    assert transformers_of_their_time(said) == release
+
+
+def test_models_of_transformers_4_53_repeat_grouped_heads_whatever_shards_them():
+    for release, repeats in (("4.53", True), ("4.54", "unfused")):
+        facts = eager_model_facts("DeepSpeed + HF transformers", f"transformers {release}")
+        assert facts["repeats_kv_heads"] == repeats
+    of_old_torch = eager_model_facts("HF transformers FSDP", "transformers 4.54, torch 2.4")
+    assert of_old_torch["repeats_kv_heads"] is True
+
+
+def test_trainers_checkpoint_without_reentrant_autograd_since_transformers_5():
+    for release, stops in (("4.57", False), ("5.0", True)):
+        facts = eager_model_facts("DeepSpeed + hf trainer", f"transformers {release}")
+        assert facts["recompute_stops_early"] is stops
+        own_loop = eager_model_facts("DeepSpeed + HF transformers", f"transformers {release}")
+        assert "recompute_stops_early" not in own_loop
 
 
 def test_nemo_before_flash_attention_ran_a_fused_softmax():
@@ -176,15 +217,19 @@ def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
     assert stack_facts("FSDP", "PyTorch 2.3")["cross_entropy"] == "eager"
 
 
+OF_MARCH_2024 = {"torch": "2.3", "deepspeed": "0.14", "transformers": "4.36"}
+
+
 @pytest.mark.parametrize(
     ("base", "version", "releases"),
     [
         ("torch", "PyTorch 2.9.1, cuDNN 9.10", {"torch": "2.9"}),
-        ("trl", "transformers 4.48, torch v2.4", {"torch": "2.4"}),
+        ("trl", "transformers 4.48, torch v2.4", {"torch": "2.4", "transformers": "4.48"}),
+        ("llama-factory", "April 2025", {"torch": "2.8", "transformers": "4.49"}),
         ("torchtitan", "torchtitan 0.2.1, torch 2.10", {"torch": "2.10", "torchtitan": "0.2"}),
         ("torchtitan", "torchtitan (FSDP2)", {"torch": "2.8", "torchtitan": "0.1"}),
         ("torchtune", "recipes of 2024", {"torch": "2.8"}),
-        ("deepspeed", "DeepSpeed 0.14.2, torch 2.3", {"torch": "2.3", "deepspeed": "0.14"}),
+        ("deepspeed", "DeepSpeed 0.14.2, torch 2.3", OF_MARCH_2024),
         ("megatron-core", "NeMo 25.07", {}),
     ],
 )

@@ -435,3 +435,12 @@ def test_a_run_that_ran_recomputed_what_would_not_have_fitted():
     assert not kept.fits
     small = predicted({**large, "seq_len": "128"})
     assert (small.assumed, small.fits) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "repeats"), [("", True), ("sdpa", True), ("flash", "unfused"), ("eager", True)]
+)
+def test_the_package_flash_attn_takes_grouped_heads_which_pytorchs_attention_did_not(said, repeats):
+    version = "transformers 4.48, PyTorch 2.5"
+    row = {**TORCH, "framework": "hf trainer", "framework_version": version, "attention": said}
+    assert job_of(row).plan.stack.repeats_kv_heads == repeats

@@ -38,6 +38,9 @@ class Common(Spec):
     """Elements per cycle and multiprocessor of PyTorch's elementwise kernel for operands that are
     not all contiguous, which divides every index to find where its operands lie
     (``launch_legacy_kernel`` of ``CUDALoops.cuh``)."""
+    casting_elements_per_cycle: Ratio
+    """The same where operands have several formats as well, each of which it looks up (``invoke``
+    with ``fetch_and_cast`` of ``CUDALoops.cuh``)."""
     permute_efficiency: PositiveFraction
     """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
     permute_backward_efficiency: PositiveFraction

@@ -143,7 +143,7 @@ class Plan(Spec):
 
     libraries: Libraries = Field(default_factory=dict)
     """Releases of what the framework is built on, where they are not the newest, such as
-    ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8"}``."""
+    ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8", transformers: "4.57"}``."""
     compile: Flag | None = None
     """Whether ``torch.compile`` rewrites the layers of a model of PyTorch; by default as the stack
     does it. It fuses elementwise operations, norms and rotary embeddings, and launches them with

@@ -7,7 +7,7 @@ built on. A fact that changed between releases says since or before which it hol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 from simulator.facts import shipped_facts
 
 _FILE = "releases"
-_LIBRARIES = ("transformer_engine", "torch", "nccl")
+_LIBRARIES = ("transformer_engine", "torch", "transformers", "nccl")
 """What a plan may name the release of, besides its framework."""
 
 
@@ -24,9 +24,15 @@ def known_releases(library: str) -> Sequence[str]:
     return tuple(shipped_facts(_FILE).get(library, {}).get("releases", ()))
 
 
-def nearest_release(library: str, release: str) -> str:
-    """The last known release that is no later than one of two numbers, or else the first."""
-    known = known_releases(library)
+def nearest_release(library: str, release: str, among: Iterable[str] = ()) -> str:
+    """The last known release that is no later than one of two numbers, or else the first.
+
+    Args:
+        library: The framework or library.
+        release: Its release.
+        among: Releases, the oldest first; by default all that are known.
+    """
+    known = tuple(among) or known_releases(library)
     earlier = [each for each in known if _number(each) <= _number(release)]
     return earlier[-1] if earlier else known[0]
 

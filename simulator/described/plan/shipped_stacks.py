@@ -65,6 +65,14 @@ def _groups_of_facts(
     return [*of_base, *groups_in_effect(own, at)]
 
 
+def libraries_of_stack(name: str) -> frozenset[str]:
+    """Libraries whose releases facts of a shipped stack follow."""
+    content = shipped_facts(f"stacks/{name}")
+    own = {group["library"] for group in content["facts"] if "library" in group}
+    of_base = libraries_of_stack(content["base"]) if "base" in content else ()
+    return frozenset(own.union(of_base))
+
+
 class _Stacks(Mapping[str, Stack]):
     """Every shipped stack by its name; a file is read when its stack is first asked for."""
 

@@ -18,6 +18,7 @@ from pydantic import Field
 from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, Spec, ZeroStage
 from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.plan.stack_options import (
+    AddedMasks,
     CrossEntropy,
     ExpertWaits,
     Float8Scaling,
@@ -27,6 +28,7 @@ from simulator.described.plan.stack_options import (
     ModelParallelism,
     NamedOutput,
     Offloading,
+    RepeatedHeads,
     SelectivePolicy,
     ShardingUnits,
     UnevenLayers,
@@ -323,6 +325,9 @@ class Stack(Spec):
     rotates_halves: Flag = False
     """Without ``fused_rotary``, queries and keys are rotated as two halves, not as complex numbers
     (transformers)."""
+    rotary_follows_stream: Flag = False
+    """Tables of cosines have the format of the residual stream, and so has what they multiply:
+    under autocast fp32 (with ``rotates_halves``; transformers)."""
     fused_rotary: Flag = True
     """One kernel, not an expression of eager ones."""
     fused_latent_rotary: Flag = True
@@ -354,9 +359,12 @@ class Stack(Spec):
     keeps_gathered: Flag = False
     """With sequence parallelism, products keep the sequence that they gathered; else backward
     gathers it again (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""
-    repeats_kv_heads: Flag = False
+    repeats_kv_heads: RepeatedHeads = False
     """Grouped key and value heads are repeated to as many as query heads before attention,
-    and kept so."""
+    and kept so; ``unfused``: only before attention in separate kernels."""
+    adds_causal_mask: AddedMasks = False
+    """Attention in separate kernels adds the mask of causal models to their scores, all of them or
+    those with ``rotary`` positions, as it does that of others; else it selects by it."""
     value_keeps_projection: Flag = False
     """Attention keeps the value as a part of what one product gives for queries, keys and values,
     all of which stays with it while rotated queries and keys lie beside; not where heads are

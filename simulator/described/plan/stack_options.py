@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
+
+from pydantic import Field
 
 from simulator.described.cluster.kernel_parameters import FlashKernel
 
@@ -90,6 +92,13 @@ FusedAttention = Literal[
 ``cudnn``: the best kernel of GPUs of the Hopper family and of data-centre GPUs of the Blackwell
 family, ``cudnn-on-blackwell`` that of the latter alone, and FlashAttention 2 elsewhere and for
 heads that cuDNN does not take."""
+
+RepeatedHeads = Annotated[bool, Field(strict=True)] | Literal["unfused"]
+"""Before which attention grouped heads are repeated: any, none, or that in separate kernels."""
+
+AddedMasks = Annotated[bool, Field(strict=True)] | Literal["rotary"]
+"""Of which causal models attention in separate kernels adds the mask to the scores: of all, of
+none, so that it selects by it, or of those with rotary positions."""
 
 Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
 """What a framework can move to the host. ``optimizer``: its states, or a share of them, and

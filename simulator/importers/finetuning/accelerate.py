@@ -19,7 +19,9 @@ from simulator.errors import InputError
 from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.deepspeed import assumed_attention
 from simulator.importers.finetuning.sharding import (
+    PLUGIN_CHECKPOINTS,
     STACK_OF,
+    checkpoint_facts,
     fsdp_facts,
     fsdp_offload,
     fsdp_sharding,
@@ -73,6 +75,7 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         settings.assumed.append(assumed_attention(draft.stack, draft.plan["precision"]))
     if kind == "fsdp":
         draft.facts |= fsdp_facts(settings)
+    draft.facts |= checkpoint_facts(settings, draft.stack, STACK_OF["ddp"])
     if _compiles(settings):
         draft.plan["compile"] = True
     draft.seq_len = settings.whole("max_seq_length", "max_length", "model_max_length", least=1)
@@ -162,8 +165,7 @@ def _clips(settings: Settings) -> bool:
 
 
 def _recomputation(settings: Settings) -> str:
-    keys = ("fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing")
-    is_on = settings.switch(*keys) or settings.switch("gradient_checkpointing")
+    is_on = settings.switch(*PLUGIN_CHECKPOINTS) or settings.switch("gradient_checkpointing")
     return "full" if is_on else "none"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from simulator.described.load import load_model
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.files import is_there
@@ -40,6 +41,13 @@ STRATEGIES: Mapping[Any, tuple[int, bool]] = {
 whether gathered weights are kept from forward to backward."""
 
 _HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "4", "5", 4, 5)
+
+PLUGIN_CHECKPOINTS = (
+    "fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"
+)  # fmt: skip
+"""Settings by which FSDP's plugin computes layers again."""
+
+_REENTRANT = ("gradient_checkpointing_kwargs.use_reentrant", "use_reentrant_gc")
 
 STACK_OF: Mapping[str, str] = {"fsdp": "trl", "deepspeed": "deepspeed", "ddp": "trl"}
 """Stack for each way of data parallelism; accelerate wraps models of transformers."""
@@ -125,9 +133,6 @@ def fsdp_facts(settings: Settings) -> dict[str, Any]:
     """
     facts = option_table("accelerate", "fsdp_facts")
     version = settings.whole("fsdp_config.fsdp_version", "fsdp_version", default=1, least=1)
-    checkpoints = settings.switch(
-        "fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"
-    )
     reduces_each = settings.switch(
         "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
     )
@@ -135,8 +140,23 @@ def fsdp_facts(settings: Settings) -> dict[str, Any]:
         **facts["always"],
         **(facts["sync_each_batch"] if reduces_each else {}),
         **(facts["version_2"] if version > 1 else {}),
-        **(facts["checkpoints"] if checkpoints else {}),
     }
+
+
+def checkpoint_facts(settings: Settings, stack: str, trainer: str) -> dict[str, bool]:
+    """What a stack does otherwise where layers are computed again, as settings and trainer say.
+
+    Those of FSDP's plugin are never reentrant (``simulator/facts/importers/accelerate.yaml``).
+
+    Args:
+        settings: What the file says.
+        stack: The stack of the job.
+        trainer: That of the trainer, whose default counts whatever shards the model.
+    """
+    usual = STACKS[trainer].recompute_stops_early
+    of_plugin = settings.switch(*PLUGIN_CHECKPOINTS)
+    stops = of_plugin or not settings.switch(*_REENTRANT, default=not usual)
+    return {} if stops is STACKS[stack].recompute_stops_early else {"recompute_stops_early": stops}
 
 
 def trainer_strategy(settings: Settings) -> str | None:

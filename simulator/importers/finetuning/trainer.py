@@ -11,7 +11,7 @@ LLaMA-Factory's hparams and ``model/model_utils/checkpointing.py`` (0.6 to 0.9);
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.deepspeed import read_deepspeed_config
 from simulator.importers.finetuning.sharding import (
+    PLUGIN_CHECKPOINTS,
     Beside,
     add_deepspeed,
+    checkpoint_facts,
     files_beside,
     fsdp_offload,
     fsdp_sharding,
@@ -82,6 +84,7 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
         "precision": precision(settings, defaults.precision),
         "recompute": _recomputation(settings, defaults.recomputes),
         "optimizer": optimizer(settings),
+        "optimizer_kernels": _optimizer_kernels(settings),
         "clip_gradients": settings.number("max_grad_norm", default=1.0) > 0,
         "attention": _attention(settings),
         **_loss(settings),
@@ -99,9 +102,9 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
         settings.whole("dp_shard_size")
         if offload := fsdp_offload(settings) | draft.plan.get("offload", {}):
             draft.plan["offload"] = offload
-        if settings.switch("fsdp_config.activation_checkpointing",
-                           "fsdp_config.fsdp_activation_checkpointing"):  # fmt: skip
+        if settings.switch(*PLUGIN_CHECKPOINTS):
             draft.plan["recompute"] = "full"
+    draft.facts |= checkpoint_facts(settings, draft.stack, defaults.stack)
     if settings.get("torch_compile") not in (None, False, "false"):
         draft.plan["compile"] = True
     draft.seq_len = given.seq_len or settings.whole(
@@ -138,6 +141,13 @@ def optimizer(settings: Settings) -> str:
             return name
     found: str = settings.choice(*_SPELLINGS["optimizer"], meanings=names, default="adam")
     return found
+
+
+def _optimizer_kernels(settings: Settings) -> str | None:
+    """How AdamW of PyTorch updates, where it is named."""
+    kernels: Mapping[str, str] = option_table("trainer", "optimizer_kernels")
+    _, named = settings.first(*_SPELLINGS["optimizer"])
+    return kernels.get(str(named))
 
 
 def _galore_rank(settings: Settings) -> int | None:

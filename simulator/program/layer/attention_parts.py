@@ -26,6 +26,10 @@ half, joins both, multiplies by the sine and adds, which is 20. Backward puts ea
 of its own, and adds all that arrives (``apply_rotary_pos_emb`` of transformers' models/llama, as
 torch dispatches it)."""
 
+_WIDE_ROTARY_PASSES, _WIDE_ROTARY_BACKWARD_PASSES = 9.0, 14.0
+"""The same with fp32 tables: 36 and 56 bytes. Both products give fp32, which is added and cast;
+backward casts up, and casts what each product gives for 16-bit queries and keys down."""
+
 
 _EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 29
 """Reads and writes of what Megatron-Core rotates of queries, without fusion. Forward: even and odd
@@ -122,7 +126,7 @@ def _add_attention(block: Block, window: int) -> None:
         _rotary(block, rotated)
     if block.stack.arranges_attention:
         _arrange(block, tokens * query * size, tokens * key_value * size)
-    repeats = model.heads // model.kv_heads if block.stack.repeats_kv_heads else 1
+    repeats = model.heads // model.kv_heads if _repeats_heads(block) else 1
     kept = tokens + shape.sequences * (block.plan.prefix_tokens or 0)
     block.save("query", tokens * query * size, Region.TENSOR, role=Role.QUERY)
     for role in (Role.KEY, Role.VALUE):
@@ -136,6 +140,12 @@ def _add_attention(block: Block, window: int) -> None:
     _output_product(block, tokens * query * size, query)
     if model.attention_output_bias:
         block.bias("attention_output", tokens * model.hidden, Region.SEQUENCE)
+
+
+def _repeats_heads(block: Block) -> bool:
+    """Whether keys and values are copied for each head of queries that looks at them."""
+    asked = block.stack.repeats_kv_heads
+    return block.plan.attention_kernel == "unfused" if asked == "unfused" else asked
 
 
 def _value_keeps_projection(block: Block) -> bool:
@@ -282,6 +292,8 @@ def _rotary(block: Block, rotated_bytes: float) -> None:
     passes, kernels = (1.0, 2) if fused else (_EAGER_ROTARY_PASSES, _EAGER_ROTARY_KERNELS)
     halves = block.stack.rotates_halves and not fused
     backward_passes = _HALVES_ROTARY_PASSES if halves else passes
+    if halves and block.stack.rotary_follows_stream and block.plan.autocasts:
+        passes, backward_passes = _WIDE_ROTARY_PASSES, _WIDE_ROTARY_BACKWARD_PASSES
     once = 2 * rotated_bytes
     block.memory_bound("rotary", once * passes, once * backward_passes, Region.TENSOR, kernels)
 

@@ -56,6 +56,10 @@ base: zeros and a copy into them (3), a copy and a clone (4), the masked clone (
 (2), as torch dispatches it. Kernels are one forward and seven backward, in the mean."""
 
 
+_PRODUCT_PASSES = 3
+"""Reads and writes of output times gradient in backward of PyTorch's softmax."""
+
+
 class Heads(NamedTuple):
     """The heads of core attention.
 
@@ -167,35 +171,46 @@ def _softmax(block: Block, scores: float) -> None:
 def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
     """A kernel each to scale, to mask, and for the softmax, and casts around that if it ``widens``.
 
-    A causal mask selects, and so does backward; one that is added has no pass of its own there.
+    A mask that selects does so backward, too; one that is added has no pass of its own there.
     Under autocast it is fp32, and so is what it is added to. CUDA's softmax reads fp16 itself, and
     gives it back, where autocast does not cast before. Softmax reads its output backward.
 
-    Source: ``eager_attention_forward`` of transformers (models/gpt2, models/bert); derivatives.yaml
-    and ``softmax`` of ``SoftMax.cpp`` of PyTorch, as it dispatches them (tests).
+    Source: ``eager_attention_forward`` of transformers (models/gpt2, bert, llama); derivatives.yaml
+    and ``softmax`` of ``SoftMax.cpp`` of PyTorch, as it dispatches them (tests); ``SoftMax.cu``,
+    whose backward multiplies output and gradient before it sums.
     """
-    size, causal = block.shape.element_bytes, block.model.causal
+    size, selects = block.shape.element_bytes, _selects_scores(block)
     one, cast = 2 * size, size + _FULL_BYTES
-    is_promoted = widens and block.plan.autocasts and not causal
+    is_promoted = widens and block.plan.autocasts and not selects
     reads_half = widens and block.plan.precision == "fp16" and not block.plan.autocasts
     casts_up = widens and not (is_promoted or reads_half)
     width = _FULL_BYTES if widens else size
     read = size if reads_half else width
-    forward = one + (_FULL_BYTES - size) * is_promoted + cast * casts_up + read + width
-    backward = 2 * width + read + cast * (widens and not reads_half) + one
+    forward = one + cast * casts_up + read + width
+    backward = _PRODUCT_PASSES * width + 2 * width + read
+    backward += cast * (widens and not reads_half) + one
     if widens:
         forward, backward = forward + cast, backward + cast
     mask = MemoryBound(
-        "score_mask", scores * one, scores * one * causal, Region.TENSOR, strided=True
-    )
+        "score_mask", scores * (cast if is_promoted else one), scores * one * selects,
+        Region.TENSOR, strided=True, widens=is_promoted,
+    )  # fmt: skip
     kernels = 3 if widens else 2  # with the mask's, those that host_work_per_launch counts
     ratio = _FULL_BYTES / size
     softmax = MemoryBound(
         "softmax", scores * forward, scores * backward, Region.TENSOR, kernels,
         gradient_widths=(ratio, 1.0 if reads_half else ratio) if widens else (1.0, 1.0),
+        gradient_scratch=ratio if widens else 1.0,
     )  # fmt: skip
     block.pieces += [mask, softmax]
     block.repeat("core_attn", {"score_mask": 1.0, "softmax": 1.0})
+
+
+def _selects_scores(block: Block) -> bool:
+    """Whether a mask selects among scores, and is not added to them."""
+    adds = block.stack.adds_causal_mask
+    is_added = block.model.positions == "rotary" if adds == "rotary" else adds
+    return block.model.causal and not is_added
 
 
 def _widens_scores(block: Block) -> bool:

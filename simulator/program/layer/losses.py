@@ -118,18 +118,19 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             forward=Copies(1, 5), backward=Copies(1, 6), kernels=4, kept=_ONE_FULL,
             passing=(_ONE_HALF, _ONE_FULL), working=(_ONE_FULL,) * 2, divided=_OF_DTENSORS,
         ),
-        # 16-bit logits and their fp32 ones are there until the loss of a copy of these is.
-        "eager-shifted": replace(
-            _WRITTEN_OUT,
+        # Cast, copy, and the passes of "eager". Backward fills further zeros, and puts the gradient
+        # of the copy into them. 16-bit logits and their fp32 ones are there until the loss is.
+        "eager-shifted": LossKernel(
+            forward=Copies(1, 7), backward=Copies(1, 9), kernels=6, kept=_ONE_FULL,
             passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL),
             working=(_ONE_FULL,) * 2,
             divided=replace(
                 _OF_DTENSORS, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL)
             ),
         ),
-        # Copy; the softmax's passes; backward as of "eager", and puts the copy back.
+        # The same without a cast.
         "eager-16bit": LossKernel(
-            forward=Copies(6), backward=Copies(7), kernels=4, kept=_ONE_HALF,
+            forward=Copies(6), backward=Copies(8), kernels=5, kept=_ONE_HALF,
             passing=(_ONE_HALF,) * 2, working=(_ONE_HALF,) * 2,
         ),
         # Cast, copy, and the kernel's passes; backward puts the copy back and casts it.

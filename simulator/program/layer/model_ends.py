@@ -15,6 +15,7 @@ from simulator.cost.collectives import CollectiveKind
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.stack import Stack
+from simulator.described.plan.stack_options import CrossEntropy
 from simulator.program.layer.block import MASK_BYTES, Block, Shape
 from simulator.program.layer.layer_kinds import layer_tensors
 from simulator.program.layer.losses import LOSSES, Copies, LossKernel
@@ -186,13 +187,14 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     )  # fmt: skip
     logits_bytes = float(shape.tokens * padded_vocab) * shape.element_bytes
     if plan.gathers_logits:
-        kind = CollectiveKind.ALL_GATHER
-        block.pieces.append(Exchange("head.logits", Axis.TENSOR, kind, None, logits_bytes))
-    if plan.loss_kernel in ("eager", "copied"):
+        gather = CollectiveKind.ALL_GATHER
+        block.pieces.append(Exchange("head.logits", Axis.TENSOR, gather, None, logits_bytes))
+    kind = _loss_kind(model, plan)
+    if kind in ("eager", "copied"):
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
-    if plan.loss_kernel == "linear-fused":
+    if kind == "linear-fused":
         _fuse_head(block, padded_vocab, matrix)
-    if plan.loss_kernel == "cut":
+    if kind == "cut":
         block.save("head_log_sum", _LOG_SUM_BYTES * shape.tokens, Region.SEQUENCE)
         block.work((), (0.0,), Region.WHOLE)
     return block.layer()
@@ -232,7 +234,16 @@ def loss_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
     if model.classes:
         scored = replace(shape, seq_len=1)
         return _loss_layer(Block(model, plan, scored), LOSSES["eager"], model.classes)
-    return _loss_layer(Block(model, plan, shape), LOSSES[plan.loss_kernel], padded_vocab)
+    return _loss_layer(Block(model, plan, shape), LOSSES[_loss_kind(model, plan)], padded_vocab)
+
+
+def _loss_kind(model: Model, plan: Plan) -> CrossEntropy:
+    """How the loss is computed; a model that sees whole sequences shifts none of its logits.
+
+    Source: transformers 4.40 and 5.17, ``BertForMaskedLM`` of models/bert.
+    """
+    kind = plan.loss_kernel
+    return "eager" if kind == "eager-shifted" and not model.causal else kind
 
 
 def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:

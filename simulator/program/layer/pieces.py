@@ -228,11 +228,13 @@ class MemoryBound:
         scatters_fused: Whether a kernel made for that does it.
         strided: Whether operands are broadcast or permuted, so that an eager kernel computes
             where each element lies.
+        widens: Whether 16-bit elements become fp32 as well, in the same kernel.
         role: What they are to the passes.
         statistics_bytes: Numbers of all tokens that a norm sums over the model's width [B].
         serves: Name of the piece for which a pass inserted them; empty where none did.
         gradient_widths: Of gradients of what they make and of what they read, while backward
             runs, in those that come and go.
+        gradient_scratch: What backward makes for itself, in the same.
     """
 
     name: str
@@ -245,10 +247,12 @@ class MemoryBound:
     scatters_rows: bool = False
     scatters_fused: bool = False
     strided: bool = False
+    widens: bool = False
     role: Role = Role.OTHER
     statistics_bytes: float = 0.0
     serves: str = ""
     gradient_widths: tuple[float, float] = (1.0, 1.0)
+    gradient_scratch: float = 0.0
 
     def scaled(self, share: float) -> MemoryBound:
         """The same kernels on so much of the data."""

@@ -114,9 +114,10 @@ class PieceTimer:
             efficiency=self._permute_efficiency(piece, backward) if piece.scatters_rows else None,
         )
         if piece.strided:
-            read_and_written = 2 * ELEMENT_BYTES[self._half_precision]
-            elements = num_bytes / piece.kernels / read_and_written
-            kernel_s = max(kernel_s, strided_s(self.profile, elements))
+            read_bytes = ELEMENT_BYTES[self._half_precision]
+            written_bytes = ELEMENT_BYTES["fp32"] if piece.widens else read_bytes
+            elements = num_bytes / piece.kernels / (read_bytes + written_bytes)
+            kernel_s = max(kernel_s, strided_s(self.profile, elements, casts=piece.widens))
         return piece.kernels * kernel_s
 
     def _permute_efficiency(self, piece: MemoryBound, backward: bool) -> float:

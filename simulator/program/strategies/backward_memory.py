@@ -259,9 +259,9 @@ class _Walk:
                 case _:
                     numel = _weights(piece)
                     self._made += numel
-                    of_made, of_read = _gradient_widths(piece)
+                    of_made, of_read, scratch = _gradient_widths(piece)
                     self._gradient *= of_made
-                    yield self._moment(index, (of_read * made,), making=numel)
+                    yield self._moment(index, (of_read * made, scratch * made), making=numel)
                     self._gradient = made
             begins = index == 0 or _is_residual(pieces[index - 1])
             if begins and self._residual:
@@ -373,8 +373,11 @@ def _passes_on(piece: Piece) -> bool:
             return False
 
 
-def _gradient_widths(piece: Piece) -> tuple[float, float]:
-    return piece.gradient_widths if isinstance(piece, MemoryBound) else (1.0, 1.0)
+def _gradient_widths(piece: Piece) -> tuple[float, float, float]:
+    """Of what a piece makes, of what it reads, and of what backward makes beside."""
+    if not isinstance(piece, MemoryBound):
+        return 1.0, 1.0, 0.0
+    return (*piece.gradient_widths, piece.gradient_scratch)
 
 
 def _is_residual(piece: Piece) -> bool:

@@ -12,11 +12,11 @@ from functools import reduce
 from typing import Any
 
 from simulator.described.documents import merged
-from simulator.described.plan.releases import nearest_release
 from simulator.described.plan.shipped_stacks import STACKS, facts_of_compiler, named_stack
 from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import FusedAttention
 from simulator.facts import shipped_facts
+from simulator.validate.published.run_releases import named_release, releases_of_their_time
 
 _FILE = "framework_names"
 
@@ -205,22 +205,6 @@ def recipe_settings(
     return reduce(merged, parts, dict(recipes["plan"]))
 
 
-def releases_of_their_time(base: str, framework: str, version: str) -> dict[str, str]:
-    """Releases that a run names, or those of its time where its stack follows them, by library.
-
-    Args:
-        base: The stack that stands for its framework.
-        framework: What the table calls the framework.
-        version: What it says of its version.
-    """
-    said = f"{framework} {version}".lower()
-    follows = base in ("torchtitan", *_around_torch())
-    found = {library: _named_release(library, said) for library in dict.fromkeys(("torch", base))}
-    unsaid = shipped_facts(_FILE)["unsaid_releases"] if follows else {}
-    releases = {library: release or unsaid.get(library) for library, release in found.items()}
-    return {library: release for library, release in releases.items() if release}
-
-
 def fused_attention(base: str, framework: str, version: str) -> FusedAttention:
     """What fused attention the stack of a run brings at its release.
 
@@ -231,13 +215,6 @@ def fused_attention(base: str, framework: str, version: str) -> FusedAttention:
     """
     of_its_time = named_stack(base, releases_of_their_time(base, framework, version))
     return of_its_time.flash_kernel if isinstance(of_its_time, Stack) else "best"
-
-
-def _named_release(library: str, said: str) -> str | None:
-    """The release that a table names, as far as releases are told apart."""
-    words = shipped_facts(_FILE)["releases"].get(library)
-    named = re.search(words, said) if words else None
-    return nearest_release(library, named.group(1)) if named else None
 
 
 def usual_adapters(framework: str, version: str) -> Mapping[str, Any]:
@@ -333,7 +310,7 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     """PyTorch's FSDP around other models than llm-foundry's, whose kernels the stack tells."""
     if base != "torch-fsdp" or re.search(r"llm-?foundry|composer|mosaic", said):
         return {}
-    named, unsaid = _named_release("torch", said), shipped_facts(_FILE)["unsaid_releases"]["torch"]
+    named, unsaid = named_release("torch", said), shipped_facts(_FILE)["unsaid_releases"]["torch"]
     of_torch = named_stack("torch", {"torch": named or unsaid})
     assert isinstance(of_torch, Stack)
     is_old = named is None and _first_flash_kernel(said)
@@ -341,17 +318,12 @@ def _foreign_fsdp(base: str, said: str) -> dict[str, Any]:
     return {**shipped_facts(_FILE)["eager_model"], "flash_kernel": kernel}
 
 
-def _shifts_logits(said: str) -> bool:
-    """Whether transformers copies all logits but the last, as before 4.49 (loss/loss_utils.py)."""
-    release = re.search(r"(?<!<)transformers[ =-]*v?(\d+)\.(\d+)", said)
-    return release is None or tuple(map(int, release.groups())) < (4, 49)
-
-
 def eager_model_facts(framework: str, version: str) -> dict[str, Any]:
-    """Facts of a stack around a model whose norms, rotations and loss are PyTorch's own."""
+    """Facts of a stack around a model of transformers, whose kernels are PyTorch's own."""
     said = f"{framework} {version}".lower()
-    of_trainer = _runs_trainer(said)
+    model = named_stack("trl", releases_of_their_time("trl", framework, version))
+    assert isinstance(model, Stack)
     facts = {"fused_elementwise": False, **shipped_facts(_FILE)["eager_model"]}
-    if _shifts_logits(said):
-        facts["cross_entropy"] = "eager-shifted"
-    return {**facts, **(shipped_facts(_FILE)["trainer_model"] if of_trainer else {})}
+    of_model = shipped_facts(_FILE)["transformers_model"]
+    of_trainer = shipped_facts(_FILE)["trainer_model"] if _runs_trainer(said) else ()
+    return {**facts, **{fact: getattr(model, fact) for fact in (*of_model, *of_trainer)}}

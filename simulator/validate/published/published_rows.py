@@ -17,6 +17,7 @@ from simulator.cells import Row
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
 from simulator.described.plan.plan import RecomputeModule
+from simulator.described.plan.shipped_stacks import libraries_of_stack
 from simulator.described.plan.stack_options import has_wide_kernel
 from simulator.errors import InputError
 from simulator.facts import host_launches
@@ -30,7 +31,6 @@ from simulator.validate.published.framework_stacks import (
     fused_attention,
     prints_decimal_gb,
     recipe_settings,
-    releases_of_their_time,
     runs_transformers,
     stack_facts,
     sums_unsharded,
@@ -41,6 +41,7 @@ from simulator.validate.published.framework_stacks import (
 )
 from simulator.validate.published.published_models import has_experts, model_document
 from simulator.validate.published.row_facts import stated_facts
+from simulator.validate.published.run_releases import releases_of_their_time
 
 _SOME_LAYERS_AGAIN = re.compile(
     r"full recompute of (\d+) of \d+ layers only"
@@ -334,7 +335,7 @@ def _attention(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
         fuses = not is_named and has_wide_kernel(brought)
         return asked if asked.get("attention") != "flash" or fuses else {}
     if said:
-        return asked
+        return merged(asked, _grouped_heads(row, asked, base))
     if plan.get("cp", 1) > 1:
         return {"attention": "flash"}  # a ring or a trade of heads is built around one kernel
     repeats_core = "core_attn" in plan.get("recompute_modules", ["core_attn"])
@@ -342,6 +343,17 @@ def _attention(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
         # Core attention is only worth computing again where its scores would be kept.
         return {"attention": "fused-softmax"}
     return {}
+
+
+def _grouped_heads(row: Row, asked: Mapping[str, Any], base: str) -> dict[str, Any]:
+    """What models of transformers do with grouped heads, where a row names fused attention.
+
+    That is the package flash-attn, which takes them as they are, unless it is PyTorch's.
+    """
+    follows = "transformers" in libraries_of_stack(base)
+    is_theirs = follows or runs_transformers(row["framework"], row.get("framework_version", ""))
+    is_package = asked.get("attention") == "flash" and "sdpa" not in cells.word(row, "attention")
+    return {"stack": {"repeats_kv_heads": "unfused"}} if is_theirs and is_package else {}
 
 
 def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from simulator.cost.kernel_time import (
     grouped_gemm_s,
     memory_bound_s,
     rows_are_aligned,
+    strided_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
@@ -115,7 +116,17 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         over_rows=not again_bytes and any(word in call.name for word in _OVER_ROWS),
         reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
     )
+    if _widens(call):
+        elements = (1 - (1 - shrink) * bool(call.sharded_bytes)) * math.prod(call.outputs[0].shape)
+        seconds = max(seconds, strided_s(profile, elements))
     return Cost(seconds, 0.0, name, is_costed(namespace, name))
+
+
+def _widens(call: Call) -> bool:
+    """Whether it copies 16-bit numbers as fp32, as :meth:`Block.casts` has it."""
+    if call.name != "aten._to_copy.default" or not (call.inputs and call.outputs):
+        return False
+    return _SIZES.get(call.inputs[0].dtype) == 2 and call.outputs[0].dtype == "float32"
 
 
 def is_costed(namespace: str, name: str) -> bool:

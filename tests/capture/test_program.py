@@ -274,3 +274,18 @@ def test_each_distinct_kernel_of_a_step_is_measured_once():
         ),
     }
     assert found.left_out == {"aten.sort.default": 1}
+
+
+def test_copies_that_widen_find_each_element_and_those_that_narrow_move_bytes():
+    wide, half = Tensor("float32", (1 << 27,)), Tensor("bfloat16", (1 << 27,))
+
+    def cast_s(before, after):
+        num_bytes = 6 << 27
+        call = Call("aten._to_copy.default", (before,), (after,), (), num_bytes, 0, 0)
+        return kernel_cost(call, PROFILE).seconds
+
+    per_cycle = PROFILE.common.strided_elements_per_cycle
+    device = PROFILE.device
+    seconds = (1 << 27) / (per_cycle * device.sm_count * device.boost_clock_hz)
+    assert cast_s(half, wide) == pytest.approx(seconds, rel=0.01)
+    assert cast_s(wide, half) < 0.75 * seconds

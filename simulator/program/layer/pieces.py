@@ -229,6 +229,7 @@ class MemoryBound:
         strided: Whether operands are broadcast or permuted, so that an eager kernel computes
             where each element lies.
         widens: Whether 16-bit elements become fp32 as well, in the same kernel.
+        widens_backward: Whether backward is copies of 16-bit elements as fp32 and nothing else.
         role: What they are to the passes.
         statistics_bytes: Numbers of all tokens that a norm sums over the model's width [B].
         serves: Name of the piece for which a pass inserted them; empty where none did.
@@ -248,6 +249,7 @@ class MemoryBound:
     scatters_fused: bool = False
     strided: bool = False
     widens: bool = False
+    widens_backward: bool = False
     role: Role = Role.OTHER
     statistics_bytes: float = 0.0
     serves: str = ""

@@ -118,6 +118,10 @@ class PieceTimer:
             written_bytes = ELEMENT_BYTES["fp32"] if piece.widens else read_bytes
             elements = num_bytes / piece.kernels / (read_bytes + written_bytes)
             kernel_s = max(kernel_s, strided_s(self.profile, elements, casts=piece.widens))
+        if backward and piece.widens_backward:
+            moved_bytes = ELEMENT_BYTES[self._half_precision] + ELEMENT_BYTES["fp32"]
+            elements = num_bytes / piece.kernels / moved_bytes
+            kernel_s = max(kernel_s, strided_s(self.profile, elements))
         return piece.kernels * kernel_s
 
     def _permute_efficiency(self, piece: MemoryBound, backward: bool) -> float:

@@ -39,6 +39,7 @@ from simulator.program.states.resident import (
     new_gradient_bytes,
     padded_vocab,
     shard_numel,
+    slice_tensors,
     state_bytes,
     tensor_parameters,
 )
@@ -202,9 +203,23 @@ class MadeGradients:
         known |= owned
         num_bytes = new_gradient_bytes(self._job, self._units.whole(run).parameters)
         are_shards = self._job.choices.shards_gradients
-        made = ((Owner.GRADIENT_SHARDS if are_shards else Owner.GRADIENTS, num_bytes),)
+        # Shards of a unit are parts of the buffer that its reduction fills.
+        made = (
+            ((Owner.GRADIENT_SHARDS, num_bytes),) if are_shards else self._by_tensor(run, num_bytes)
+        )
         self._made[rank] = self._made.get(rank, ()) + made
         return made
+
+    def _by_tensor(self, run: Slice, num_bytes: float) -> Memory:
+        """One block per parameter, as PyTorch's autograd makes them."""
+        job = self._job
+        numels = [
+            tensor_parameters(job, tensor).trained
+            for tensor, layers in slice_tensors(job, run)
+            for _ in range(layers)
+        ]
+        whole = math.fsum(numels)
+        return tuple((Owner.GRADIENTS, num_bytes * numel / whole) for numel in numels if numel)
 
     def freed(self, rank: int) -> Memory:
         """What backward made since the last update; forgotten, because the update frees it."""

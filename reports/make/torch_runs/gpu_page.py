@@ -83,7 +83,8 @@ def page(kept: Sequence[KeptRun]) -> str:
         "",
         "Made by `make gpu`: the GPU's kernels are measured (`profile.yaml`, drawn in",
         "`profile.kernels.png`), then every run of `grid.yaml` is trained with torch and predicted",
-        "on that profile. No run is part of any fit. Raw measurements are in `runs/`. Errors are",
+        f"on {_profiles(measured)}. No run is part of any fit. Raw measurements are in `runs/`;",
+        "what `gpu_bundle.pyz` measured is in [raw.md](raw.md). Errors are",
         "of the prediction, positive where it is too large; times are medians over steps, the",
         "spread is half the distance of the quartiles. Peaks are torch.cuda.max_memory_allocated",
         "and max_memory_reserved.",
@@ -100,6 +101,11 @@ def page(kept: Sequence[KeptRun]) -> str:
         lines += [f"- {run.run.name}: {run.reason}" for run in left]
         lines += [""]
     return "\n".join(lines)
+
+
+def _profiles(measured: Sequence[KeptRun]) -> str:
+    names = {str(run.report["job"]["cluster"]["profile"]) for run in measured}
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "that profile"
 
 
 def draw_page(kept: Sequence[KeptRun], path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from simulator.capture import file
 from simulator.capture.file import is_capture, read_capture, write_capture
 from simulator.capture.make import merged
+from simulator.capture.result import simulate_capture
 from simulator.capture.table import COLUMNS, Exchange
+from simulator.described.load import load_profile
 from simulator.errors import InputError
 from tests.capture.made_up import Step, capture_of
 
@@ -131,3 +134,10 @@ def unpacked(capture):
     for table in capture.tables:
         assert all(hasattr(table, each.name) for each in fields(table))
     return capture
+
+
+def test_a_file_of_version_1_knows_no_past_and_is_read():
+    (path, *_) = sorted((Path(__file__).parents[2] / "reports" / "captures").glob("*.capture"))
+    capture = read_capture(path)
+    assert not any(len(table.past_block) or len(table.past_bytes) for table in capture.tables)
+    assert simulate_capture(capture, load_profile("h100-sxm-80gb")).memory

@@ -104,7 +104,8 @@ def page(kept: Sequence[KeptRun]) -> str:
 
 
 def _profiles(measured: Sequence[KeptRun]) -> str:
-    names = {str(run.report["job"]["cluster"]["profile"]) for run in measured}
+    jobs = (run.report.get("job") for run in measured)
+    names = {str(job["cluster"]["profile"]) for job in jobs if job}
     return ", ".join(f"`{name}`" for name in sorted(names)) or "that profile"
 
 

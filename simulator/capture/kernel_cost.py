@@ -19,7 +19,7 @@ from simulator.cost.kernel_time import (
     grouped_gemm_s,
     memory_bound_s,
     rows_are_aligned,
-    strided_s,
+    widening_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
@@ -118,7 +118,7 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
     )
     if _widens(call):
         elements = (1 - (1 - shrink) * bool(call.sharded_bytes)) * math.prod(call.outputs[0].shape)
-        seconds = max(seconds, strided_s(profile, elements))
+        seconds = max(seconds, widening_s(profile, elements))
     return Cost(seconds, 0.0, name, is_costed(namespace, name))
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "peak_flop_per_s",
     "rows_are_aligned",
     "strided_s",
+    "widening_s",
     "without_sustained_clock",
 ]
 
@@ -62,3 +63,4 @@ gemm_s = _as_own_runs_say(as_the_table_says(gemm.gemm_s))
 grouped_gemm_s = _as_own_runs_say(gemm.grouped_gemm_s)
 memory_bound_s = _as_own_runs_say(rates.memory_bound_s)
 strided_s = _as_own_runs_say(rates.strided_s)
+widening_s = _as_own_runs_say(rates.widening_s)

@@ -163,6 +163,16 @@ def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
     return profile.model_copy(update={"kernels": kernels})
 
 
+def widening_s(profile: HardwareProfile, elements: float) -> float:
+    """Seconds that a copy of so many 16-bit elements as fp32 takes at least, beside its bytes.
+
+    Source: on an H100, PyTorch's ``unrolled_elementwise_kernel`` copies bf16 as fp32 at 1.9 of 3.35
+    TB/s, as many elements per cycle as strided kernels, and fp32 as bf16 at 2.8
+    (``reports/gpu``). A processor's copies are vectorised both ways.
+    """
+    return 0.0 if profile.device.launches_itself else strided_s(profile, elements)
+
+
 def strided_s(profile: HardwareProfile, elements: float, *, casts: bool = False) -> float:
     """Seconds that an eager kernel takes at least to find where so many elements lie.
 

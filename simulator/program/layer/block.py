@@ -319,9 +319,7 @@ class Block:
         Each has a kernel. Copies stay; those of weights that ranks hand out are booked with them.
         Backward, one that makes fp32 of 16 bits computes element by element where it lies.
 
-        Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``; on an H100, copies of bf16 as fp32
-        by ``unrolled_elementwise_kernel`` move 1.9 of 3.35 TB/s, as many elements per cycle as
-        strided kernels, and those of fp32 as bf16 2.8 (``reports/gpu``).
+        Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``.
         """
         moved = _FULL_BYTES + self.shape.element_bytes
         together, apart = (inputs, 0) if self.plan.tp == 1 else (0, moved * products * inputs)

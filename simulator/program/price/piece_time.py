@@ -30,6 +30,7 @@ from simulator.cost.kernel_time import (
     memory_bound_s,
     rows_are_aligned,
     strided_s,
+    widening_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
@@ -121,7 +122,7 @@ class PieceTimer:
         if backward and piece.widens_backward:
             moved_bytes = ELEMENT_BYTES[self._half_precision] + ELEMENT_BYTES["fp32"]
             elements = num_bytes / piece.kernels / moved_bytes
-            kernel_s = max(kernel_s, strided_s(self.profile, elements))
+            kernel_s = max(kernel_s, widening_s(self.profile, elements))
         return piece.kernels * kernel_s
 
     def _permute_efficiency(self, piece: MemoryBound, backward: bool) -> float:

@@ -26,7 +26,12 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 ops = torch.ops.aten
-KEPT = [ops.mm.default, ops._scaled_dot_product_flash_attention.default]
+KEPT = [
+    ops.mm.default,
+    # Whichever torch asks first on the GPU.
+    ops._scaled_dot_product_cudnn_attention.default,
+    ops._scaled_dot_product_flash_attention.default,
+]
 KEEP_SOME = partial(create_selective_checkpoint_contexts, KEPT)
 RECOMPUTE: dict[str, dict[str, Any]] = {
     "none": {},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -86,3 +88,26 @@ def test_hardware_that_does_not_exist_is_simulated_but_said_to_be_doubtful(
     assert outcome.code == 0
     assert f"doubtful: cluster.{doubt}" in outcome.err
     assert clustersim("run", job_file).err == ""
+
+
+def _options_without_a_name():
+    """Every parameter of a command with what is written for its value, where no name is given."""
+    for path in (Path(__file__).parents[2] / "simulator" / "cli").rglob("*.py"):
+        functions = (
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef)
+        )
+        parameters = (arg for each in functions for arg in (*each.args.args, *each.args.kwonlyargs))
+        for parameter in parameters:
+            for call in ast.walk(parameter.annotation) if parameter.annotation else ():
+                is_option = isinstance(call, ast.Call) and ast.unparse(call.func) == "option"
+                if is_option and not any(each.arg == "name" for each in call.keywords):
+                    yield parameter.arg, *(ast.unparse(each) for each in call.args[1:2])
+
+
+def test_an_option_whose_value_is_written_like_its_parameter_states_its_name():
+    """Else typer 0.27 takes the one for the other: ``--MINUTES``."""
+    found = list(_options_without_a_name())
+    assert len(found) > 50
+    assert not [name for name, *value in found if value and value[0].strip("'").lower() == name]

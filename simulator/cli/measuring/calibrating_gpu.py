@@ -57,7 +57,9 @@ def gpu(
             autocompletion=complete_profile,
         ),
     ] = None,
-    minutes: Annotated[float, option("Time limit for measuring.", "MINUTES", min=0)] = 10.0,
+    minutes: Annotated[
+        float, option("Time limit for measuring.", "MINUTES", name="--minutes", min=0)
+    ] = 10.0,
     resume: Annotated[
         bool, option("Continue the measurements of an earlier run.", name="--resume")
     ] = False,

@@ -141,7 +141,8 @@ def sensitivity(
     *,
     changes: Changes = None,
     share: Annotated[
-        float, option("Relative change of each number.", "SHARE", min=0.001, max=0.9)
+        float,
+        option("Relative change of each number.", "SHARE", name="--share", min=0.001, max=0.9),
     ] = 0.1,
     top: Annotated[int, option("How many numbers to show, largest effect first.", "N", min=1)] = 15,
     replay: Annotated[

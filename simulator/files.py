@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -79,6 +80,31 @@ def read_text(
         text = content.decode("utf-8-sig", errors)
     except (OSError, ValueError) as error:
         raise _refusal(path, field, why_unreadable(error), wanted) from error
+    return _sound(text, path, field, wanted)
+
+
+def read_unpacked_text(path: Path, *, max_bytes: int) -> str:
+    """The text of a file, plain or gzipped; ``max_bytes`` counts what it unpacks to.
+
+    Raises:
+        InputError: As :func:`read_text`, or its archive is damaged.
+    """
+    try:
+        with Unpacked(path) as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            rule = f"has more than {max_bytes:,} bytes, the limit for such a file"
+            raise _refusal(path, "", rule, "")
+        text = content.decode("utf-8-sig")
+    except (EOFError, zlib.error) as error:
+        rule = f"cannot be read: its archive is damaged ({error})"
+        raise _refusal(path, "", rule, "") from error
+    except (OSError, ValueError) as error:
+        raise _refusal(path, "", why_unreadable(error), "") from error
+    return _sound(text, path, "", "")
+
+
+def _sound(text: str, path: Path, field: str, wanted: str) -> str:
     if not text or text.isspace():
         raise _refusal(path, field, "is empty", wanted)
     if LONG_NUMBER.search(text):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 
 from simulator.cells import rows_of
 from simulator.described.load import load_model, load_profile
-from simulator.errors import ClustersimError, InputError
-from simulator.files import LONG_NUMBER, MOST_DIGITS, Unpacked
+from simulator.errors import ClustersimError
+from simulator.files import read_unpacked_text
 from simulator.serving.defaults import version_of_year
 from simulator.serving.described import (
     Arrivals,
@@ -144,17 +143,7 @@ def read_serving_rows(path: Path) -> list[ServingRow]:
     Raises:
         InputError: The file cannot be read or lacks a column.
     """
-    try:
-        with Unpacked(path) as file:
-            content = file.read(_MOST_BYTES + 1)
-        text = content.decode("utf-8")
-    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise InputError.single("", "cannot be read", hint=str(error), file=str(path)) from error
-    if len(content) > _MOST_BYTES:
-        raise InputError.single("", f"has more than {_MOST_BYTES:,} bytes", file=str(path))
-    if LONG_NUMBER.search(text):
-        rule = f"has a number of more than {MOST_DIGITS} digits"
-        raise InputError.single("", rule, file=str(path))
+    text = read_unpacked_text(path, max_bytes=_MOST_BYTES)
     rows = rows_of(text, _COLUMNS, str(path))
     facts = ServingFacts(facts_file_of(path))
     return [_row(cells, facts) for cells in rows]

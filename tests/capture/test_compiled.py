@@ -101,11 +101,7 @@ def test_a_compiled_layer_of_llama_has_the_kernels_that_inductor_makes():
         model = Model().cuda()
         for layer in model.layers:
             layer.compile()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(4):
-            model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        four_steps(model)
 
     found = list(captured_kernels(captured(train, 0, 1, ANSWERS, NOWHERE).table, "layers.1"))
     forward, backward = inductors_kernels(Block(), torch.ones(2, SEQ, WIDTH, requires_grad=True))
@@ -161,6 +157,15 @@ def kept_by_the_partitioner(module: torch.nn.Module, x: torch.Tensor) -> int:
     return num_bytes
 
 
+def four_steps(model: torch.nn.Module) -> None:
+    """As many as a capture looks at, on tokens."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def kept_bytes(module: torch.nn.Module, rows: int, *, is_compiled: bool) -> int:
     """What the captured module holds between forward and backward, without its result [B]."""
     held: list[int] = []
@@ -209,11 +214,7 @@ def test_a_compiled_method_of_a_layer_has_the_kernels_of_the_compiled_layer(reco
                     layer.forward = functools.partial(
                         checkpoint, layer.forward, use_reentrant=False
                     )
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            for _ in range(4):
-                model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+            four_steps(model)
 
         table = captured(train, 0, 1, ANSWERS, NOWHERE).table
         found = []
@@ -236,11 +237,7 @@ def test_a_checkpoint_around_compiled_code_runs_all_of_it_again():
         model = Model(recompute=True).cuda()
         for layer in model.layers:
             layer.compile()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(4):
-            model(torch.ones(2, SEQ, dtype=torch.int64, device="cuda")).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        four_steps(model)
 
     table = captured(train, 0, 1, ANSWERS, NOWHERE).table
     of_layer = [table.paths[n].startswith("layers.1") for n in table.module]

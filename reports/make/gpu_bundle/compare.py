@@ -42,9 +42,6 @@ FIRST_SIGHT, SHIPPED, CALIBRATED, CAPTURED = (
 USED = "gpt-0.4b-batch1"
 """The run whose host time the launch of a calibrated profile goes back to (facts/host_work.yaml):
 its step is no test of it."""
-OWN_CODE = ("moe", "fp8", "compiled", "offload")
-"""Runs, by parts of their names, whose code a job cannot tell: experts in a Python loop, scales of
-8-bit products eager, rotations that are computed anew in every layer, everything offloaded."""
 _BANDS_PCT = (4.0, 10.0)
 _REFUSED = 2
 
@@ -59,6 +56,7 @@ class ComparedRun:
         predicted: The same, by what they were predicted with.
         ran_out: Whether it ran out of memory.
         fits: Whether it is predicted to fit.
+        is_own_code: Whether it runs code that a job cannot tell.
     """
 
     name: str
@@ -66,11 +64,7 @@ class ComparedRun:
     predicted: Mapping[str, Mapping[str, float]]
     ran_out: bool
     fits: bool
-
-    @property
-    def is_own_code(self) -> bool:
-        """Whether it runs code that a job cannot tell."""
-        return any(part in self.name for part in OWN_CODE)
+    is_own_code: bool = False
 
     def error_pct(self, name: str, source: str) -> float | None:
         """Signed error [%], positive where the prediction is too large; None where none is."""
@@ -140,7 +134,18 @@ def _compared(
     if capture is not None and capture.exists() and CALIBRATED in profiles:
         found = simulate_capture(read_capture(capture), load_profile(profiles[CALIBRATED]))
         predicted[CAPTURED] = _numbers(found.step_time_s, found.memory)
-    return ComparedRun(run.name, measured, predicted, line["out_of_memory"], fits)
+    ran_out = line["out_of_memory"]
+    return ComparedRun(run.name, measured, predicted, ran_out, fits, _is_own_code(run))
+
+
+def _is_own_code(run: TrainingRun) -> bool:
+    """Whether a run does what a job cannot say.
+
+    Experts pass in a Python loop, 8-bit products are scaled eagerly, a compiler gets rotations that
+    every layer computes anew, or every tensor that is kept is offloaded.
+    """
+    of_layer = run.network.experts or run.precision == "fp8"
+    return bool(of_layer or run.is_compiled or run.is_offloaded)
 
 
 def _numbers(step_s: float, stages: Sequence[ClassMemory]) -> dict[str, float]:

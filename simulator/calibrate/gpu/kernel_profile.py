@@ -30,6 +30,14 @@ from simulator.validate.kernel_errors import KernelReport, kernel_report
 _ABOVE_PEAK = 1.02
 """Share of the peak from which on a rate is impossible, clocks above the stated boost aside."""
 
+_HOST_WORK: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "host_launch": ("in_place_addition", "one in-place addition"),
+        "host_operator": ("operator", "one operator of a small layer"),
+    }
+)
+"""What a row of host time is of: in ``facts/host_work.yaml``, and in words."""
+
 _SHARE_WHEN_HOT = re.compile(r"rate when hot over cool ([\d.]+)")
 
 
@@ -117,17 +125,14 @@ def calibrate_kernels(
 def measured_values(rows: Sequence[KernelRow], reference: str) -> dict[str, SourcedValue]:
     """What needs no fit, by dotted path of the profile, with its source."""
     found: dict[str, tuple[float, str, str]] = {}
-    for row in sorted(rows, key=lambda row: row.text("op") != "host_operator"):
+    # An operator of a layer tells more than an addition alone, so that it comes last.
+    for row in sorted(rows, key=lambda row: row.text("op") == "host_operator"):
         time_us, gbps = row.number("time_us"), row.number("gbps")
         hot = _SHARE_WHEN_HOT.search(row.text("notes"))
-        if row.text("op") == "host_operator" and time_us:
-            launch_s = time_us * 1e-6 / host_launches("operator")
-            words = f"host time of one operator of a small layer, {time_us} us"
-            found["kernels.launch"] = (launch_s, "s", words)
-        elif row.text("op") == "host_launch" and time_us and "kernels.launch" not in found:
-            launch_s = time_us * 1e-6 / host_launches("in_place_addition")
-            words = f"host time of one in-place addition, {time_us} us"
-            found["kernels.launch"] = (launch_s, "s", words)
+        if row.text("op") in _HOST_WORK and time_us:
+            work, words = _HOST_WORK[row.text("op")]
+            launch_s = time_us * 1e-6 / host_launches(work)
+            found["kernels.launch"] = (launch_s, "s", f"host time of {words}, {time_us} us")
         elif row.text("op") == "copy_to_device_pinned" and gbps:
             best = max(gbps * 1e9, found.get("host.pcie", (0.0,))[0])
             found["host.pcie"] = (

@@ -7,7 +7,6 @@ one of each kernel with all its repetitions or the reason why there are none. Li
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from simulator.calibrate.gpu.measure_kernels import KernelJournal
 from simulator.described.base import CountOrZero, Ratio
 from simulator.described.documents import validated
 from simulator.errors import InputError
-from simulator.files import Unpacked, strict_json, why_unreadable
+from simulator.files import read_unpacked_text, strict_json
 
 _MOST_BYTES = 128 * 2**20
 """Of such a file, unpacked: thirty training runs with every kernel of a step have five million."""
@@ -99,7 +98,7 @@ def read_raw_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: There is no such file, it is too large, or a line is no JSON object with a kind.
     """
-    text = _text(path)
+    text = read_unpacked_text(path, max_bytes=_MOST_BYTES)
     found = []
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), start=1):
         try:
@@ -110,22 +109,6 @@ def read_raw_lines(path: Path) -> list[dict[str, Any]]:
             raise InputError.single(f"line {number}", "is not a measurement", file=str(path))
         found.append(record)
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        with Unpacked(path) as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            rule = f"has more than {_MOST_BYTES:,} bytes, the limit for such a file"
-            raise InputError.single("", rule, file=str(path))
-        return content.decode("utf-8")
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise InputError.single("", why_unreadable(_plain(error)), file=str(path)) from error
-
-
-def _plain(error: Exception) -> OSError | ValueError:
-    return error if isinstance(error, OSError | ValueError) else OSError(str(error))
 
 
 def read_raw_file(path: Path) -> RawFile:

@@ -1,0 +1,85 @@
+"""Are operators of a captured step the kernels that a GPU runs?"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+
+from simulator.capture.recording.one_rank import captured, device_answers
+from tests.capture.models import DEVICE
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ANSWERS = device_answers(DEVICE)
+NOWHERE = Path("nothing")
+
+
+def alone(layers, optimizer_of, before_step=lambda _: None):
+    """A loop over plain layers on one GPU."""
+
+    def run():
+        net = torch.nn.Sequential(*(torch.nn.Linear(64, 64, device="cuda") for _ in range(layers)))
+        optimizer = optimizer_of(net.parameters())
+        for _ in range(4):
+            net(torch.ones(4, 64, device="cuda")).sum().backward()
+            before_step(net.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return captured(run, 0, 1, ANSWERS, NOWHERE)
+
+
+def test_optimizers_and_clipping_take_many_tensors_at_once_as_they_do_on_a_gpu():
+    clip = functools.partial(torch.nn.utils.clip_grad_norm_, max_norm=1.0)
+    found = alone(8, torch.optim.AdamW, before_step=clip).table
+    updates = [found.calls[c].name for c, p in zip(found.call, found.phase, strict=True) if p == 3]
+    assert "aten._foreach_norm.Scalar" in updates
+    assert "aten._foreach_mul_.Tensor" in updates
+    assert len(updates) < 2 * 8 * 2
+
+
+def test_attention_on_hopper_is_cudnns_and_on_ampere_flash_attention():
+
+    def run(capability):
+        def train():
+            layer = torch.nn.Linear(8, 3 * 64, device="cuda", dtype=torch.bfloat16)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            for _ in range(4):
+                x = torch.ones(1, 32, 8, device="cuda", dtype=torch.bfloat16)
+                parts = layer(x).unflatten(-1, (3, 1, 64)).transpose(1, 3).unbind(2)
+                attention = torch.nn.functional.scaled_dot_product_attention
+                attention(*parts, is_causal=True).sum().backward()
+                optimizer.step()
+
+        device = device_answers({**DEVICE, "capability": capability})
+        names = {call.name for call in captured(train, 0, 1, device, NOWHERE).table.calls}
+        return sorted(name.split(".")[1] for name in names if "attention" in name)
+
+    cudnn, flash = run((9, 0)), run((8, 0))
+    assert cudnn == [f"_scaled_dot_product_cudnn_attention{end}" for end in ("", "_backward")]
+    assert flash == [f"_scaled_dot_product_flash_attention{end}" for end in ("", "_backward")]
+
+
+def test_masks_of_transformers_are_those_of_whole_sequences():
+    pytest.importorskip("transformers")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def train():
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=1,
+            num_attention_heads=1, max_position_embeddings=64, use_cache=False,
+        )  # fmt: skip
+        with torch.device("cuda"):
+            net = LlamaForCausalLM(config).to(torch.bfloat16)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            ids = torch.zeros(1, 32, dtype=torch.long)
+        for mask in (None, torch.ones_like(ids)) * 2:
+            net(input_ids=ids, labels=ids, attention_mask=mask).loss.backward()
+            optimizer.step()
+
+    found = captured(train, 0, 1, ANSWERS, NOWHERE)
+    names = {call.name for call in found.table.calls}
+    assert "aten._scaled_dot_product_cudnn_attention.default" in names
+    assert any("not to be padded" in note for note in found.notes)

@@ -24,7 +24,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Owner
-from simulator.program.states.library_workspace import matrix_workspace_bytes
+from simulator.program.states.library_workspace import THREADS_WITH_PRODUCTS, matrix_workspace_bytes
 from simulator.program.states.outside_memory import communicator_bytes
 from simulator.results.allocator.exchanges import Exchange, KeptReserves, told_apart
 from simulator.results.memory import Reserved, reserved_memory
@@ -87,9 +87,9 @@ def _rank_memory(
         if (owners == number).any()
     }
     workspace_bytes = matrix_workspace_bytes(device)
-    temporaries = curves.get(Owner.TEMPORARIES, np.zeros(len(change)))
-    curves[Owner.TEMPORARIES] = temporaries + workspace_bytes
-    held = np.cumsum(change) + workspace_bytes
+    workspaces_bytes = THREADS_WITH_PRODUCTS * workspace_bytes
+    curves[Owner.WORKSPACES] = np.full(len(change), workspaces_bytes)
+    held = np.cumsum(change) + workspaces_bytes
     peak = int(np.argmax(held))
     time_s = _times(table, costs, timeline)
     sizes = _group_sizes(capture, table, scale)
@@ -125,7 +125,8 @@ def _reserved(
     room_bytes: float,
 ) -> Reserved:
     """What the allocator holds for these changes of memory, with and without a limit."""
-    allocated_bytes = float(np.cumsum(change).max()) + workspace_bytes
+    workspaces_bytes = THREADS_WITH_PRODUCTS * workspace_bytes
+    allocated_bytes = float(np.cumsum(change).max()) + workspaces_bytes
     if len(table.past_block):
         past = _shrunk(table, table.past_block, scale.shrink) * table.past_bytes
         replayed = partial(
@@ -142,7 +143,7 @@ def _reserved(
         told_apart(exchanges, before=[started]),
         AllocatorSettings(),
         KeptReserves(),
-        resident_bytes=workspace_bytes,
+        resident_bytes=workspaces_bytes,
         least_bytes=allocated_bytes,
         allocated_bytes=allocated_bytes,
         room_bytes=room_bytes,

@@ -108,6 +108,7 @@ OWNER_COLOR: Mapping[Owner, str] = {
     Owner.GATHERED_WEIGHTS: "#B3D4EE",
     Owner.COMMUNICATION: PURPLE,
     Owner.PLACEHOLDER_GRADIENTS: "#8FD0B5",
+    Owner.WORKSPACES: "#7A4419",
 }
 """Colour of who holds memory. States are cool, what a step adds is warm."""
 

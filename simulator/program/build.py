@@ -50,6 +50,7 @@ from simulator.program.states.resident import (
     loading_memory,
     resident_memory,
     state_bytes,
+    workspace_memory,
 )
 from simulator.program.states.update_memory import first_states, starting_memory
 from simulator.program.unlike.unfold import unfold
@@ -277,6 +278,7 @@ class _Builder:
     def _held_by(self, rank: int) -> _Held:
         job, parameters, runs = self.job, self.ranks.parameters(rank), self.ranks.runs_of(rank)
         resident = resident_memory(job, parameters) + bucket_memory(job) + untrained_memory(job)
+        resident += workspace_memory(job)
         placeholder_bytes = placeholder_gradient_bytes(job, runs)
         if placeholder_bytes:
             resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)

@@ -116,6 +116,8 @@ class Owner(_Word):
     GATHERED_WEIGHTS = "gathered_weights"
     COMMUNICATION = "communication"
     PLACEHOLDER_GRADIENTS = "placeholder_gradients"
+    WORKSPACES = "workspaces"
+    """What libraries keep for themselves in torch's allocator."""
 
 
 class Scope(StrEnum):

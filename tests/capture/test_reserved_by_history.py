@@ -48,9 +48,9 @@ def test_a_storage_that_is_given_another_size_is_another_block():
     assert reserved_mib([(0, 30)], [(0, 10)]) == 70
 
 
-def test_a_workspace_lies_among_the_blocks():
+def test_a_workspace_of_each_thread_lies_among_the_blocks():
     table = Step().table()
     empty = np.zeros(0)
     alone = dataclasses.replace(table, block=table.block[:0], change_bytes=table.change_bytes[:0])
     found = reserved_by_history_bytes(alone, empty, empty, workspace_bytes=32 * MIB)
-    assert found == pytest.approx(32 * MIB)
+    assert found == pytest.approx(64 * MIB)

@@ -45,7 +45,11 @@ def finetuning_job(row: Mapping[str, str]) -> Job:
         "optimizer": row["optimizer"],
         "frozen": _frozen(row) or None,
         "prefix_tokens": int(row["prefix"]) or None,
-        "stack": {"base": "torch", "fused_rmsnorm": row["fused_norms"] == "true"},
+        "stack": {
+            "base": "torch",
+            "fused_rmsnorm": row["fused_norms"] == "true",
+            "matrix_workspaces": 0,
+        },
     }
     if int(row["rank"]) or row["kind"]:
         plan["lora"] = {

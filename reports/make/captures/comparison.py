@@ -14,7 +14,6 @@ from simulator.capture.result import CaptureResult, simulate_capture
 from simulator.capture.table import Capture
 from simulator.described.job import Job
 from simulator.program.ir import Owner
-from simulator.program.states.library_workspace import matrix_workspace_bytes
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import rank_collectives
@@ -56,8 +55,6 @@ class StageComparison:
         tracked_bytes: Peak that torch's tracker counts [B]; None where it cannot follow.
         memory: Memory of both, the captured first.
         without: What is left out of the comparison.
-        workspace_bytes: Of the captured peak, what a matrix library keeps: neither the tracker nor
-            a job counts it [B].
     """
 
     captured: Mapping[str, Sequence[Issued]]
@@ -65,7 +62,6 @@ class StageComparison:
     tracked_bytes: int | None
     memory: tuple[ClassMemory, ClassMemory]
     without: Without = NOTHING
-    workspace_bytes: float = 0.0
 
     @property
     def exchanges_are_equal(self) -> bool:
@@ -75,18 +71,15 @@ class StageComparison:
     @property
     def peak_difference(self) -> float:
         """Captured peak over the own program's, less one."""
-        return self._captured_bytes / self.memory[1].peak_allocated_bytes - 1
+        captured, own = map(_tensor_bytes, self.memory)
+        return captured / own - 1
 
     @property
     def tracked_difference(self) -> float | None:
         """Captured peak over the tracker's, less one."""
         if self.tracked_bytes is None:
             return None
-        return self._captured_bytes / self.tracked_bytes - 1
-
-    @property
-    def _captured_bytes(self) -> float:
-        return self.memory[0].peak_allocated_bytes - self.workspace_bytes
+        return _tensor_bytes(self.memory[0]) / self.tracked_bytes - 1
 
     @property
     def exchanges(self) -> int:
@@ -176,7 +169,6 @@ def _compared(
             found.tracked_bytes.get(rank),
             (captured.memory[stage], own.memory[stage]),
             without,
-            matrix_workspace_bytes(jobs[0].cluster.profile.device),
         )
         for stage, rank in enumerate(ranks)
     )
@@ -200,8 +192,15 @@ def issued(result: StepResult, stage: int) -> dict[str, list[Issued]]:
     return found
 
 
+def _tensor_bytes(memory: ClassMemory) -> float:
+    """At the peak, without what a library keeps, which torch's tracker does not see [B]."""
+    return memory.peak_allocated_bytes - memory.by_owner.get(Owner.WORKSPACES, 0.0)
+
+
 def _held(memory: ClassMemory) -> Counter[str]:
     held: Counter[str] = Counter()
     for owner, num_bytes in memory.by_owner.items():
+        if owner is Owner.WORKSPACES:
+            continue
         held[_HELD_FOR.get(owner, _REST)] += round(num_bytes)
     return held

@@ -397,6 +397,9 @@ class Stack(Spec):
     plans_memory: Flag = False
     """A compiler gives every tensor its place before the program runs (XLA's buffer assignment), so
     no allocator keeps what is free."""
+    matrix_workspaces: int = Field(default=2, ge=0, le=8, strict=True)
+    """Workspaces of matrix libraries that lie in the allocator: PyTorch's two, of the thread that
+    runs forward and of the one that runs backward, and those that a framework has besides."""
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None

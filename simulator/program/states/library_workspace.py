@@ -1,27 +1,43 @@
 """What do libraries keep for themselves in torch's allocator?
 
-PyTorch takes one workspace for cuBLAS and cuBLASLt with the first matrix product, and keeps it.
+PyTorch takes a workspace for cuBLAS and cuBLASLt with the first matrix product of each of its
+threads and keeps it: one thread runs forward, another one backward.
 
-Source: PyTorch, CUDA semantics, cuBLAS workspaces (``CUBLAS_WORKSPACE_CONFIG``, ``:4096:2:16:8``:
-two buffers of 4 MiB and eight of 16 KiB); on an H100 a first bf16 product leaves 32 MiB, and fp16
-and fp32 ones no more (``reports/gpu/raw.jsonl.gz``, ``memory: workspaces``), as its source has it
-from compute capability 9.0 on. Ignored: AMD's libraries, and a second workspace where products run
-on a second stream.
+Source: PyTorch, CUDA semantics, cuBLAS workspaces: one for each combination of handle and stream,
+``:4096:2:16:8`` (two buffers of 4 MiB and eight of 16 KiB); ``aten/src/ATen/cuda``,
+``CublasHandlePool.cpp``: handles are those of a thread, 32 MiB on Hopper and, since 2.12, on
+Blackwell, 128 MiB on AMD's gfx94 and gfx95 and 32 MiB on its older devices. Measured on an H100
+(``reports/gpu``): a first bf16 product leaves 32 MiB, fp16 and fp32 ones no more, and 17 of 20
+training steps hold 64 MiB, within 5, beyond their tensors. Ignored: products on further streams.
 """
 
 from __future__ import annotations
 
 from simulator.described.cluster.hardware import Device
 
-_OF_NVIDIA = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell")
-_SINCE_HOPPER = ("hopper", "blackwell")
-_WORKSPACE_BYTES = (2 * 4096 + 8 * 16) * 2.0**10
-_LATER_WORKSPACE_BYTES = 32 * 2.0**20
+_OF_AMPERE_BYTES = (2 * 4096 + 8 * 16) * 2.0**10
+_OF_HOPPER_BYTES = 32 * 2.0**20
+_OF_MI300_BYTES = 128 * 2.0**20
+_BYTES_OF = {
+    "pascal": _OF_AMPERE_BYTES,
+    "volta": _OF_AMPERE_BYTES,
+    "turing": _OF_AMPERE_BYTES,
+    "ampere": _OF_AMPERE_BYTES,
+    "ada": _OF_AMPERE_BYTES,
+    "hopper": _OF_HOPPER_BYTES,
+    "blackwell": _OF_HOPPER_BYTES,
+    "cdna1": _OF_HOPPER_BYTES,
+    "cdna2": _OF_HOPPER_BYTES,
+    "cdna3": _OF_MI300_BYTES,
+    "cdna4": _OF_MI300_BYTES,
+}
+"""By the family of an architecture: its word up to a hyphen."""
+
+THREADS_WITH_PRODUCTS = 2
+"""Of a training process: forward's and backward's."""
 
 
 def matrix_workspace_bytes(device: Device) -> float:
-    """What matrix products on the device keep [B]; none on devices that cuBLAS is not for."""
-    family = device.architecture or ""
-    if not family.startswith(_OF_NVIDIA):
-        return 0.0
-    return _LATER_WORKSPACE_BYTES if family.startswith(_SINCE_HOPPER) else _WORKSPACE_BYTES
+    """What matrix products of one thread keep [B]; none where PyTorch has no such library."""
+    family, _, _ = (device.architecture or "").partition("-")
+    return _BYTES_OF.get(family, 0.0)

@@ -33,6 +33,7 @@ from simulator.program.layer.tensors import (
     grid_shard_numel,
     tensor_shard_numel,
 )
+from simulator.program.states.library_workspace import matrix_workspace_bytes
 from simulator.program.states.optimizer_states import further_state_bytes
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
@@ -291,6 +292,13 @@ def resident_memory(job: Job, parameters: ParameterCount) -> Memory:
         reduced = gradients if has_copies else min(gradients, parameters.dense)
         held[Owner.COMMUNICATION] = reduced * (per.weights or per.master)
     return tuple(held.items())
+
+
+def workspace_memory(job: Job) -> Memory:
+    """What matrix libraries keep in the allocator."""
+    kept_bytes = matrix_workspace_bytes(job.cluster.profile.device)
+    kept_bytes *= job.plan.stack.matrix_workspaces
+    return ((Owner.WORKSPACES, kept_bytes),) if kept_bytes else ()
 
 
 def bucket_memory(job: Job) -> Memory:

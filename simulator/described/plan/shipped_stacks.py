@@ -136,7 +136,14 @@ def named_stack(
 
 @cache
 def _compiled(stack: Stack, is_compiled: bool) -> Stack:
-    return stack.model_copy(update=dict(facts_of_compiler(is_compiled=is_compiled)))
+    facts = compiled_facts(stack) if is_compiled else facts_of_compiler(is_compiled=False)
+    return stack.model_copy(update=dict(facts))
+
+
+def compiled_facts(stack: Stack) -> Mapping[str, Any]:
+    """What ``torch.compile`` makes of a stack's layers, those in 8 bits included."""
+    scaling = shipped_facts("compiler")["scaling"].get(stack.float8_scaling, stack.float8_scaling)
+    return {**facts_of_compiler(is_compiled=True), "float8_scaling": scaling}
 
 
 def facts_of_compiler(*, is_compiled: bool) -> Mapping[str, Any]:

@@ -141,9 +141,13 @@ def _compiled(stack: Stack, is_compiled: bool) -> Stack:
 
 
 def compiled_facts(stack: Stack) -> Mapping[str, Any]:
-    """What ``torch.compile`` makes of a stack's layers, those in 8 bits included."""
-    scaling = shipped_facts("compiler")["scaling"].get(stack.float8_scaling, stack.float8_scaling)
-    return {**facts_of_compiler(is_compiled=True), "float8_scaling": scaling}
+    """What ``torch.compile`` makes of a stack's layers, by what they are without it."""
+    replaced = {
+        name: values[value]
+        for name, values in shipped_facts("compiler")["replaced"].items()
+        if (value := getattr(stack, name)) in values
+    }
+    return {**facts_of_compiler(is_compiled=True), **replaced}
 
 
 def facts_of_compiler(*, is_compiled: bool) -> Mapping[str, Any]:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _SMALLEST_EFFECT = 1e-6
 """Shares of a step below this are none."""
+_SMALLEST_CHANGE = 1e-5
+"""Shares of a step below this are no difference to print."""
 _MATTERS = 0.005
 """Shares of a step from which on a number that was never measured is worth a calibration."""
 _ROUGH = ("assumed", "default")
@@ -369,6 +371,8 @@ def cause_rows(found: Difference) -> list[tuple[str, ...]]:
 def time_row(found: Difference, name: str, before_s: float, after_s: float) -> tuple[str, ...]:
     """Texts of a time in both steps: its difference, also as a share of the first step."""
     change_s = after_s - before_s
+    if abs(change_s) < _SMALLEST_CHANGE * found.first_s:
+        change_s = 0.0
     times = format_seconds(before_s), format_seconds(after_s), signed_seconds(change_s)
     return name, *times, signed_percent(change_s / found.first_s)
 

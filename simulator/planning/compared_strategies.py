@@ -380,9 +380,11 @@ def _result(job: Job, family: Family, found: PlanSearch) -> FamilyResult:
 
 def _obstacle(job: Job, family: Family, found: PlanSearch) -> str:
     if found.smallest is not None:
-        fits = run_step(job.replace(found.smallest), "replay").fits_probability
-        is_sure = fit_of(fits) is Fit.DOES_NOT_FIT
-        return "does not fit into memory" if is_sure else fit_text(fits)
+        smallest = job.replace(found.smallest)
+        fits = run_step(smallest, "replay").fits_probability
+        if fit_of(fits) is Fit.DOES_NOT_FIT:
+            return "does not fit into memory"
+        return f"{fit_text(fits)}: {plan_text(smallest)}"
     if job.cluster.gpus == 1:
         return "needs more GPUs"
     if (family.has_tp or family.has_pp) and is_data_parallel_only(job):

@@ -157,7 +157,12 @@ class PlanAnswer(Answer):
         if not self.choices:
             return [self.nothing_fits()]
         lines = [*self._second(), *self._own(), *self._further(), *self._prices()]
-        return [*lines, f"To use plan 1: {options_text(self.choices[0].changes)}"]
+        changes = self.choices[0].changes
+        return [
+            *lines,
+            *how_it_shards(self.job, changes),
+            f"To use plan 1: {options_text(changes)}",
+        ]
 
     def _second(self) -> Iterator[str]:
         from simulator.results.views.difference import difference_s
@@ -369,6 +374,14 @@ def losses_text(breakdown_s: Mapping[Category, float]) -> str:
 
     largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
     return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
+
+
+def how_it_shards(job: Job, changes: Mapping[str, Any]) -> list[str]:
+    """A sentence on the wrapper that a recommended plan needs, where its ZeRO stage needs one."""
+    from simulator.exporters.megatron import sharded_by_megatron_fsdp
+
+    sentence = sharded_by_megatron_fsdp(job.replace(changes))
+    return [sentence] if sentence else []
 
 
 def own_plan_text(own: StepResult, best: PlanChoice, risk: float, name: str) -> str:

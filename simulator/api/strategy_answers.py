@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
-from simulator.api.plan_answers import own_plan_text, times_table
+from simulator.api.plan_answers import how_it_shards, own_plan_text, times_table
 from simulator.described.job import Job, job_yaml, options_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
@@ -133,7 +133,7 @@ class AdviseAnswer(Answer):
             second = "is as fast, within 0.1 %" if slower < _SMALLEST_GAIN else ""
             text = second or f"takes {percent(slower)} longer"
             sentences.append(f"{ran[1].family.name}, the next best strategy, {text}.")
-        sentences += self.faster_own_plan()
+        sentences += [*self.faster_own_plan(), *how_it_shards(self.job, best.choice.changes)]
         return [*sentences, f"To use it: {options_text(best.choice.changes)}"]
 
     def faster_own_plan(self) -> list[str]:

@@ -206,3 +206,14 @@ def test_gradients_of_an_fp16_job_are_never_told_to_be_reduced_in_bf16(clustersi
 )
 def test_a_search_says_how_many_plans_could_be_faster_only_while_some_could(progress, text):
     assert _progress_text(progress, "") == text
+
+
+@pytest.mark.parametrize(
+    ("stack", "zero", "is_said"),
+    [("megatron-core", 3, True), ("megatron-core", 1, False), ("torchtitan", 3, False)],
+)
+def test_a_plan_that_needs_megatron_fsdp_says_so(clustersim, job_file, stack, zero, is_said):
+    """The distributed optimizer of Megatron-Core is ZeRO 1 and no more."""
+    asked = ("--set", f"plan.stack={stack}", "--vary", f"plan.zero={zero}", "--no-why")
+    for command in (("plan", job_file, *FEW, *asked), ("advise", job_file, *FEW, *asked[:-1])):
+        assert ("--use-megatron-fsdp" in clustersim(*command).out) is is_said

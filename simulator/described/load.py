@@ -41,6 +41,7 @@ from simulator.described.documents import (
 from simulator.described.faults import NO_SUCH_FIELD, without_consequences
 from simulator.described.job import Job, Pool
 from simulator.described.model import Model
+from simulator.described.other_kinds import refuse_another_kind
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
@@ -129,7 +130,10 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     Raises:
         InputError: With every fault of the document.
     """
-    if not any(field in document for field in _NEEDED) and len(document) > _MISSPELT:
+    has_none = not any(field in document for field in _NEEDED)
+    if has_none:
+        refuse_another_kind(document, source)
+    if has_none and len(document) > _MISSPELT:
         rule = f"is not a job: it has none of the fields {', '.join(_NEEDED)}"
         raise InputError.single("", rule, hint=_A_JOB, file=source)
     faults: list[Fault] = []

@@ -94,6 +94,32 @@ def test_a_framework_s_file_in_place_of_a_job_is_sent_to_import(clustersim):
     assert "is not a job; clustersim import makes a job of a framework's files" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("distributed_type: FSDP\nnum_processes: 8\n", "clustersim import accelerate"),
+        ("zero_optimization: {stage: 3}\n", "clustersim import deepspeed"),
+        (
+            "base_model: NousResearch/Llama-3.2-1B\n\n",
+            "clustersim import axolotl",
+        ),
+        ("model_type: llama\nhidden_size: 4096\n", "clustersim import hf"),
+        ("deployment: {gpus: 8}\nworkload: {}\n", "clustersim serve run"),
+        ("offers: {}\nworkloads: {}\n", "clustersim rent"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_with_the_command_that_reads_it(
+    clustersim, tmp_path, text, way
+):
+    file = tmp_path / "file of mine.yaml"
+    file.write_text(text, encoding="utf-8")
+    for command in ("run", "plan", "memory"):
+        outcome = clustersim(command, file)
+        assert outcome.code == 2
+        assert "is not a job: it " in outcome.err
+        assert f"{way} '{file}'" in outcome.err
+
+
 def test_a_schedule_without_a_name_in_torchtitan_lies_beside_the_file(clustersim, write, tmp_path):
     job = write(
         """

@@ -321,6 +321,7 @@ def export_commands() -> dict[str, Callable[..., None]]:
         "megatron": export_megatron,
         "deepspeed": export_deepspeed,
         "torchtitan": export_torchtitan,
+        "accelerate": export_accelerate,
         "chakra": export_chakra,
         **{command: _serving_command(command) for command in ("vllm", "sglang", "trtllm")},
     }
@@ -370,6 +371,26 @@ def export_deepspeed(job_file: JobFile, changes: Changes = None) -> None:
     note(f"launch:  {launch_line(job, 'TRAIN.py --deepspeed_config CONFIG.json')}")
     if beside := switched_on_in_the_model(job):
         note(f"beside:  {beside}")
+
+
+def export_accelerate(job_file: JobFile, changes: Changes = None) -> None:
+    """Write the YAML of accelerate that trains a job.
+
+    The TrainingArguments beside it are part of the launch line on stderr.
+
+    Example:  clustersim export accelerate job.yaml > accelerate.yaml
+    """
+    from simulator.exporters.accelerate import (
+        accelerate_config,
+        arguments_text,
+        training_arguments,
+    )
+
+    job = read_job(job_file, changes, unfolded=None)
+    typer.echo(accelerate_config(job), nl=False)
+    options = arguments_text(training_arguments(job))
+    note(f"launch:  accelerate launch --config_file accelerate.yaml TRAIN.py {options}")
+    note(f"beside:  the model, and sequences of {job.batch.seq_len} tokens")
 
 
 def export_torchtitan(

@@ -63,6 +63,18 @@ collectives, once for all microbatches of a step, and train all parameters; and 
 theirs are not written otherwise: the host launches every kernel, and the fastest."""
 
 
+ONE_STAGE: Mapping[str, object] = {
+    "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None, "recompute_modules": (),
+    "overlap_ep": False, "overlap_tp": False,
+    "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "expert_load": None, "tp_method": "1d",
+    "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
+    "account_for_embedding": False, "account_for_loss": False,
+}  # fmt: skip
+"""Fields of a plan that the files of wrappers of a whole model do not know: DeepSpeed's, and
+accelerate's."""
+
+
 class Refusals:
     """What a framework cannot express of a job, collected and raised at once."""
 

@@ -25,7 +25,7 @@ COMMANDS = [
     "import nemo", "import axolotl", "import llamafactory", "import ms-swift", "import torchtune",
     "import automodel", "import xtuner", "import nanotron", "import gpt-neox", "import llm-foundry",
     "import primus", "import maxtext", "import topo", "export megatron", "export deepspeed",
-    "export torchtitan", "export chakra", "replay",
+    "export torchtitan", "export accelerate", "export chakra", "replay",
     "profile list", "profile show", "profile check", "models list", "models show", "models count",
     "init", "mcp", "studio", "calibrate gpu",
     "calibrate collectives",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 
 @pytest.mark.parametrize("framework", ["megatron", "deepspeed", "torchtitan"])
@@ -39,6 +40,19 @@ def test_exporting_to_deepspeed_says_on_stderr_what_the_model_has_to_switch_on(c
     assert outcome.code == 0
     assert json.loads(outcome.out)["zero_optimization"]["stage"] == 3
     assert "switch gradient checkpointing on in the model" in outcome.err
+
+
+def test_exporting_to_accelerate_says_on_stderr_what_the_trainer_is_told(clustersim, tmp_path):
+    fsdp = tmp_path / "fsdp.yaml"
+    said = ("--model", "llama3.1-8b", "--seq-len", "2048", "--micro-batch", "2", "--gpus", "16")
+    imported = clustersim("import", "accelerate", FILES / "fsdp.yaml", *said)
+    fsdp.write_text(imported.out, encoding="utf-8")
+    outcome = clustersim("export", "accelerate", fsdp)
+    assert outcome.code == 0
+    config = yaml.safe_load(outcome.out)
+    assert (config["distributed_type"], config["num_processes"]) == ("FSDP", 16)
+    assert "accelerate launch --config_file" in outcome.err
+    assert "--per_device_train_batch_size 2" in outcome.err
 
 
 FILES = Path(__file__).parents[1] / "importers" / "files"

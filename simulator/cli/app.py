@@ -61,7 +61,7 @@ _GROUPS: dict[str, tuple[str, dict[str, str] | str]] = {
     "import": (
         "Import files of other frameworks as jobs or profiles.", "foreign_files.import_commands",
     ),
-    "export": ("Export jobs to other frameworks.", "foreign_files.export_commands"),
+    "export": ("Export jobs to other frameworks.", "exporting.export_commands"),
     "profile": (
         "List, show, check and make hardware profiles.",
         {

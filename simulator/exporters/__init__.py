@@ -3,5 +3,5 @@
 chrome_trace                              steps and serving for Perfetto and chrome://tracing
 html/                                     the step as a page
 plans, megatron, deepspeed, torchtitan,
-accelerate                                the job in the files of a framework
+accelerate, axolotl                       the job in the files of a framework
 """

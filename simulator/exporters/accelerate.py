@@ -9,7 +9,6 @@ or FSDP, with the facts that accelerate's plugin changes
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +19,16 @@ from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.described.plan.shipped_stacks import STACKS
-from simulator.described.plan.stack import Stack
-from simulator.exporters.plans import ONE_STAGE, Refusals, changed_facts, spelled_out
+from simulator.exporters.plans import Refusals, changed_facts, nodes_and_ranks, spelled_out
+from simulator.exporters.trainer_plans import (
+    OPTIMIZERS,
+    STOPS_EARLY,
+    differing_facts,
+    refuse_torch_sharding,
+    refuse_untold,
+    says,
+    split_of,
+)
 from simulator.importers.finetuning.accelerate import KINDS, PRECISIONS
 from simulator.importers.finetuning.sharding import STACK_OF
 from simulator.importers.settings import option_table
@@ -30,14 +37,8 @@ _KIND_NAMES = {ours: theirs for theirs, ours in reversed(list(KINDS.items()))}
 _FORMATS = {ours: str(theirs) for theirs, ours in PRECISIONS.items() if isinstance(theirs, str)}
 _FORMATS |= {"fp32": "no", "tf32": "no"}
 _CP_WAYS = {"all_gather": "allgather", "ring": "alltoall"}
-_OPTIMIZERS = {
-    ours: name for name, ours in reversed(list(option_table("trainer", "optimizers").items()))
-}
-"""The first name that the Trainer has for each of our optimizers."""
-_STOPS, _SUMS = "recompute_stops_early", "sums_unsharded"
-"""Facts of a stack that arguments of the Trainer change; the second with FSDP1."""
-_DECIDED = ("overlap_grad_reduce", "overlap_param_gather", "grad_reduce_precision")
-"""Fields that are as the wrapper has them."""
+_SUMS = "sums_unsharded"
+"""The fact of a stack that ``sync_each_batch`` changes with FSDP1."""
 
 
 def accelerate_config(job: Job) -> str:
@@ -48,14 +49,13 @@ def accelerate_config(job: Job) -> str:
     """
     plan, kind = spelled_out(job), _kind(job)
     _refuse(job, plan, kind)
-    ranks = job.cluster.gpus
-    nodes = ranks // math.gcd(ranks, job.cluster.profile.network.gpus_per_node)
+    nodes, _ = nodes_and_ranks(job)
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": _KIND_NAMES[kind],
         "mixed_precision": _FORMATS[plan.precision],
         "num_machines": nodes,
-        "num_processes": ranks,
+        "num_processes": job.cluster.gpus,
         "machine_rank": 0,
         "rdzv_backend": "static",
         "same_network": True,
@@ -81,12 +81,12 @@ def training_arguments(job: Job) -> dict[str, Any]:
         "max_grad_norm": 1.0 if plan.clip_gradients else 0.0,
     }
     if plan.optimizer != "adam":  # the Trainer's default
-        arguments["optim"] = _OPTIMIZERS[plan.optimizer]
+        arguments["optim"] = OPTIMIZERS[plan.optimizer]
     if plan.precision == "tf32":
         arguments["tf32"] = True
     if plan.recompute == "full" and not _plugin_recomputes(job):
         arguments["gradient_checkpointing"] = True
-        arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": not _says(job, _STOPS)}
+        arguments["gradient_checkpointing_kwargs"] = {"use_reentrant": not says(job, STOPS_EARLY)}
     if _reduces_every_batch(job):
         each = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
         arguments["accelerator_config"] = each
@@ -107,11 +107,7 @@ def _kind(job: Job) -> str:
     """``deepspeed``, ``fsdp`` or ``ddp``: what wraps the model."""
     if job.stack_name.startswith(STACK_OF["deepspeed"]):
         return "deepspeed"
-    return "fsdp" if job.plan.zero else "ddp"
-
-
-def _says(job: Job, fact: str) -> bool:
-    return bool(getattr(job.plan.stack, fact))
+    return "fsdp" if split_of(job).stage else "ddp"
 
 
 def _version(job: Job) -> int:
@@ -132,21 +128,16 @@ def _wrapped(job: Job, version: int) -> tuple[str, dict[str, Any]]:
 
 def _differences(job: Job, version: int) -> set[str]:
     """Facts of a job's stack that are not those of the one that accelerate runs it as."""
-    base, facts = _wrapped(job, version)
-    has = job.plan.stack
-    document = {"stack": {"base": base, **facts}, "compile": job.plan.compile}
-    expected = Plan.model_validate(document).stack
-    names = set(Stack.model_fields) - {"description"}
-    return {name for name in names if getattr(has, name) != getattr(expected, name)}
+    return differing_facts(job, *_wrapped(job, version))
 
 
 def _plugin_recomputes(job: Job) -> bool:
     """Whether FSDP's plugin wraps layers to compute them again; its checkpoints stop early."""
-    return _kind(job) == "fsdp" and _says(job, _STOPS)
+    return _kind(job) == "fsdp" and says(job, STOPS_EARLY)
 
 
 def _reduces_every_batch(job: Job) -> bool:
-    return _version(job) == 1 and not _says(job, _SUMS)
+    return _version(job) == 1 and not says(job, _SUMS)
 
 
 def _fsdp(job: Job, plan: Plan) -> dict[str, Any]:
@@ -169,13 +160,14 @@ def _fsdp(job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def _deepspeed(job: Job, plan: Plan) -> dict[str, Any]:
+    stage = split_of(job).stage
     return {
-        "zero_stage": plan.zero,
+        "zero_stage": stage,
         "offload_optimizer_device": plan.offload.optimizer or "none",
         "offload_param_device": plan.offload.parameters or "none",
         "gradient_accumulation_steps": job.microbatches,
         "gradient_clipping": 1.0 if plan.clip_gradients else 0.0,
-        "zero3_init_flag": plan.zero == 3,
+        "zero3_init_flag": stage == 3,
     }
 
 
@@ -184,14 +176,13 @@ def _degrees(job: Job, plan: Plan, kind: str) -> dict[str, Any]:
     if kind == "deepspeed":
         ulysses = {"dp_shard_size": job.dp, "sp_size": plan.cp, "sp_backend": "deepspeed"}
         return ulysses if plan.cp > 1 else {}
-    is_hybrid = plan.zero_group and _version(job) > 1
-    if plan.tp == plan.cp == 1 and not is_hybrid:
+    split, is_hybrid = split_of(job), plan.zero_group and _version(job) > 1
+    if split.tp == plan.cp == 1 and not is_hybrid:
         return {}
-    shard = (plan.zero_group or job.dp * plan.cp) // plan.cp if plan.zero else 1
     found: dict[str, Any] = {
-        "dp_replicate_size": job.dp // shard,
-        "dp_shard_size": shard,
-        "tp_size": plan.tp,
+        "dp_replicate_size": split.replicas,
+        "dp_shard_size": split.shard,
+        "tp_size": split.tp,
         "cp_size": plan.cp,
     }
     return found | ({"cp_comm_strategy": _CP_WAYS[plan.cp_method]} if plan.cp > 1 else {})
@@ -199,50 +190,25 @@ def _degrees(job: Job, plan: Plan, kind: str) -> dict[str, Any]:
 
 def _refuse(job: Job, plan: Plan, kind: str) -> None:
     refusals = Refusals("files of accelerate", plan)
-    refusals.unless_default(plan, "plan", ONE_STAGE)
-    refusals.unless_default(
-        plan, "plan", {"partition_activations": False, "contiguous_checkpoints": False}
-    )
-    refusals.all_but_pretraining(job)
-    hint = "the training script decides it: export with --set reference=null"
-    refusals.unless(job.reference is None, "reference", str(job.reference)[:40], hint)
-    refusals.unusual_attention()
+    refuse_untold(job, plan, refusals)
     refusals.unless_plan(plan.precision in _FORMATS, "precision")
-    refusals.unless_plan(plan.optimizer in _OPTIMIZERS, "optimizer")
-    again = "the Trainer computes all layers again, or none: export with --set plan.recompute=full"
-    refusals.unless_plan(plan.recompute in ("full", "none"), "recompute", again)
-    halves = "export with --set plan.sequence_parallel=false"
-    refusals.unless_plan(not plan.sequence_parallel, "sequence_parallel", halves)
     _refuse_stack(job, refusals)
-    _refuse_decided(job, plan, refusals)
     if kind == "deepspeed":
-        _refuse_for_deepspeed(plan, refusals)
+        _refuse_for_deepspeed(job, plan, refusals)
     else:
-        _refuse_for_torch(job, plan, kind, refusals)
+        refuse_torch_sharding(job, plan, refusals, _version(job))
+        refusals.unless_plan(plan.cp == 1 or plan.cp_method in _CP_WAYS, "cp_method")
     refusals.raise_if_any()
 
 
-def _refuse_decided(job: Job, plan: Plan, refusals: Refusals) -> None:
-    usual = job.model_copy(
-        update={"plan": job.plan.model_copy(update=dict.fromkeys(_DECIDED, None))}
-    )
-    spelled = spelled_out(usual)
-    for name in _DECIDED:
-        hint = f"the wrapper decides it: export with --set plan.{name}=null"
-        refusals.unless_plan(getattr(plan, name) == getattr(spelled, name), name, hint)
-    kept = job.choices.kept_gradients == usual.choices.kept_gradients
-    if plan.grad_reduce_precision == spelled.grad_reduce_precision:
-        hint = "the wrapper decides it: export with --set plan.grad_reduce_precision=null"
-        refusals.unless_plan(kept, "grad_reduce_precision", hint)
-
-
-def _refuse_for_deepspeed(plan: Plan, refusals: Refusals) -> None:
-    refusals.unless_plan(plan.tp == 1, "tp", "export with --set plan.tp=1")
+def _refuse_for_deepspeed(job: Job, plan: Plan, refusals: Refusals) -> None:
+    split = split_of(job)
+    refusals.unless_plan(split.tp == 1, "tp", "export with --set plan.tp=1")
     ulysses = "DeepSpeed exchanges heads: plan.cp_method: all_to_all"
     refusals.unless_plan(plan.cp == 1 or plan.cp_method == "all_to_all", "cp_method", ulysses)
     refusals.unless_plan(not plan.zero_group, "zero_group", "a ds_config.json can say it")
     refusals.unless_plan(
-        bool(plan.reshard_after_forward) == (plan.zero == 3), "reshard_after_forward"
+        bool(plan.reshard_after_forward) == (split.stage == 3), "reshard_after_forward"
     )
     places = Offload(optimizer=plan.offload.optimizer, parameters=plan.offload.parameters)
     refusals.unless(
@@ -253,35 +219,10 @@ def _refuse_for_deepspeed(plan: Plan, refusals: Refusals) -> None:
     )
 
 
-def _refuse_for_torch(job: Job, plan: Plan, kind: str, refusals: Refusals) -> None:
-    version = _version(job)
-    stages = "FSDP is plan.zero: 3, with or without plan.reshard_after_forward; ZeRO 1 and 2 are "
-    stages += "DeepSpeed's: export with --set plan.stack=deepspeed"
-    refusals.unless_plan(plan.zero in (0, 3), "zero", stages)
-    refusals.unless(
-        plan.offload in (Offload(), *([FSDP_OFFLOAD] if kind == "fsdp" else [])),
-        "plan.offload",
-        plan.offload.model_dump(exclude_defaults=True),
-        "FSDP offloads either {optimizer: cpu, parameters: cpu} or nothing",
-    )
-    is_second = version == 2
-    refusals.unless_plan(plan.cp == 1 or is_second, "cp", "accelerate shares sequences under FSDP2")
-    refusals.unless_plan(plan.cp == 1 or plan.cp_method in _CP_WAYS, "cp_method")
-    refusals.unless_plan(
-        plan.tp == 1 or is_second or job.dp == 1, "tp", "accelerate splits layers under FSDP2"
-    )
-    group = plan.zero_group
-    per_node = math.gcd(job.cluster.gpus, job.cluster.profile.network.gpus_per_node)
-    can_be_said = group > 1 and group % plan.cp == 0 if is_second else group == per_node
-    refusals.unless_plan(
-        not group or can_be_said, "zero_group", "FSDP1 shards inside a node or over all ranks"
-    )
-
-
 def _refuse_stack(job: Job, refusals: Refusals) -> None:
     """Note a stack that is not the one that accelerate runs such a job as, with that one."""
     version = _version(job)
-    sayable = {_STOPS, _SUMS} if version == 1 else {_STOPS}
+    sayable = {STOPS_EARLY, _SUMS} if version == 1 else {STOPS_EARLY}
     base, facts = _wrapped(job, version)
     block = ", ".join(f"{key}: {_yaml(value)}" for key, value in {"base": base, **facts}.items())
     wanted = f"'plan.stack={{{block}}}'" if facts else f"plan.stack={base}"

@@ -55,6 +55,21 @@ def test_exporting_to_accelerate_says_on_stderr_what_the_trainer_is_told(cluster
     assert "--per_device_train_batch_size 2" in outcome.err
 
 
+def test_exporting_to_axolotl_says_on_stderr_how_it_is_launched(clustersim, write):
+    job = write(
+        """
+        model: llama3.2-1b
+        cluster: {profile: a100-sxm-80gb, gpus: 8}
+        batch: {global: 64, micro: 2, seq_len: 2048}
+        plan: {stack: axolotl, zero: 3, lora: {rank: 16}}
+        """
+    )
+    outcome = clustersim("export", "axolotl", job)
+    assert outcome.code == 0
+    assert yaml.safe_load(outcome.out)["lora_r"] == 16
+    assert "torchrun --nnodes 1 --nproc-per-node 8 -m axolotl.cli.train" in outcome.err
+
+
 FILES = Path(__file__).parents[1] / "importers" / "files"
 
 

@@ -24,7 +24,14 @@ from simulator.exporters.html.answer_tables import (
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import Engine
 from simulator.results.views.plain_data import fit_to_dict
-from simulator.units import format_bytes, format_seconds, percent, signed_percent, signed_seconds
+from simulator.units import (
+    chance,
+    format_bytes,
+    format_seconds,
+    percent,
+    signed_percent,
+    signed_seconds,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +99,7 @@ def _limit_row(limit: Limit) -> tuple[str, ...]:
     if not limit.largest:
         return limit.field, now, "none", step, "", "", even
     largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest)
-    held, probability = format_bytes(limit.peak_device_bytes), percent(limit.fits_probability)
+    held, probability = format_bytes(limit.peak_device_bytes), chance(limit.fits_probability)
     return limit.field, now, largest, step, held, probability, even
 
 

@@ -21,7 +21,7 @@ from simulator.exporters.html.answer_tables import (
     stacked_seconds,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import chance, format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -275,7 +275,7 @@ class PlanAnswer(Answer):
                 ("step time", format_seconds(best.step_time_s)),
                 ("tokens/s per GPU", rate),
                 ("fullest GPU", format_bytes(best.peak_device_bytes)),
-                ("likely to fit", percent(best.fits_probability)),
+                ("likely to fit", chance(best.fits_probability)),
                 ("valid plans", f"{self.search.plans:,}"),
             ]
             times = [
@@ -314,7 +314,7 @@ class PlanAnswer(Answer):
                     format_seconds(choice.step_time_s),
                     f"{self.tokens_per_s_per_gpu(choice):,.1f}",
                     format_bytes(choice.peak_device_bytes),
-                    percent(choice.fits_probability),
+                    chance(choice.fits_probability),
                     losses_text(choice.breakdown_s),
                 ]
             )

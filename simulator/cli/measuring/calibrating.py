@@ -171,7 +171,7 @@ def _print_parameters(calibration: Calibration) -> None:
             row["field"],
             "" if row["base"] is None else value_text(row["name"], row["base"]),
             value_text(row["name"], row["fitted"]),
-            "unknown" if row["spread"] is None else f"{row['spread']:.0%}",
+            "unknown" if row["spread"] is None else percent(row["spread"], 0),
         )
         for row in parameters(calibration)
     ]

@@ -180,7 +180,7 @@ def sensitivity(
         print_json(found.to_dict())
         return
     columns = text_columns("number", "value", "source") + number_columns(
-        f"{share:.0%} less", f"{share:.0%} more"
+        f"{percent(share, 0)} less", f"{percent(share, 0)} more"
     )
     print_table(f"step time of {job.title}", columns, map(_parameter_row, shown))
     note(found.count_text())

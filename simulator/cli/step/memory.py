@@ -247,8 +247,10 @@ def _print_owners(result: StepResult) -> None:
     from simulator.results.views.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
-    known = list(dict.fromkeys(name for stage in memory for name in stage.device_shares))
-    names = [name for name in known if any(stage.device_shares.get(name) for stage in memory)]
+    tensors = {owner.value for stage in memory for owner in stage.by_owner}
+    known = dict.fromkeys(name for stage in memory for name in stage.device_shares)
+    held_by_any = [name for name in known if any(s.device_shares.get(name) for s in memory)]
+    names = sorted(held_by_any, key=lambda name: name not in tensors)
 
     def held(stage: ClassMemory) -> tuple[str, ...]:
         sizes = [stage.device_shares.get(name, 0.0) for name in names]

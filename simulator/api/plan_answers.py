@@ -220,10 +220,16 @@ class PlanAnswer(Answer):
 
     def nothing_fits(self) -> str:
         """Why there is no plan, and what would fit."""
+        from simulator.results.simulation import run_step
+
         smallest, nearest = self.search.smallest, self.nearest
         if smallest is None:
             return "No combination is a valid plan."
-        text = f"No plan fits. The plan that needs the least memory: {options_text(smallest)}"
+        odds = run_step(self.job.replace(smallest), "replay").fits_probability
+        text = (
+            f"No plan fits. The plan that needs the least memory is {chance(odds)} likely to fit, "
+            f"and {percent(1 - self.risk, 0)} are asked: {options_text(smallest)}"
+        )
         if nearest is None or nearest.nearest is None:
             return f"{text}\nNone of its simulated changes fits either."
         way_out = nearest.nearest

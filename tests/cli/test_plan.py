@@ -10,6 +10,7 @@ import pytest
 
 from simulator.cli.planning.plan import _progress_text
 from simulator.planning.search.search import Progress
+from simulator.units import chance
 
 FEW = (
     "--vary", "plan.tp=1,2", "--vary", "plan.pp=1,2", "--vary", "batch.micro=1,2",
@@ -86,6 +87,12 @@ def test_no_plan_that_fits_is_an_answer_with_the_nearest_that_would(clustersim, 
     outcome = clustersim("plan", job_file, *FEW, *memory)
     assert (outcome.code, outcome.out) == (1, "")
     assert "No plan fits" in outcome.err
+    smallest = next(line for line in outcome.err.splitlines() if "the least memory" in line)
+    alone = clustersim(
+        "run", job_file, *memory, *shlex.split(smallest.rpartition(": ")[2]), "--json"
+    )
+    odds = json.loads(alone.out)["fits_probability"]
+    assert f"is {chance(odds)} likely to fit, and 95 % are asked: " in smallest
     nearest = next(line for line in outcome.err.splitlines() if "nearest" in line)
     options = shlex.split(nearest.partition(": ")[2])
     assert clustersim("run", job_file, *memory, *options).code == 0

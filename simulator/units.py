@@ -213,8 +213,8 @@ def percent(share: float, digits: int = 1) -> str:
 def chance(probability: float) -> str:
     """A probability as people read it ("42.3 %"): none is said to be 0 or 100 %."""
     if probability < _OPEN:
-        return f"below {percent(_OPEN)}"
-    return f"above {percent(1 - _OPEN)}" if probability > 1 - _OPEN else percent(probability)
+        return f"under {percent(_OPEN)}"
+    return f"over {percent(1 - _OPEN)}" if probability > 1 - _OPEN else percent(probability)
 
 
 def format_count(count: float) -> str:

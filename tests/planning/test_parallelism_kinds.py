@@ -16,7 +16,7 @@ from simulator.described.load import job_from_document
 from simulator.planning.compared_strategies import FAMILIES, compare_families
 from simulator.planning.search.search import search_plans
 from simulator.planning.search.space import plan_space
-from simulator.results.fit_probability import EVEN, fit_text
+from simulator.results.fit_probability import EVEN
 from simulator.results.simulation import run_step
 
 
@@ -107,7 +107,7 @@ def test_a_kind_that_may_fit_names_its_nearest_plan_and_how_likely_that_fits():
     results = {each.family.name: each for each in compare_families(start, only, risk=0.001)}
     fits = run_step(start, "replay").fits_probability
     assert EVEN < fits < 0.999
-    assert results["DDP"].obstacle == f"{fit_text(fits)}: dp8 ZeRO 0 micro 1"
+    assert results["DDP"].obstacle == f"dp8 ZeRO 0 micro 1 is {100 * fits:.0f} % likely to fit"
 
 
 def test_what_is_varied_narrows_every_family():

@@ -50,9 +50,10 @@ def accelerate_config(job: Job) -> str:
     plan, kind = spelled_out(job), _kind(job)
     _refuse(job, plan, kind)
     nodes, _ = nodes_and_ranks(job)
+    is_alone = kind == "ddp" and job.cluster.gpus == 1
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": _KIND_NAMES[kind],
+        "distributed_type": "NO" if is_alone else _KIND_NAMES[kind],
         "mixed_precision": _FORMATS[plan.precision],
         "num_machines": nodes,
         "num_processes": job.cluster.gpus,

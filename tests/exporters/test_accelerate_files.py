@@ -133,3 +133,9 @@ def test_arguments_of_the_trainer_are_options_of_a_script():
     assert text.startswith("--per_device_train_batch_size 1 --gradient_accumulation_steps 4 ")
     assert "--gradient_checkpointing true" in text
     assert """--gradient_checkpointing_kwargs '{"use_reentrant": false}'""" in text
+
+
+def test_one_gpu_is_no_distributed_training(tmp_path):
+    job = job_with(zero=0, stack="trl").replace({"cluster.gpus": 1})
+    assert "distributed_type: 'NO'" in accelerate_config(job)
+    assert_same(job, read_back(job, tmp_path))

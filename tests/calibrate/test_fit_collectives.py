@@ -128,6 +128,19 @@ def test_a_system_without_rows_is_what_others_of_its_family_say() -> None:
     assert fits.networks["rtx-4090"].scale_up.launch_s > believed > l40s.scale_up.launch_s
 
 
+def test_rows_move_a_system_less_from_its_own_family_than_from_another(network: Network) -> None:
+    """Rows of one odd source are believed less where kin of the system say otherwise."""
+    odd = [
+        replace(case, row=replace(case.row, seconds=1.3 * case.row.seconds, source="odd"))
+        for case in cases_on(network, nodes=1)
+    ]
+    parent = fit_scale_up(cases_on(network, nodes=1), network)
+    moved = [
+        fit_scale_up(odd, network, parent, kinship).values["launch_s"] for kinship in (0.5, 1.0)
+    ]
+    assert parent.values["launch_s"] < moved[0] < moved[1]
+
+
 def test_a_fabric_without_rows_is_its_parent(network: Network) -> None:
     roce = Fit("fabric", {"latency_s": 9e-6}, rows=10, median_error=0.05)
     fits = NetworkFits(networks={}, scale_up={}, fabric={"roce": roce})

@@ -91,6 +91,12 @@ _OTHER_ARCHITECTURE = frozenset({"a100-sxm-80gb", "v100-sxm2-32gb", "blackwell"}
 """Systems and families whose parents are of another architecture. How long a kernel of all channels
 takes to start goes with the architecture, and is not inherited."""
 
+_SPREAD_OF_KIN = 0.5
+"""Spread of parameters between systems of one family, over that of what is believed of any links:
+kin have their switches, their library's code and hosts of one generation in common. Of 1, 0.5 and
+0.3, the first foretells sources that no fit has seen worst (the median row of NVSwitch is off by
+7.9, 6.8 and 6.6 %); half is taken."""
+
 FABRIC_PARENTS: Mapping[str, str] = MappingProxyType(
     {
         "efa-1": "efa", "tcpx": "tcpxo", "slingshot": "roce", "mi300x": "roce", "mi355x": "roce",
@@ -116,17 +122,23 @@ class NetworkFits(NamedTuple):
     fabric: Mapping[str, Fit]
 
 
-def fit_scale_up(cases: Sequence[Case], network: Network, parent: Fit | None = None) -> Fit:
+def fit_scale_up(
+    cases: Sequence[Case], network: Network, parent: Fit | None = None, kinship: float = 1.0
+) -> Fit:
     """Parameters of scale-up links from rows that stay inside one domain.
 
     Args:
         cases: The rows.
         network: The links.
         parent: What rows of another system with links of the kind say, if there are any.
+        kinship: Spread around the parent's values, over that of what is believed of any links.
     """
     priors = priors_of("scale_up", network)
     if parent is not None:
-        priors |= centred(priors, parent.values)
+        inherited = centred(priors, parent.values)
+        priors |= {
+            name: prior._replace(spread=kinship * prior.spread) for name, prior in inherited.items()
+        }
     return fit_links(cases, "scale_up", priors, hidden_by_launches(cases))
 
 
@@ -184,7 +196,7 @@ def fitted_networks(rows: Sequence[CollectiveRow], made: Made | None = None) -> 
             known = tuple(parent.values.items()) if parent else None
             key = (name, known, *(case.row.id for case in cases))
             if key not in made:
-                made[key] = fit_scale_up(cases, cases[0].network, parent)
+                made[key] = fit_scale_up(cases, cases[0].network, parent, _kinship(name))
             scale_up[name] = made[key], name
         elif parent:
             scale_up[name] = parent, of
@@ -204,6 +216,15 @@ def _of_links_alone(fit: Fit, heir: str) -> Fit:
         unsaid["launch_s"] = SCALE_UP_PRIORS["launch_s"]
     assumed = {name: prior.value for name, prior in unsaid.items() if name in fit.values}
     return replace(fit, values={**fit.values, **assumed})
+
+
+def _kinship(heir: str) -> float:
+    """How much closer to its parent a system is than links are to what NCCL says of them.
+
+    Cards over PCIe are in servers that have nothing in common.
+    """
+    is_kin = heir not in _OTHER_ARCHITECTURE and PARENTS.get(heir) != "pcie"
+    return _SPREAD_OF_KIN if is_kin else 1.0
 
 
 def _fit_fabrics(

@@ -353,6 +353,9 @@ class Stack(Spec):
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"
     """How the loss is computed, and so what it keeps."""
+    loss_metrics: Annotated[int, Field(ge=0)] = 0
+    """Losses that a trainer computes once more for its log, of the logits of every microbatch: each
+    an ``eager`` forward without backward."""
     parallel_loss: Flag = True
     """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
     gathers all logits."""

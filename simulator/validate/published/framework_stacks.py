@@ -64,6 +64,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return facts
     if base != "torch-fsdp" and _first_flash_kernel(said):
         facts["flash_kernel"] = "flash-1"
+    if re.search(shipped_facts(_FILE)["logs_losses"], said):
+        facts |= shipped_facts(_FILE)["logged_losses"]
     if _has_engine_layers(said, notes):
         facts |= shipped_facts(_FILE)["engine_model"]
     words = f"{said} {notes.lower()}"

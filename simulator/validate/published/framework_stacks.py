@@ -259,7 +259,8 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",
-            "fused_biases": False, "keeps_placeholder_gradients": False,
+            "fused_biases": False, "fused_bias_gradients": False,
+            "keeps_placeholder_gradients": False,
         }  # fmt: skip
     if year == 2022:
         # Weight gradients are added up by the product itself since v3.0.

@@ -26,7 +26,7 @@ def costs_of(kind: str, **plan) -> StageCosts:
 
 
 def a_job(kind: str, **plan) -> Job:
-    return small_job(cross_entropy=kind, stack="torch", zero=0, **plan)
+    return small_job(**{"cross_entropy": kind, "stack": "torch", "zero": 0, **plan})
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,26 @@ def test_a_loss_keeps_and_makes_copies_of_the_logits(kind, kept, working):
     costs = costs_of(kind)
     assert total_bytes(costs.saved(LOSS)) == kept
     assert total_bytes(costs.backward(LOSS).holds) == working
+
+
+def test_a_trainer_reads_the_logits_again_for_each_loss_that_it_logs():
+    """Cast to fp32 (2 + 4 bytes) and a softmax of four passes, of two losses, forward alone."""
+    stacks = "torch", {"base": "torch", "loss_metrics": 2}
+    plain, logged = (
+        loss_layer(small_model(), plan, microbatch_shape(plan, 1, T), V)
+        for plan in (a_job("fused", stack=stack).plan for stack in stacks)
+    )
+    more = {each.name: each for each in logged.pieces if each not in plain.pieces}
+    assert set(more) == {"loss_metrics"}
+    assert more["loss_metrics"].forward_bytes == 2 * (HALF + 5 * FULL)
+    assert more["loss_metrics"].backward_bytes == 0
+    assert logged.saved == plain.saved
+
+
+def test_a_loss_without_logits_leaves_none_for_a_log():
+    plan = a_job("cut", stack={"base": "torch", "loss_metrics": 2}).plan
+    layer = loss_layer(small_model(), plan, microbatch_shape(plan, 1, T), V)
+    assert {each.name for each in layer.pieces} == {"cross_entropy"}
 
 
 def test_liger_keeps_the_gradients_of_the_head_in_place_of_logits():

@@ -211,7 +211,9 @@ def test_some_loops_leave_gradients_whole_between_microbatches(framework, versio
 
 
 def test_kernels_of_llm_foundry_are_not_those_of_every_model_under_fsdp():
-    assert stack_facts("torch-fsdp", "Composer/llm-foundry PyTorch FSDP") == {"base": "torch-fsdp"}
+    composer = stack_facts("torch-fsdp", "Composer/llm-foundry PyTorch FSDP")
+    assert composer == {"base": "torch-fsdp", "loss_metrics": 2}
+    assert "loss_metrics" not in stack_facts("FSDP", "PyTorch 2.3")
     assert stack_facts("FSDP", "PyTorch 2.3")["flash_kernel"] == "sdpa-2.2"
     assert stack_facts("FSDP", "PyTorch 2.0")["flash_kernel"] == "sdpa-2.0"
     assert stack_facts("FSDP", "PyTorch 2.9")["flash_kernel"] == "sdpa-2.9"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from simulator.described.base import Bytes, Fraction, PositiveFraction, Ratio, Spec
+from simulator.described.base import Bytes, Fraction, PositiveFraction, Ratio, Seconds, Spec
 from simulator.described.documents import data_folder, read_yaml, validated
 
 
@@ -41,6 +41,9 @@ class Common(Spec):
     casting_elements_per_cycle: Ratio
     """The same where operands have several formats as well, each of which it looks up (``invoke``
     with ``fetch_and_cast`` of ``CUDALoops.cuh``)."""
+    column_sum_start_s: Seconds
+    """Time that PyTorch's sum over the rows of a matrix takes beside that of its bytes: few columns
+    keep few multiprocessors busy, and parts of the rows are added up at last (``Reduce.cuh``)."""
     permute_efficiency: PositiveFraction
     """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
     permute_backward_efficiency: PositiveFraction

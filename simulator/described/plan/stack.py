@@ -300,10 +300,13 @@ class Stack(Spec):
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fused_biases: Flag = True
-    """Products add biases and sum up their gradients in their epilogues (Transformer Engine); else
-    the gradients are summed up by kernels of their own, and so is the bias of queries, keys and
-    values added (``F.linear`` on three dimensions before PyTorch 1.12; Megatron-LM's
-    ``LinearWithGradAccumulationAndAsyncCommunication``)."""
+    """Products add biases in their epilogues; else a kernel of its own adds that of queries, keys
+    and values (``F.linear`` on three dimensions before PyTorch 1.12), and any bias that no kernel
+    after the product adds."""
+    fused_bias_gradients: Flag = True
+    """Products sum up the gradients of biases in their epilogues (Transformer Engine); else kernels
+    of their own do, as autograd's ``sum`` in PyTorch and in Megatron-LM's
+    ``LinearWithGradAccumulationAndAsyncCommunication``."""
     fused_casts: Flag = True
     """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
     float8_scaling: Float8Scaling = "tensor"
@@ -353,6 +356,9 @@ class Stack(Spec):
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"
     """How the loss is computed, and so what it keeps."""
+    loss_metrics: Annotated[int, Field(ge=0)] = 0
+    """Losses that a trainer computes once more for its log, of the logits of every microbatch: each
+    an ``eager`` forward without backward."""
     parallel_loss: Flag = True
     """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
     gathers all logits."""

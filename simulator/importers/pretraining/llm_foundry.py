@@ -57,6 +57,8 @@ def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
         "compile": any(key.startswith("compile_config.") for key in settings.keys) or None,
         **(peft_adapters(settings, "model.peft_config") or peft_adapters(settings, "peft_config")),
     }
+    logs = settings.switch("model.use_train_metrics", default=True)
+    draft.facts = {"loss_metrics": option_table("llm-foundry", "metrics")["losses"] if logs else 0}
     draft.seq_len = settings.whole(
         "max_seq_len", "train_loader.dataset.max_seq_len", default=None, least=1
     )

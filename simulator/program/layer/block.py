@@ -345,13 +345,15 @@ class Block:
         ``linear`` of more than two dimensions is a product and an addition in place
         (``aten/src/ATen/native/Linear.cpp``).
         """
-        if self.stack.fused_biases:
-            return
         made_bytes = elements * self.shape.element_bytes
-        if added or not self.stack.fused_elementwise:
+        if not self.stack.fused_biases and (added or not self.stack.fused_elementwise):
             kernel = MemoryBound(f"{name}_bias", 2 * made_bytes, 0.0, region, strided=True)
             self.pieces.append(kernel)
-        self.memory_bound(f"{name}_bias_gradient", 0.0, made_bytes, region)
+        if not self.stack.fused_bias_gradients:
+            gradient = MemoryBound(
+                f"{name}_bias_gradient", 0.0, made_bytes, region, sums_columns=True
+            )
+            self.pieces.append(gradient)
 
     @property
     def second_cast_share(self) -> float:

@@ -252,6 +252,8 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
         loss = loss.divided
     size, region = partial(_copies_bytes, shape, outputs), _logits_region(plan.stack)
     forward, backward = size(loss.forward), size(loss.backward)
+    if loss.has_logits:
+        _log_losses(block, outputs, region)
     block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
     if not loss.has_logits:
         return block.layer()
@@ -264,6 +266,17 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
     block.work(tuple(map(size, passing)), tuple(map(size, loss.working)), region)
     block.freed_bytes = tuple(map(size, loss.freed))
     return block.layer()
+
+
+def _log_losses(block: Block, outputs: int, region: Region) -> None:
+    """Losses that are computed once more for a log, when activations are no longer there.
+
+    Ignores: what they hold, which is less than backward held unless a model is nearly all head.
+    """
+    count, logged = block.plan.stack.loss_metrics, LOSSES["eager"]
+    if count:
+        num_bytes = count * _copies_bytes(block.shape, outputs, logged.forward)
+        block.memory_bound("loss_metrics", num_bytes, 0.0, region, count * logged.kernels)
 
 
 def _copies_bytes(shape: Shape, outputs: int, copies: Copies) -> float:

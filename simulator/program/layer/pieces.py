@@ -223,6 +223,7 @@ class MemoryBound:
         region: How tensor parallelism divides them.
         kernels: Launches per direction.
         reduces_rows: Whether backward also sums over tokens for a weight's gradient.
+        sums_columns: Whether backward is nothing but a sum over tokens.
         per_expert: Whether each routed expert has a kernel of its own.
         scatters_rows: Whether rows are picked up or put down at indices, one by one.
         scatters_fused: Whether a kernel made for that does it.
@@ -244,6 +245,7 @@ class MemoryBound:
     region: Region = Region.WHOLE
     kernels: int = 1
     reduces_rows: bool = False
+    sums_columns: bool = False
     per_expert: bool = False
     scatters_rows: bool = False
     scatters_fused: bool = False

@@ -114,6 +114,8 @@ class PieceTimer:
             reduces_rows=backward and piece.reduces_rows,
             efficiency=self._permute_efficiency(piece, backward) if piece.scatters_rows else None,
         )
+        if backward and piece.sums_columns:
+            kernel_s += self.profile.common.column_sum_start_s
         if piece.strided:
             read_bytes = ELEMENT_BYTES[self._half_precision]
             written_bytes = ELEMENT_BYTES["fp32"] if piece.widens else read_bytes

@@ -64,6 +64,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return facts
     if base != "torch-fsdp" and _first_flash_kernel(said):
         facts["flash_kernel"] = "flash-1"
+    if re.search(shipped_facts(_FILE)["logs_losses"], said):
+        facts |= shipped_facts(_FILE)["logged_losses"]
     if _has_engine_layers(said, notes):
         facts |= shipped_facts(_FILE)["engine_model"]
     words = f"{said} {notes.lower()}"
@@ -257,7 +259,8 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
     if "nemo" in said:
         return {
             "base": "megatron-core", "attention": "fused-softmax", "cross_entropy": "in-place",
-            "fused_biases": False, "keeps_placeholder_gradients": False,
+            "fused_biases": False, "fused_bias_gradients": False,
+            "keeps_placeholder_gradients": False,
         }  # fmt: skip
     if year == 2022:
         # Weight gradients are added up by the product itself since v3.0.

@@ -102,6 +102,51 @@ def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
     assert made == pytest.approx(peak, rel=2 / T)
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("fused", 0), ("chunked", 0), ("whole-graph", 0), ("linear-fused", 0),
+     ("compiled", HALF), ("eager", HALF), ("eager-16bit", HALF)],
+)  # fmt: skip
+def test_a_loop_that_names_its_logits_keeps_them_where_their_loss_does_not(kind, more):
+    unnamed, named = (
+        StageCosts(
+            small_job(
+                cross_entropy=kind, zero=0, stack={"base": "torch", "keeps_returned_logits": keeps}
+            )
+        )
+        for keeps in (False, True)
+    )
+    assert total_bytes(named.saved(LOSS)) - total_bytes(unnamed.saved(LOSS)) == more
+    most = [
+        total_bytes(costs.forward(LOSS).holds + costs.saved(LOSS)) for costs in (unnamed, named)
+    ]
+    assert most[0] == most[1]
+
+
+@pytest.mark.parametrize(("is_named", "copies"), [(False, 3), (True, 4)])
+def test_torch_holds_logits_in_backward_while_they_have_a_name(is_named, copies):
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    with FakeTensorMode():
+        hidden = torch.zeros(T, 1, dtype=torch.bfloat16)
+        head = torch.zeros(1, V, dtype=torch.bfloat16, requires_grad=True)
+        labels = torch.zeros(T, dtype=torch.int64)
+        with MemTracker() as tracker:
+            logits = hidden @ head
+            loss = torch.nn.functional.cross_entropy(logits, labels)
+            if not is_named:
+                del logits
+            loss.backward()
+        peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    stack = {"base": "torch", "keeps_returned_logits": is_named}
+    costs = StageCosts(small_job(cross_entropy="eager-16bit", zero=0, stack=stack))
+    held = total_bytes(costs.saved(LOSS)) + total_bytes(costs.backward(LOSS).holds)
+    assert held == copies * HALF
+    assert held == pytest.approx(peak, rel=2 / T)
+
+
 def test_a_divided_loss_casts_once_and_then_passes_nine_times_over_fp32_logits():
     # Cast 1, maximum 1, difference 2, exponentials 2, sum 1, difference 2.
     plan = Plan(tp=2, stack={"base": "torch", "parallel_loss": True}, cross_entropy="eager")

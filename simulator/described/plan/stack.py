@@ -353,9 +353,15 @@ class Stack(Spec):
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"
     """How the loss is computed, and so what it keeps."""
+    keeps_returned_logits: Flag = False
+    """The loop that trains holds the logits that the model returned, by their name, until it has
+    those of the next microbatch; else they are free once the loss is there."""
     parallel_loss: Flag = True
     """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
     gathers all logits."""
+    splits_embedding: Flag = True
+    """Tensor-parallel ranks divide the rows of the token embedding; else each holds all of them,
+    but of one that is the output matrix, too."""
     keeps_gathered: Flag = False
     """With sequence parallelism, products keep the sequence that they gathered; else backward
     gathers it again (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""

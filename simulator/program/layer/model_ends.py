@@ -41,18 +41,30 @@ _LOG_SUM_BYTES = 4.0
 """The logarithm of a token's sum of exponentials is fp32."""
 
 
-def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
+def repeats_embedding(model: Model, plan: Plan) -> bool:
+    """Whether each tensor-parallel rank holds all rows of the token embedding.
+
+    Ignores: that the rank's part of the sequence is cut out of what it looked up, not exchanged.
+    """
+    return not (plan.stack.splits_embedding or model.tied_embeddings)
+
+
+def embedding_tensors(
+    model: Model, padded_vocab: int | None = None, *, is_whole: bool = False
+) -> tuple[ParameterTensor, ...]:
     """Tensors before the first layer: tokens, learned positions, projection, norm.
 
     Args:
         model: The network.
         padded_vocab: Rows of the token table where a framework pads it; by default
             the vocabulary itself.
+        is_whole: Whether each tensor-parallel rank holds all rows.
     """
     group = ParameterGroup.EMBEDDING
     vocab = padded_vocab or model.vocab
     width = model.embedding_dim or model.hidden
-    tensors = [ParameterTensor("embedding.tokens", (vocab, width), group, TensorSplit.TENSOR)]
+    split = TensorSplit.REPLICATED if is_whole else TensorSplit.TENSOR
+    tensors = [ParameterTensor("embedding.tokens", (vocab, width), group, split)]
     if model.max_positions:
         shape, role = (model.max_positions, model.hidden), TensorRole.POSITIONS
         tensors.append(ParameterTensor("embedding.positions", shape, group, role=role))
@@ -133,7 +145,8 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
     )
     width = model.embedding_dim or model.hidden
-    block.memory_bound("embedding_zeros", 0.0, padded_vocab * width * size, Region.TENSOR)
+    region = Region.WHOLE if repeats_embedding(model, plan) else Region.TENSOR
+    block.memory_bound("embedding_zeros", 0.0, padded_vocab * width * size, region)
     if model.embedding_dim:
         block.linear(
             "embedding_projection", model.hidden, model.embedding_dim, Split.NONE,
@@ -255,13 +268,13 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
     block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
     if not loss.has_logits:
         return block.layer()
-    kept, passing = loss.kept, loss.passing
-    if plan.pp > 1 and plan.stack.buffers_every_microbatch and not kept.half:
-        # The pipeline keeps what its last stage returns as it keeps what others send.
-        kept, passing = Copies(1, kept.full), tuple(each for each in passing if not each.half)
-    block.save("logits", size(kept), region)
+    # A pipeline keeps what its last stage returns as it keeps what others send.
+    in_pipeline = plan.pp > 1 and plan.stack.buffers_every_microbatch
+    if in_pipeline or plan.stack.keeps_returned_logits:
+        loss = loss.with_returned()
+    block.save("logits", size(loss.kept), region)
     block.pieces += _loss_reductions(plan, shape)
-    block.work(tuple(map(size, passing)), tuple(map(size, loss.working)), region)
+    block.work(tuple(map(size, loss.passing)), tuple(map(size, loss.working)), region)
     block.freed_bytes = tuple(map(size, loss.freed))
     return block.layer()
 

@@ -105,7 +105,7 @@ def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
 @pytest.mark.parametrize(
     ("kind", "more"),
     [("fused", 0), ("chunked", 0), ("whole-graph", 0), ("linear-fused", 0),
-     ("compiled", HALF), ("eager", HALF), ("eager-16bit", HALF)],
+     ("compiled", HALF), ("eager", HALF), ("eager-16bit", HALF), ("eager-shifted", FULL)],
 )  # fmt: skip
 def test_a_loop_that_names_its_logits_keeps_them_where_their_loss_does_not(kind, more):
     unnamed, named = (

@@ -82,7 +82,8 @@ class LossKernel:
         """The same where something else keeps what the model returns as long as its loss."""
         if self.returned == _NOTHING or not self.has_logits:
             return self
-        kept = Copies(self.kept.half + self.returned.half, self.kept.full)
+        returned = self.returned
+        kept = Copies(self.kept.half + returned.half, self.kept.full + returned.full)
         passing, freed = (_without(copies, self.returned) for copies in (self.passing, self.freed))
         return replace(self, kept=kept, passing=passing, freed=freed, returned=_NOTHING)
 
@@ -138,11 +139,12 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             passing=(_ONE_HALF, _ONE_FULL), working=(_ONE_FULL,) * 2, divided=_OF_DTENSORS,
         ),
         # Cast, copy, and the passes of "eager". Backward fills further zeros, and puts the gradient
-        # of the copy into them. 16-bit logits and their fp32 ones are there until the loss is.
+        # of the copy into them. 16-bit logits and their fp32 ones are there until the loss is;
+        # the model returns the latter (transformers 4.45, ``modeling_llama.py``).
         "eager-shifted": LossKernel(
             forward=Copies(1, 7), backward=Copies(1, 9), kernels=6, kept=_ONE_FULL,
             passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL),
-            working=(_ONE_FULL,) * 2,
+            working=(_ONE_FULL,) * 2, returned=_ONE_FULL,
             divided=replace(
                 _OF_DTENSORS, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL)
             ),

@@ -39,6 +39,7 @@ def a_job(kind: str, **plan) -> Job:
         ("eager-16bit", HALF, 2 * HALF),
         ("shifted", FULL, FULL),
         ("chunked", HALF, 2 * FULL / 8),
+        ("sum", 0, HALF),
     ],
 )
 def test_a_loss_keeps_and_makes_copies_of_the_logits(kind, kept, working):

@@ -162,6 +162,12 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
         "linear-fused": _WITHOUT_LOGITS,
         "cut": _WITHOUT_LOGITS,
+        # The gradient is one number for all, which each product of the head copies out
+        # (``prepare_matrix_for_cublas`` of PyTorch's ``Blas.cpp``).
+        "sum": LossKernel(
+            forward=Copies(1), backward=Copies(2), kernels=2,
+            passing=(_ONE_HALF,), working=(_ONE_HALF,),
+        ),
     }
 )  # fmt: skip
 """Every way by the name that a plan uses."""

@@ -280,6 +280,9 @@ class Stack(Spec):
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
     (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
     ``scatter_add``."""
+    weighs_copies_in_fp32: Flag = False
+    """Copies of tokens are cast to fp32 and multiplied by the router's weights there, before their
+    experts or after, and so kept in fp32 (torchtitan's ``MoE``); else experts weigh them."""
     one_hot_dispatch: Flag = False
     """Where experts have a capacity, products with one-hot masks over all slots of a sequence pick
     the tokens of each expert and add results up again, as in GShard (arXiv 2006.16668, algorithm

@@ -268,15 +268,23 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
     block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
     if not loss.has_logits:
         return block.layer()
-    # A pipeline keeps what its last stage returns as it keeps what others send.
-    in_pipeline = plan.pp > 1 and plan.stack.buffers_every_microbatch
-    if in_pipeline or plan.stack.keeps_returned_logits:
+    if plan.pp > 1 and plan.stack.buffers_every_microbatch:
+        # The pipeline keeps what its last stage returns as it keeps what others send.
         loss = loss.with_returned()
     block.save("logits", size(loss.kept), region)
     block.pieces += _loss_reductions(plan, shape)
     block.work(tuple(map(size, loss.passing)), tuple(map(size, loss.working)), region)
     block.freed_bytes = tuple(map(size, loss.freed))
     return block.layer()
+
+
+def returned_logits_bytes(model: Model, plan: Plan, shape: Shape, outputs: int) -> float:
+    """Logits of a microbatch on one rank as the model returns them; 0 where the loss keeps them [B]."""
+    loss = LOSSES[_loss_kind(model, plan)]
+    if not loss.has_logits:
+        return 0.0
+    ways = plan.tp if _logits_region(plan.stack) is Region.TENSOR else 1
+    return _copies_bytes(shape, outputs, loss.returned) / ways
 
 
 def _copies_bytes(shape: Shape, outputs: int, copies: Copies) -> float:

@@ -7,7 +7,7 @@ lies among them as it does on a device.
 
 Ignored: streams (all blocks are of one pool), what kernels take while they run, and that the first
 backward takes its workspace, not the step that follows.
-Measured: 21 runs of ``reports/gpu/raw.jsonl.gz`` come out 0.7 % off in the mean, 15 of them within
+Measured: 21 runs of ``reports/gpu/raw.jsonl.gz`` come out 0.7 % off in the mean, 16 of them within
 0.1 %.
 """
 

@@ -279,7 +279,7 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
 
 
 def returned_logits_bytes(model: Model, plan: Plan, shape: Shape, outputs: int) -> float:
-    """Logits of a microbatch on one rank as returned by the model, 0 where its loss keeps them [B]."""
+    """Logits of a microbatch on one rank as returned; 0 where their loss keeps them [B]."""
     loss = LOSSES[_loss_kind(model, plan)]
     if not loss.has_logits:
         return 0.0

@@ -20,7 +20,7 @@ from simulator.program.states.resident import padded_vocab
 def returned_logits_memory(job: Job) -> Memory:
     """One copy of a microbatch's logits on a rank, as the model returns them."""
     model, plan, batch = job.model, job.plan, job.batch
-    if not plan.stack.keeps_returned_logits or plan.pp > 1 or model.classes:
+    if not plan.holds_returned_logits or model.classes:
         return ()
     shape = microbatch_shape(plan, batch.micro_batch, batch.seq_len // plan.cp, batch.document_len)
     num_bytes = returned_logits_bytes(model, plan, shape, padded_vocab(job))

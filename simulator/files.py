@@ -7,6 +7,7 @@ cannot read in the same words: the file, what is wrong with it, the way out.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import json
 import os
@@ -28,6 +29,8 @@ MOST_DIGITS = 250
 """Of a number in a file or text: more than any has, and few enough that it is below the largest
 floating point number, however its digits are read."""
 
+DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a file system that has no room."""
 _GZIP = b"\x1f\x8b"
 _MOST_PACKED = 40
 """Bytes per byte of an archive; traces of torch have some ten, and a bomb up to a thousand."""
@@ -237,7 +240,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         draft.chmod(path.stat().st_mode if path.exists() else 0o666 & ~_umask())
         draft.replace(path)
     except OSError as error:
-        if error.filename == str(draft):
+        is_full = error.filename is None and error.errno in DISK_IS_FULL
+        if is_full or error.filename == str(draft):
             error.filename = str(path)  # what the user has named
         raise
     finally:

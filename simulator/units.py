@@ -15,6 +15,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 HOUR_S, DAY_S = 3600.0, 86400.0
+_OPEN = 0.001
+"""Probabilities nearer to 0 or 1 than this are not told apart."""
 J_PER_KWH = 3.6e6
 
 # Factors are exact fractions, so that "2.5 us" is the float nearest to 2.5e-6.
@@ -206,6 +208,13 @@ def percent(share: float, digits: int = 1) -> str:
     """A share as people read it ("42.3 %")."""
     rounded = round(100 * share, digits) + 0.0  # no negative zero
     return f"{rounded:.{digits}f} %"
+
+
+def chance(probability: float) -> str:
+    """A probability as people read it ("42.3 %"): none is said to be 0 or 100 %."""
+    if probability < _OPEN:
+        return f"under {percent(_OPEN)}"
+    return f"over {percent(1 - _OPEN)}" if probability > 1 - _OPEN else percent(probability)
 
 
 def format_count(count: float) -> str:

@@ -183,7 +183,7 @@ def test_a_folder_can_be_taken_in_at_a_glance():
     assert [folder for folder, count in files.items() if count > FULL_FOLDER] == []
 
 
-FORMATS = {"deepspeed", "megatron", "torchtitan", "chakra"}
+FORMATS = {"accelerate", "axolotl", "deepspeed", "megatron", "torchtitan", "chakra"}
 """Named after the format that they read or write."""
 
 VIEWS = {"cli", "plots"}

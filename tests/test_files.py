@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import resource
@@ -173,3 +174,10 @@ def test_half_a_line_is_cut_off_a_table_without_writing_the_rest_anew(tmp_path):
     before = path.stat().st_ino
     cut_half_line(path)
     assert (path.read_bytes(), path.stat().st_ino) == (b"id,bytes\r\na,1\r\n", before)
+
+
+def test_a_disk_without_room_is_told_with_the_file_that_the_user_named(tmp_path):
+    path = tmp_path / "page.html"
+    with pytest.raises(OSError, match="No space") as caught, whole_file(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(path)

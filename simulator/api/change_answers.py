@@ -24,7 +24,14 @@ from simulator.exporters.html.answer_tables import (
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import Engine
 from simulator.results.views.plain_data import fit_to_dict
-from simulator.units import format_bytes, format_seconds, percent, signed_percent, signed_seconds
+from simulator.units import (
+    chance,
+    format_bytes,
+    format_seconds,
+    percent,
+    signed_percent,
+    signed_seconds,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 
 _SMALLEST_EFFECT = 1e-6
 """Shares of a step below this are none."""
+_SMALLEST_CHANGE = 1e-5
+"""Shares of a step below this are no difference to print."""
 _MATTERS = 0.005
 """Shares of a step from which on a number that was never measured is worth a calibration."""
 _ROUGH = ("assumed", "default")
@@ -90,7 +99,7 @@ def _limit_row(limit: Limit) -> tuple[str, ...]:
     if not limit.largest:
         return limit.field, now, "none", step, "", "", even
     largest = f"more than {limit.largest}" if limit.is_open else str(limit.largest)
-    held, probability = format_bytes(limit.peak_device_bytes), percent(limit.fits_probability)
+    held, probability = format_bytes(limit.peak_device_bytes), chance(limit.fits_probability)
     return limit.field, now, largest, step, held, probability, even
 
 
@@ -369,6 +378,8 @@ def cause_rows(found: Difference) -> list[tuple[str, ...]]:
 def time_row(found: Difference, name: str, before_s: float, after_s: float) -> tuple[str, ...]:
     """Texts of a time in both steps: its difference, also as a share of the first step."""
     change_s = after_s - before_s
+    if abs(change_s) < _SMALLEST_CHANGE * found.first_s:
+        change_s = 0.0
     times = format_seconds(before_s), format_seconds(after_s), signed_seconds(change_s)
     return name, *times, signed_percent(change_s / found.first_s)
 

@@ -15,7 +15,7 @@ from simulator.exporters.html.answer_tables import (
     Table,
     columns,
 )
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import chance, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -122,7 +122,7 @@ def _rows_table(rows: Sequence[Row], fields: Sequence[str]) -> Table:
                 Cell(f"{row['tokens_per_s_per_gpu']:,.0f}"),
                 Cell(bars=(Bar("of the fastest", Meaning.NUMBER, share),)),
                 Cell(format_bytes(row["peak_device_bytes"])),
-                Cell(percent(row["fits_probability"]), tone),  # type: ignore[arg-type]
+                Cell(chance(row["fits_probability"]), tone),  # type: ignore[arg-type]
                 Cell("" if row["fits"] is True else "does not fit", tone),  # type: ignore[arg-type]
             ]
         )

@@ -171,9 +171,9 @@ def runs_table(found: OwnSystem) -> Table:
                 each.run.name,
                 format_seconds(each.run.measured_s),
                 format_seconds(each.run.predicted_s),
-                f"{each.band_before:.0%}",
+                percent(each.band_before, 0),
                 format_seconds(each.after_s),
-                f"{each.band_after:.0%}",
+                percent(each.band_after, 0),
             )
         )
         for each in found.runs

@@ -17,7 +17,7 @@ from simulator.program.build import check_layers
 from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
 from simulator.results.views.plain_data import json_text, result_to_dict
-from simulator.units import format_seconds
+from simulator.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -87,7 +87,7 @@ class Result(StepResult):
     engine: Engine = "des"
 
     def __repr__(self) -> str:
-        step, mfu = format_seconds(self.step_time_s), f"{self.mfu:.1%}"
+        step, mfu = format_seconds(self.step_time_s), percent(self.mfu)
         return f"Result({self.title}: step {step}, MFU {mfu}, {self.fit})"
 
     def explain_misfit(self, *, search: bool = True) -> str:

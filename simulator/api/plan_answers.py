@@ -21,7 +21,7 @@ from simulator.exporters.html.answer_tables import (
     stacked_seconds,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import chance, format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -157,7 +157,12 @@ class PlanAnswer(Answer):
         if not self.choices:
             return [self.nothing_fits()]
         lines = [*self._second(), *self._own(), *self._further(), *self._prices()]
-        return [*lines, f"To use plan 1: {options_text(self.choices[0].changes)}"]
+        changes = self.choices[0].changes
+        return [
+            *lines,
+            *how_it_shards(self.job, changes),
+            f"To use plan 1: {options_text(changes)}",
+        ]
 
     def _second(self) -> Iterator[str]:
         from simulator.results.views.difference import difference_s
@@ -215,10 +220,16 @@ class PlanAnswer(Answer):
 
     def nothing_fits(self) -> str:
         """Why there is no plan, and what would fit."""
+        from simulator.results.simulation import run_step
+
         smallest, nearest = self.search.smallest, self.nearest
         if smallest is None:
             return "No combination is a valid plan."
-        text = f"No plan fits. The plan that needs the least memory: {options_text(smallest)}"
+        odds = run_step(self.job.replace(smallest), "replay").fits_probability
+        text = (
+            f"No plan fits. The plan that needs the least memory is {chance(odds)} likely to fit, "
+            f"and {percent(1 - self.risk, 0)} are asked: {options_text(smallest)}"
+        )
         if nearest is None or nearest.nearest is None:
             return f"{text}\nNone of its simulated changes fits either."
         way_out = nearest.nearest
@@ -270,7 +281,7 @@ class PlanAnswer(Answer):
                 ("step time", format_seconds(best.step_time_s)),
                 ("tokens/s per GPU", rate),
                 ("fullest GPU", format_bytes(best.peak_device_bytes)),
-                ("likely to fit", percent(best.fits_probability)),
+                ("likely to fit", chance(best.fits_probability)),
                 ("valid plans", f"{self.search.plans:,}"),
             ]
             times = [
@@ -309,7 +320,7 @@ class PlanAnswer(Answer):
                     format_seconds(choice.step_time_s),
                     f"{self.tokens_per_s_per_gpu(choice):,.1f}",
                     format_bytes(choice.peak_device_bytes),
-                    percent(choice.fits_probability),
+                    chance(choice.fits_probability),
                     losses_text(choice.breakdown_s),
                 ]
             )
@@ -369,6 +380,14 @@ def losses_text(breakdown_s: Mapping[Category, float]) -> str:
 
     largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
     return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
+
+
+def how_it_shards(job: Job, changes: Mapping[str, Any]) -> list[str]:
+    """A sentence on the wrapper that a recommended plan needs, where its ZeRO stage needs one."""
+    from simulator.exporters.megatron import sharded_by_megatron_fsdp
+
+    sentence = sharded_by_megatron_fsdp(job.replace(changes))
+    return [sentence] if sentence else []
 
 
 def own_plan_text(own: StepResult, best: PlanChoice, risk: float, name: str) -> str:

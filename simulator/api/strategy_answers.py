@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
-from simulator.api.plan_answers import own_plan_text, times_table
+from simulator.api.plan_answers import how_it_shards, own_plan_text, times_table
 from simulator.described.job import Job, job_yaml, options_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
@@ -21,7 +21,7 @@ from simulator.exporters.html.answer_tables import (
     stacked_seconds,
 )
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import counted, format_bytes, format_seconds, percent
+from simulator.units import chance, counted, format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ class AdviseAnswer(Answer):
             second = "is as fast, within 0.1 %" if slower < _SMALLEST_GAIN else ""
             text = second or f"takes {percent(slower)} longer"
             sentences.append(f"{ran[1].family.name}, the next best strategy, {text}.")
-        sentences += self.faster_own_plan()
+        sentences += [*self.faster_own_plan(), *how_it_shards(self.job, best.choice.changes)]
         return [*sentences, f"To use it: {options_text(best.choice.changes)}"]
 
     def faster_own_plan(self) -> list[str]:
@@ -162,7 +162,7 @@ class AdviseAnswer(Answer):
                     rung["name"],
                     format_seconds(rung["step_time_s"]),
                     format_bytes(rung["peak_device_bytes"]),
-                    percent(rung["fits_probability"]),
+                    chance(rung["fits_probability"]),
                 ]
             )
             for rung in self._rungs()
@@ -186,7 +186,7 @@ def _strategy_row(result: FamilyResult, best: FamilyResult) -> tuple[str, ...]:
         return name, "", "", "", "", result.obstacle, result.family.idea
     ratio = choice.step_time_s / best.choice.step_time_s
     step, held = format_seconds(choice.step_time_s), format_bytes(choice.peak_device_bytes)
-    fits = percent(choice.fits_probability)
+    fits = chance(choice.fits_probability)
     return name, step, f"{ratio:.2f} x", held, fits, result.plan_text, result.family.idea
 
 
@@ -398,7 +398,7 @@ def _figures(found: Outcome) -> list[Cell]:
         format_bytes(found.moved_bytes),
         format_bytes(fullest.peak_device_bytes),
     )
-    fits = Cell(percent(step.fits_probability), "" if found.fits else "loss")
+    fits = Cell(chance(step.fits_probability), "" if found.fits else "loss")
     return [*cells(figures), fits, Cell(f"{fullest.role}: {most}" if fullest.role else most)]
 
 

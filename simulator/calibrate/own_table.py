@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from simulator.cells import Row, measured, read_table
 from simulator.described.documents import parse_yaml
 from simulator.described.job import Job
-from simulator.described.load import load_job, load_profile
+from simulator.described.load import load_job, load_profile, profile_names
 from simulator.errors import Fault, InputError
 from simulator.results.own_runs import OwnRun
 from simulator.results.simulation import run_step
@@ -95,6 +96,23 @@ def _names_jobs(table: Path) -> bool:
         return False  # the reader of tables says why
 
 
+def system_of_jobs(table: Path) -> str | None:
+    """The shipped profile that all jobs of a table name; None where there is no such one."""
+    if not _names_jobs(table):
+        return None
+    found = set()
+    for name in {row["job"] for row in read_table(table, _COLUMNS)}:
+        with suppress(InputError):  # that the row cannot run is said where runs are read
+            found.add(_job_of(name, table.parent, {}).document["cluster"].get("profile"))
+    return found.pop() if len(found) == 1 and found <= {*profile_names()} else None
+
+
+def _job_of(name: str, folder: Path, changes: dict[str, Any]) -> Job:
+    """The job that a row names, by a path from the table's folder or by a shipped name."""
+    path = folder / name
+    return load_job(path if path.is_file() else name, changes)
+
+
 def _job_rows(table: Path, profile: str) -> Read:
     rows = read_table(table, _COLUMNS)
     unknown = [each for each in rows[0] if "." not in each and each not in (*_COLUMNS, *_OTHERS)]
@@ -111,7 +129,8 @@ def _job_rows(table: Path, profile: str) -> Read:
             read = _job_row(row, changes, table.parent, profile)
             yield name, read if isinstance(read, str) else (read[0], replace(read[1], name=name))
         except InputError as error:
-            yield name, "; ".join(f"{fault.path}: {fault.rule}" for fault in error.faults)
+            reasons = (f"{fault.path}: {fault.rule}".removeprefix(": ") for fault in error.faults)
+            yield name, "; ".join(reasons)
 
 
 def _job_row(
@@ -121,8 +140,7 @@ def _job_row(
     if measured_s is None:
         return _NO_STEP
     values: dict[str, Any] = {path: parse_yaml(text, path) for path, text in changes.items()}
-    path = folder / row["job"]
-    job = on_system(load_job(path if path.is_file() else row["job"], values), profile)
+    job = on_system(_job_of(row["job"], folder, values), profile)
     held_gib = measured(row, "measured_mem_gib") if "measured_mem_gib" in row else None
     return job, job_run(job, run_step(job), measured_s, held_gib and _GIB * held_gib)
 

@@ -11,7 +11,8 @@ measuring/         calibrate and validate
 studio             a page to click, in the browser
 serving            requests on a deployment, sized and priced
 schedule, schedules_of_job, collective   orders of a pipeline, steps of a collective
-foreign_files      import and export
+foreign_files      import
+exporting          export
 shipped            shipped models and how many parameters one has; profiles and schemas
 """
 

@@ -6,7 +6,6 @@ wrong, or more than this machine holds; 3 a bug of ours.
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import sys
@@ -23,10 +22,10 @@ from typer.core import TyperGroup
 from simulator.cli.completion import prepare_completion
 from simulator.cli.console import close_stdout, note, print_json
 from simulator.errors import ClustersimError, DoesNotFitError, Fault, InputError
+from simulator.files import DISK_IS_FULL
 
 INPUT_WRONG, DOES_NOT_FIT, BUG = 2, 1, 3
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
-_DISK_IS_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _NEW_OBJECTS_PER_COLLECTION = 100_000
 """Looking for garbage after every 700, as Python does, is a tenth of a short command."""
@@ -61,7 +60,7 @@ _GROUPS: dict[str, tuple[str, dict[str, str] | str]] = {
     "import": (
         "Import files of other frameworks as jobs or profiles.", "foreign_files.import_commands",
     ),
-    "export": ("Export jobs to other frameworks.", "foreign_files.export_commands"),
+    "export": ("Export jobs to other frameworks.", "exporting.export_commands"),
     "profile": (
         "List, show, check and make hardware profiles.",
         {
@@ -170,8 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         note(str(error))
         sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)
     except OSError as error:
-        if error.errno in _DISK_IS_FULL:
-            note(f"cannot write: {error.strerror}")
+        if error.errno in DISK_IS_FULL:
+            where = f" {error.filename}" if error.filename else ""
+            note(f"cannot write{where}: {error.strerror}")
             sys.exit(INPUT_WRONG)
         # A file that the user named; what has no name is none of theirs.
         if error.filename is None:

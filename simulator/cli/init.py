@@ -17,6 +17,7 @@ from simulator.cli.options import option
 from simulator.described.documents import with_changes
 from simulator.errors import InputError
 from simulator.files import write_whole
+from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import counted, format_bytes, format_count, format_seconds, percent
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Aim(StrEnum):
     SIMPLEST = "simplest"
 
 
-_RISKS = {Aim.FASTEST: 0.1, Aim.SAFEST: 0.01, Aim.SIMPLEST: 0.1}
+_RISKS = {Aim.FASTEST: DEFAULT_RISK, Aim.SAFEST: 0.01, Aim.SIMPLEST: DEFAULT_RISK}
 """Probability of running out of memory that each aim accepts; the last, where its plan fits."""
 
 

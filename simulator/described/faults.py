@@ -158,7 +158,7 @@ def _way_out(detail: ErrorDetails) -> str:
 
 def _whole_number_hint(text: str) -> str:
     """How a short form such as 4k or 1e6 is written out; empty for other texts."""
-    found = re.fullmatch(r"([0-9]{1,9})(?:([kKM])|[eE]([0-9]{1,2}))", text.strip())
+    found = re.fullmatch(r"([0-9]{1,9})(?:([kKM])|[eE]([0-9]|1[0-5]))", text.strip())
     if not found:
         return ""
     number, letter, exponent = int(found[1]), found[2], found[3]

@@ -222,6 +222,11 @@ class Job(Spec):
         return job_from_document(document, source=self._source)
 
     @property
+    def source(self) -> str:
+        """The file that it was read from; empty for a document."""
+        return self._source
+
+    @property
     def document(self) -> Mapping[str, Any]:
         """The job as it was written, ready to be saved as YAML."""
         return self._document

@@ -41,6 +41,7 @@ from simulator.described.documents import (
 from simulator.described.faults import NO_SUCH_FIELD, without_consequences
 from simulator.described.job import Job, Pool
 from simulator.described.model import Model
+from simulator.described.other_kinds import refuse_another_kind
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
@@ -129,7 +130,10 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     Raises:
         InputError: With every fault of the document.
     """
-    if not any(field in document for field in _NEEDED) and len(document) > _MISSPELT:
+    has_none = not any(field in document for field in _NEEDED)
+    if has_none:
+        refuse_another_kind(document, source)
+    if has_none and len(document) > _MISSPELT:
         rule = f"is not a job: it has none of the fields {', '.join(_NEEDED)}"
         raise InputError.single("", rule, hint=_A_JOB, file=source)
     faults: list[Fault] = []
@@ -291,8 +295,29 @@ def _named_model(name: str, field: str, folder: Path) -> Model:
 
         model, _ = read_huggingface_config(folder / name)
         return model
+    _refuse_hub_name(name, field)
     file = named_file(field, name, data_folder("workloads") / "models", folder, _A_MODEL)
     return _written_model(read_text(file, _A_MODEL), str(file))
+
+
+def _refuse_hub_name(name: str, field: str) -> None:
+    """Refuse a name of the Hugging Face hub with the shipped model that has its dimensions."""
+    if name in model_names() or name.endswith((".yaml", ".yml")):
+        return
+    from simulator.described.huggingface.hub_names import shipped_as
+
+    same = shipped_as(name, model_names())
+    if same is not None:
+        hint = f"use {_inline(same)}, a shipped model with its dimensions"
+        rule = "there is no such name, and no such .yaml file"
+        raise InputError.single(field, rule, name, hint)
+
+
+def _inline(document: Mapping[str, Any] | str) -> str:
+    """A document as a job writes it in one line."""
+    if isinstance(document, str):
+        return repr(document)
+    return f"{{{', '.join(f'{key}: {value}' for key, value in document.items())}}}"
 
 
 @lru_cache

@@ -2,5 +2,6 @@
 
 chrome_trace                              steps and serving for Perfetto and chrome://tracing
 html/                                     the step as a page
-plans, megatron, deepspeed, torchtitan    the job in the files of a framework
+plans, megatron, deepspeed, torchtitan,
+accelerate, axolotl                       the job in the files of a framework
 """

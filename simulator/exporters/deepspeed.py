@@ -15,20 +15,10 @@ from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import Offload
 from simulator.described.plan.shipped_stacks import STACKS
 from simulator.described.plan.stack import Stack
-from simulator.exporters.plans import Refusals, changed_facts, spelled_out
+from simulator.exporters.plans import ONE_STAGE, Refusals, changed_facts, spelled_out
 
 _STACK = "deepspeed"
 """Stack of the JSON; those of other generations begin with it."""
-_ONLY = {
-    "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None, "recompute_modules": (),
-    "overlap_ep": False, "overlap_tp": False,
-    "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
-    "expert_load": None, "tp_method": "1d",
-    "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
-    "account_for_embedding": False, "account_for_loss": False, "compile": None,
-}  # fmt: skip
-"""Fields of a plan that the JSON does not know."""
-
 _THRESHOLDS = {
     "whole_below_numel": "stage3_param_persistence_threshold",
     "live_numel": "stage3_max_live_parameters",
@@ -154,7 +144,7 @@ def _checkpoints(job: Job, plan: Plan) -> dict[str, Any]:
 
 def _refuse(job: Job, plan: Plan) -> None:
     refusals = Refusals("DeepSpeed's JSON", plan)
-    refusals.unless_default(plan, "plan", _ONLY)
+    refusals.unless_default(plan, "plan", {**ONE_STAGE, "compile": None})
     refusals.all_but_pretraining(job)
     refusals.stack(plan.stack, _generation(plan.stack), _sayable_facts(plan))
     refusals.unusual_attention()

@@ -13,6 +13,7 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
+from simulator.described.plan.shipped_stacks import DEFAULT_STACK
 from simulator.exporters.plans import (
     Refusals,
     changed_facts,
@@ -248,6 +249,17 @@ def _attention_and_experts(model: Model) -> Iterator[str]:
 def _expert_layers(model: Model) -> str:
     pattern = (int(model.has_experts(index)) for index in range(model.layers))
     return "+".join(f"[{kind}]*{len(list(run))}" for kind, run in groupby(pattern))
+
+
+def sharded_by_megatron_fsdp(job: Job) -> str:
+    """What an option of Megatron-Core wraps the model for a job's ZeRO stage; empty if none does.
+
+    Its distributed optimizer is ZeRO 1 (``--use-distributed-optimizer``); ZeRO 2 and 3 are
+    Megatron-FSDP.
+    """
+    if job.stack_name != DEFAULT_STACK or job.plan.zero < 2:
+        return ""
+    return f"ZeRO {job.plan.zero} of {DEFAULT_STACK} is Megatron-FSDP (--use-megatron-fsdp)."
 
 
 def _plan(job: Job, plan: Plan) -> Iterator[str]:

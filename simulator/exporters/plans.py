@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from simulator.described.job import Job
@@ -63,6 +63,18 @@ collectives, once for all microbatches of a step, and train all parameters; and 
 theirs are not written otherwise: the host launches every kernel, and the fastest."""
 
 
+ONE_STAGE: Mapping[str, object] = {
+    "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None, "recompute_modules": (),
+    "overlap_ep": False, "overlap_tp": False,
+    "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "expert_load": None, "tp_method": "1d",
+    "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
+    "account_for_embedding": False, "account_for_loss": False,
+}  # fmt: skip
+"""Fields of a plan that the files of wrappers of a whole model do not know: DeepSpeed's, and
+accelerate's."""
+
+
 class Refusals:
     """What a framework cannot express of a job, collected and raised at once."""
 
@@ -111,13 +123,14 @@ class Refusals:
         hint = "the model's code decides it: export with --set plan.attention=null"
         self.unless_plan(plan.attention == usual, "attention", hint)
 
-    def all_but_pretraining(self, job: Job) -> None:
+    def all_but_pretraining(self, job: Job, told: Collection[str] = ()) -> None:
         """Note what no framework that is exported to has in the files that are written.
 
         That are fields of the plan, and sequences that are not of one length, or of several
-        documents, for which the data decides.
+        documents, for which the data decides; fields of the plan that are ``told`` stand in them.
         """
-        self.unless_default(self._plan, "plan", _ONLY_PRETRAINING)
+        untold = {name: v for name, v in _ONLY_PRETRAINING.items() if name not in told}
+        self.unless_default(self._plan, "plan", untold)
         for name in ("document_len", "lengths"):
             given = getattr(job.batch, name)
             hint = f"the data decides it: export with --set batch.{name}=null"
@@ -137,8 +150,14 @@ def _written(value: object) -> str:
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
-def launch_line(job: Job, script: str) -> str:
-    """The torchrun line that starts ``script`` on the GPUs of a job."""
+def nodes_and_ranks(job: Job) -> tuple[int, int]:
+    """Over how many nodes a launcher spreads the GPUs of a job, and how many it takes of each."""
     gpus = job.cluster.gpus
     per_node = math.gcd(gpus, job.cluster.profile.network.gpus_per_node)
-    return f"torchrun --nnodes {gpus // per_node} --nproc-per-node {per_node} {script}"
+    return gpus // per_node, per_node
+
+
+def launch_line(job: Job, script: str) -> str:
+    """The torchrun line that starts ``script`` on the GPUs of a job."""
+    nodes, per_node = nodes_and_ranks(job)
+    return f"torchrun --nnodes {nodes} --nproc-per-node {per_node} {script}"

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.described.huggingface.config_file import read_huggingface_config
+from simulator.described.huggingface.hub_names import shipped_as
 from simulator.described.load import load_model, model_names
 from simulator.described.model import Model
 from simulator.errors import InputError
-from simulator.facts import shipped_facts
 from simulator.files import is_there
 from simulator.importers.assembly import Given
 from simulator.importers.settings import Settings
@@ -65,23 +65,9 @@ def named_model(settings: Settings, given: Given, *keys: str) -> ModelDocument |
 
 def shipped_model(name: str) -> ModelDocument | None:
     """The shipped model with the dimensions of a model of the hub, or None."""
-    if len(name) > _LONGEST_NAME:
-        return None
-    if is_there(Path(name) / "config.json"):
+    if len(name) <= _LONGEST_NAME and is_there(Path(name) / "config.json"):
         return str(Path(name) / "config.json")
-    facts = shipped_facts("hub_names")
-    short = name.rstrip("/").rpartition("/")[2].lower()
-    tail = rf"[-_.](?:{facts['tails'].replace(' ', '')})"
-    while True:
-        if short in model_names():
-            return short
-        for pattern, found in facts["same"].items():
-            if re.fullmatch(pattern, short):
-                return dict(found) if isinstance(found, dict) else str(found)
-        shorter = re.sub(rf"{tail}$", "", short)
-        if shorter == short:
-            return None
-        short = shorter
+    return shipped_as(name, model_names())
 
 
 def layers_of(model: ModelDocument | None) -> int:

@@ -41,11 +41,11 @@ from simulator.planning.search.space import (
 )
 from simulator.plots.style import save
 from simulator.plots.variant_comparison import Bar, build_strategies_figure
-from simulator.results.fit_probability import DEFAULT_RISK, Fit, fit_of, fit_text
+from simulator.results.fit_probability import DEFAULT_RISK, Fit, fit_of
 from simulator.results.simulation import run_step
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.traffic import class_traffic
-from simulator.units import counted
+from simulator.units import counted, percent
 
 _LINKS = ("scale_up", "fabric")
 """Ports of a GPU; what climbs above them is counted at the fabric."""
@@ -380,9 +380,11 @@ def _result(job: Job, family: Family, found: PlanSearch) -> FamilyResult:
 
 def _obstacle(job: Job, family: Family, found: PlanSearch) -> str:
     if found.smallest is not None:
-        fits = run_step(job.replace(found.smallest), "replay").fits_probability
-        is_sure = fit_of(fits) is Fit.DOES_NOT_FIT
-        return "does not fit into memory" if is_sure else fit_text(fits)
+        smallest = job.replace(found.smallest)
+        fits = run_step(smallest, "replay").fits_probability
+        if fit_of(fits) is Fit.DOES_NOT_FIT:
+            return "does not fit into memory"
+        return f"{plan_text(smallest)} is {percent(fits, 0)} likely to fit"
     if job.cluster.gpus == 1:
         return "needs more GPUs"
     if (family.has_tp or family.has_pp) and is_data_parallel_only(job):

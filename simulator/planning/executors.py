@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import (
@@ -56,10 +57,12 @@ def worker_pool(workers: int | None) -> Iterator[tuple[Executor | None, int]]:
 
 def _process_pool(workers: int) -> ProcessPoolExecutor:
     """Processes of this machine that end with the process that started them, however it ends."""
-    return ProcessPoolExecutor(workers, initializer=_end_with_parent)
+    return ProcessPoolExecutor(workers, initializer=_end_in_silence)
 
 
-def _end_with_parent() -> None:
+def _end_in_silence() -> None:
+    """Let an interrupt and the end of the parent end this process without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()

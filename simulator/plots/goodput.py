@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from simulator.plots import style
-from simulator.units import format_seconds
+from simulator.units import format_seconds, percent
 
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _BAR_IN, _AXIS_IN, _CURVE_IN = 1.6, 0.9, 0.72, 0.28, 0.75, 2.2
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
@@ -104,8 +104,8 @@ def build_tornado_figure(
         share: By how much the numbers were lowered and raised.
     """
     handles = [
-        Patch(color=style.ORANGE, label=f"{share:.0%} less"),
-        Patch(color=style.BLUE, label=f"{share:.0%} more"),
+        Patch(color=style.ORANGE, label=f"{percent(share, 0)} less"),
+        Patch(color=style.BLUE, label=f"{percent(share, 0)} more"),
     ]
     rows_in = _ROW_IN * max(1, len(rows))
     figure = style.new_figure(

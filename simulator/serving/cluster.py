@@ -20,7 +20,7 @@ from simulator.serving.requests import Request, requests_of
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepSeconds, StepTime
-from simulator.units import format_bytes
+from simulator.units import format_bytes, percent
 
 _SWAPPED_SHARE = 0.7
 """Of a host's memory at most (vLLM 0.6.0, ``CacheConfig.verify_with_parallel_config``)."""
@@ -147,7 +147,7 @@ def _check_swap(deployment: Deployment, scheduler: str) -> None:
     taken_bytes = deployment.swap_bytes * min(deployment.gpus, in_node)
     if taken_bytes > _SWAPPED_SHARE * host.memory_bytes:
         given = format_bytes(taken_bytes)
-        hint = f"give at most {_SWAPPED_SHARE:.0%} of {format_bytes(host.memory_bytes)}"
+        hint = f"give at most {percent(_SWAPPED_SHARE, 0)} of {format_bytes(host.memory_bytes)}"
         raise InputError.single("deployment.swap", "is too much for a host", given, hint)
 
 

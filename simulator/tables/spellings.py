@@ -57,12 +57,17 @@ def precision_name(said: str) -> str:
 
 
 def attention_facts(said: str) -> dict[str, Any]:
-    """How core attention is computed, and the kernel where its generation is stated."""
+    """How core attention is computed, and the kernel where its generation is stated.
+
+    FlashAttention 3 and 4 are the best kernels of the GPUs that they are written for, Hopper and
+    data-centre Blackwell.
+    """
     kernel = _first("attention", said)
-    generation = re.search(r"(?:fa|flash|attn|attention)-?v?([12])(?![\d])", said)
+    generation = re.search(r"(?:fa|flash|attn|attention)-?v?([1-4])(?![\d])", said)
     if kernel != "flash" or not generation:
         return {"attention": kernel}
-    return {"attention": kernel, "stack": {"flash_kernel": f"flash-{generation.group(1)}"}}
+    name = f"flash-{generation.group(1)}" if generation.group(1) in "12" else "best"
+    return {"attention": kernel, "stack": {"flash_kernel": name}}
 
 
 def zero_stage(said: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -232,3 +233,17 @@ def test_a_column_that_is_no_field_is_refused(clustersim, of_jobs):
     assert outcome.code == 2
     assert "micro: is not a field" in outcome.err
     assert "batch.micro" in outcome.err
+
+
+def test_a_table_of_jobs_on_one_system_needs_no_other_word_for_it(clustersim, of_jobs):
+    path = of_jobs("torchtitan", "job.yaml,none,1.0", "none.yaml,,1.0")
+    unsaid, said = (clustersim("calibrate", "runs", path, *words).out for words in ((), BASE))
+    assert unsaid == said
+    path = of_jobs("torchtitan", "job.yaml,none,1.0", "llama3-8b-8xh100,,1.0", "gpt2-1xa100,,1.0")
+    assert "--profile: is missing" in clustersim("calibrate", "runs", path).err
+
+
+def test_times_that_were_learnt_have_three_digits_as_all_others(clustersim, of_jobs):
+    out = clustersim("calibrate", "runs", of_jobs("torchtitan", "job.yaml,none,1.3"), *BASE).out
+    launch = next(line for line in out.splitlines() if line.startswith("kernels.launch"))
+    assert re.fullmatch(r"kernels.launch +5\.00 us +\d\.\d\d us", launch)

@@ -159,3 +159,13 @@ def test_a_comparison_in_which_nothing_fits_ends_with_1_and_one_that_fits_is_eno
     one = clustersim("compare", job_file, "--variant", MEMORY, "--json")
     assert (one.code, one.err) == (0, "")
     assert [run["fits"] for run in json.loads(one.out)["runs"]] == [True, False]
+
+
+def test_differences_far_below_the_digits_of_the_steps_are_none(clustersim, job_file):
+    """Of a step of seconds, nanoseconds are what rounding left."""
+    clock = "cluster.kernels.launch=5.0001 us"
+    lines = clustersim("compare", job_file, "--variant", clock).out.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("time by cause"))
+    rows = lines[start + 1 : lines.index("", start)]
+    assert rows
+    assert not [row for row in rows if " ns " in row]

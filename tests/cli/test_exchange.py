@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 
 @pytest.mark.parametrize("framework", ["megatron", "deepspeed", "torchtitan"])
@@ -39,6 +40,34 @@ def test_exporting_to_deepspeed_says_on_stderr_what_the_model_has_to_switch_on(c
     assert outcome.code == 0
     assert json.loads(outcome.out)["zero_optimization"]["stage"] == 3
     assert "switch gradient checkpointing on in the model" in outcome.err
+
+
+def test_exporting_to_accelerate_says_on_stderr_what_the_trainer_is_told(clustersim, tmp_path):
+    fsdp = tmp_path / "fsdp.yaml"
+    said = ("--model", "llama3.1-8b", "--seq-len", "2048", "--micro-batch", "2", "--gpus", "16")
+    imported = clustersim("import", "accelerate", FILES / "fsdp.yaml", *said)
+    fsdp.write_text(imported.out, encoding="utf-8")
+    outcome = clustersim("export", "accelerate", fsdp)
+    assert outcome.code == 0
+    config = yaml.safe_load(outcome.out)
+    assert (config["distributed_type"], config["num_processes"]) == ("FSDP", 16)
+    assert "accelerate launch --config_file" in outcome.err
+    assert "--per_device_train_batch_size 2" in outcome.err
+
+
+def test_exporting_to_axolotl_says_on_stderr_how_it_is_launched(clustersim, write):
+    job = write(
+        """
+        model: llama3.2-1b
+        cluster: {profile: a100-sxm-80gb, gpus: 8}
+        batch: {global: 64, micro: 2, seq_len: 2048}
+        plan: {stack: axolotl, zero: 3, lora: {rank: 16}}
+        """
+    )
+    outcome = clustersim("export", "axolotl", job)
+    assert outcome.code == 0
+    assert yaml.safe_load(outcome.out)["lora_r"] == 16
+    assert "torchrun --nnodes 1 --nproc-per-node 8 -m axolotl.cli.train" in outcome.err
 
 
 FILES = Path(__file__).parents[1] / "importers" / "files"
@@ -92,6 +121,32 @@ def test_a_framework_s_file_in_place_of_a_job_is_sent_to_import(clustersim):
     outcome = clustersim("run", FILES / "llama3_70b.toml")
     assert outcome.code == 2
     assert "is not a job; clustersim import makes a job of a framework's files" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("distributed_type: FSDP\nnum_processes: 8\n", "clustersim import accelerate"),
+        ("zero_optimization: {stage: 3}\n", "clustersim import deepspeed"),
+        (
+            "base_model: NousResearch/Llama-3.2-1B\n\n",
+            "clustersim import axolotl",
+        ),
+        ("model_type: llama\nhidden_size: 4096\n", "clustersim import hf"),
+        ("deployment: {gpus: 8}\nworkload: {}\n", "clustersim serve run"),
+        ("offers: {}\nworkloads: {}\n", "clustersim rent"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_with_the_command_that_reads_it(
+    clustersim, tmp_path, text, way
+):
+    file = tmp_path / "file of mine.yaml"
+    file.write_text(text, encoding="utf-8")
+    for command in ("run", "plan", "memory"):
+        outcome = clustersim(command, file)
+        assert outcome.code == 2
+        assert "is not a job: it " in outcome.err
+        assert f"{way} '{file}'" in outcome.err
 
 
 def test_a_schedule_without_a_name_in_torchtitan_lies_beside_the_file(clustersim, write, tmp_path):

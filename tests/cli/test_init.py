@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from simulator.described.load import load_job
+from simulator.results.fit_probability import Fit, fit_of
 from simulator.results.simulation import run_step
 
 
@@ -89,3 +90,10 @@ def test_where_no_plan_fits_the_job_is_written_and_the_exit_code_says_so(cluster
     assert "No plan fits on 1 GPU" in said.err
     assert f"clustersim advise {file}" in said.err
     assert not run_step(load_job(file)).fits
+
+
+def test_the_fastest_plan_is_as_likely_to_fit_as_a_run_that_is_said_to_fit(clustersim, tmp_path):
+    """What init calls fitting, run must not call tight."""
+    file = tmp_path / "job.yaml"
+    clustersim("init", file, "--yes")
+    assert fit_of(run_step(load_job(file)).fits_probability) is Fit.FITS

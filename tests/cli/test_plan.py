@@ -10,6 +10,7 @@ import pytest
 
 from simulator.cli.planning.plan import _progress_text
 from simulator.planning.search.search import Progress
+from simulator.units import chance
 
 FEW = (
     "--vary", "plan.tp=1,2", "--vary", "plan.pp=1,2", "--vary", "batch.micro=1,2",
@@ -86,6 +87,12 @@ def test_no_plan_that_fits_is_an_answer_with_the_nearest_that_would(clustersim, 
     outcome = clustersim("plan", job_file, *FEW, *memory)
     assert (outcome.code, outcome.out) == (1, "")
     assert "No plan fits" in outcome.err
+    smallest = next(line for line in outcome.err.splitlines() if "the least memory" in line)
+    alone = clustersim(
+        "run", job_file, *memory, *shlex.split(smallest.rpartition(": ")[2]), "--json"
+    )
+    odds = json.loads(alone.out)["fits_probability"]
+    assert f"is {chance(odds)} likely to fit, and 95 % are asked: " in smallest
     nearest = next(line for line in outcome.err.splitlines() if "nearest" in line)
     options = shlex.split(nearest.partition(": ")[2])
     assert clustersim("run", job_file, *memory, *options).code == 0
@@ -206,3 +213,14 @@ def test_gradients_of_an_fp16_job_are_never_told_to_be_reduced_in_bf16(clustersi
 )
 def test_a_search_says_how_many_plans_could_be_faster_only_while_some_could(progress, text):
     assert _progress_text(progress, "") == text
+
+
+@pytest.mark.parametrize(
+    ("stack", "zero", "is_said"),
+    [("megatron-core", 3, True), ("megatron-core", 1, False), ("torchtitan", 3, False)],
+)
+def test_a_plan_that_needs_megatron_fsdp_says_so(clustersim, job_file, stack, zero, is_said):
+    """The distributed optimizer of Megatron-Core is ZeRO 1 and no more."""
+    asked = ("--set", f"plan.stack={stack}", "--vary", f"plan.zero={zero}", "--no-why")
+    for command in (("plan", job_file, *FEW, *asked), ("advise", job_file, *FEW, *asked[:-1])):
+        assert ("--use-megatron-fsdp" in clustersim(*command).out) is is_said

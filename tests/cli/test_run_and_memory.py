@@ -277,3 +277,18 @@ def test_json_has_whole_bytes(clustersim, job_file):
         shares = [*memory["by_owner"].values(), *memory["device_shares"].values()]
         assert all(isinstance(size, int) for size in [*sizes, *shares])
         assert isinstance(memory["peak_time_s"], float)
+
+
+def test_a_shipped_job_that_does_not_fit_points_to_what_its_file_says(clustersim):
+    name, words = "llama2-7b-8xrtx4090-does-not-fit", "stands at the top of"
+    said = clustersim("run", name).err
+    assert said.count(words) == 1
+    assert f"{name}.yaml" in said
+    assert words not in clustersim("run", name, "--set", "batch.global=64").err
+
+
+def test_owners_of_tensors_stand_before_what_the_device_holds_beside_them(clustersim, job_file):
+    """Logits are on the last stage alone, and are tensors like those of the first."""
+    lines = clustersim("memory", job_file).out.partition("\n\n")[0].splitlines()
+    names = [line.split()[0] for line in lines]
+    assert names.index("logits") < names.index("unused") < names.index("context")

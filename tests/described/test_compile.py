@@ -9,7 +9,7 @@ import pytest
 from simulator.api import simulate
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
-from simulator.described.plan.shipped_stacks import STACKS, facts_of_compiler
+from simulator.described.plan.shipped_stacks import STACKS, compiled_facts, facts_of_compiler
 from simulator.errors import InputError
 
 _COMPILED = facts_of_compiler(is_compiled=True)
@@ -37,7 +37,16 @@ def test_a_compiled_plan_takes_what_the_compiler_fuses(name: str) -> None:
 
 def test_what_the_compiler_does_not_touch_stays_as_the_stack_has_it() -> None:
     changed = _job(stack="torch", compile=True).plan.stack
-    assert changed.model_copy(update=_facts(_job(stack="torch"))) == STACKS["torch"]
+    rewritten = {**_facts(_job(stack="torch")), "float8_scaling": "eager"}
+    assert changed.model_copy(update=rewritten) == STACKS["torch"]
+
+
+def test_the_compiler_fuses_how_8_bit_operands_are_scaled_but_not_what_shares_a_scale() -> None:
+    """pytorch/ao#685."""
+    rows = STACKS["torch"].model_copy(update={"float8_scaling": "rows"})
+    assert _job(stack="torch").plan.stack.float8_scaling == "eager"
+    assert _job(stack="torch", compile=True).plan.stack.float8_scaling == "tensor"
+    assert "float8_scaling" not in compiled_facts(rows)
 
 
 def test_a_stack_that_compiles_by_default_can_be_told_not_to() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -493,3 +494,17 @@ def test_a_name_like_no_shipped_one_is_told_where_all_are_listed():
         load_job("llama3-8b-8xh100", {"model": "somebody/else-9b"})
     with pytest.raises(InputError, match="a name that clustersim profile list shows"):
         load_job("llama3-8b-8xh100", {"cluster.profile": "zz9"})
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "use 'llama3.1-8b'"),
+        ("mistralai/Mistral-7B-v0.1", "use 'mistral-7b'"),
+        ("codellama/CodeLlama-7b-hf", "use {base: llama2-7b, vocab: 32016}"),
+        ("mistral-7b-of-ours", "there is no such name"),
+    ],
+)
+def test_a_name_of_the_hub_is_answered_with_the_shipped_model_of_its_dimensions(name, way_out):
+    with pytest.raises(InputError, match=re.escape(way_out)):
+        load_model(name)

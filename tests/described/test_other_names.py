@@ -162,6 +162,10 @@ def test_a_short_form_of_a_count_is_written_out(path, given, written) -> None:
     assert hint_of(path, given) == f"write all digits: {written}"
 
 
+def test_a_number_that_no_count_can_have_is_not_written_out() -> None:
+    assert "write" not in hint_of("batch.global", "1e99").replace("write a whole number", "")
+
+
 def faults_of_cluster(**cluster: object) -> dict[str, str]:
     with pytest.raises(InputError) as caught:
         job_from_document({**JOB, "cluster": cluster})

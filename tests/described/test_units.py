@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulator import units
 from simulator.units import (
     UNITS,
+    chance,
     format_bytes,
     format_count,
     format_quantity,
@@ -145,6 +146,9 @@ def test_printed_seconds_are_within_half_a_percent(value):
         (format_seconds(5e-17), "0 s"),
         (signed_seconds(0.25), "+250 ms"),
         (signed_seconds(-5e-17), "0 s"),
+        (chance(0.423), "42.3 %"),
+        (chance(0.9999), "over 99.9 %"),
+        (chance(1e-9), "under 0.1 %"),
         (format_seconds(7200), "2.00 h"),
         (format_seconds(864000), "10.0 d"),
         (format_rate(450e9), "450 GB/s"),

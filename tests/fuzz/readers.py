@@ -243,6 +243,7 @@ _LINES = (
     "models count gpt2 --json", "profile show h100-sxm-80gb --json",
     "limits gpt2-1xa100 --json --set batch.global=24", "sensitivity gpt2-1xa100 --json",
     "export megatron gpt2-1xa100", "export torchtitan gpt2-1xa100", "export deepspeed gpt2-1xa100",
+    "export accelerate gpt2-1xa100", "export axolotl gpt2-1xa100",
 )  # fmt: skip
 
 

@@ -67,4 +67,4 @@ def test_where_no_plan_fits_the_reason_is_said():
     large = small_job().replace(sizes)
     ((_, found),) = replanned([large])
     assert found.job is None
-    assert "fits into 79.1 GiB with a probability of 95%" in found.reason
+    assert "is 95 % likely to fit into 79.1 GiB; the smallest is 0 %" in found.reason

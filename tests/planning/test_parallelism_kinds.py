@@ -16,7 +16,7 @@ from simulator.described.load import job_from_document
 from simulator.planning.compared_strategies import FAMILIES, compare_families
 from simulator.planning.search.search import search_plans
 from simulator.planning.search.space import plan_space
-from simulator.results.fit_probability import EVEN, fit_text
+from simulator.results.fit_probability import EVEN
 from simulator.results.simulation import run_step
 
 
@@ -98,7 +98,7 @@ def test_a_stack_without_a_pipeline_is_offered_tensor_parallelism_alone():
     assert results["TP + DP"].choice is not None
 
 
-def test_a_kind_that_may_fit_is_not_said_to_lack_the_memory():
+def test_a_kind_that_may_fit_names_its_nearest_plan_and_how_likely_that_fits():
     """The answer is what running its only plan says."""
     only = {"plan.zero": [0], "plan.recompute": ["none"], "batch.micro": [1], "plan.tp": [1]}
     start = job().replace({"plan.zero": 0})
@@ -107,7 +107,7 @@ def test_a_kind_that_may_fit_is_not_said_to_lack_the_memory():
     results = {each.family.name: each for each in compare_families(start, only, risk=0.001)}
     fits = run_step(start, "replay").fits_probability
     assert EVEN < fits < 0.999
-    assert results["DDP"].obstacle == fit_text(fits)
+    assert results["DDP"].obstacle == f"dp8 ZeRO 0 micro 1 is {100 * fits:.0f} % likely to fit"
 
 
 def test_what_is_varied_narrows_every_family():

@@ -134,3 +134,13 @@ def test_experts_are_grouped_and_sent_by_node_where_a_rank_has_several_of_them(q
     assert grouped not in offered(job(experts=EXPERTS, ep=8), question)
     assert grouped not in offered(job(experts=EXPERTS, stack="torchtitan", zero=3), question)
     assert by_node not in offered(JOBS["one GPU"], question)
+
+
+def test_gradients_that_are_reduced_in_16_bits_already_are_not_told_to_be():
+    """FSDP of accelerate reduces in the format of the products, which the stack says."""
+    stack = {"base": "trl", "grad_reduce_precision": "bf16"}
+    start = job(zero=3, stack=stack)
+    fields = [dict(each.fields) for each in single_changes(start, Question.UNSEARCHED)]
+    assert {"plan.grad_reduce_precision": "bf16"} not in fields
+    plain = [dict(each.fields) for each in single_changes(job(), Question.UNSEARCHED)]
+    assert {"plan.grad_reduce_precision": "bf16"} in plain

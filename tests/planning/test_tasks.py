@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from pathlib import Path
 
 import pytest
 
-from simulator.planning.executors import WorkerDiedError, run_on_executor, run_on_processes
+from simulator.planning.executors import (
+    WorkerDiedError,
+    run_on_executor,
+    run_on_processes,
+    worker_pool,
+)
 
 DEADLY, FAULTY = 3, 5
 
@@ -53,6 +65,17 @@ def test_a_pool_of_the_caller_that_breaks_costs_only_the_guilty_task():
 
 def test_a_task_whose_worker_was_killed_by_chance_is_done_by_another(tmp_path):
     assert dict(run_on_processes(dies_once, [tmp_path / "marker"], 2)) == {0: "done"}
+
+
+def test_an_interrupted_worker_prints_no_traceback(capfd):
+    """The terminal sends Ctrl-C to every process; the command says what there is to say."""
+    with worker_pool(2) as (executor, _):
+        assert executor is not None
+        worker = executor.submit(os.getpid).result()
+        os.kill(worker, signal.SIGINT)
+        with pytest.raises(BrokenExecutor):
+            executor.submit(time.sleep, 60).result()
+    assert capfd.readouterr().err == ""
 
 
 ORPHANS = """

@@ -140,6 +140,7 @@ def test_a_compiler_has_the_loss_of_models_that_compute_it_in_forward():
 def test_a_compiled_model_has_fused_kernels_and_one_that_is_not_has_none_of_its_own():
     compiled = stack_facts("FSDP2", "PyTorch 2.6", "torch.compile; sac")
     assert compiled["fused_rmsnorm"] is compiled["fused_elementwise"] is True
+    assert compiled["float8_scaling"] == "tensor"
     assert stack_facts("FSDP2", "PyTorch 2.6", "no torch.compile") == {"base": "torch"}
 
 

@@ -53,12 +53,13 @@ def test_recomputation_is_known_by_its_other_names(said, extent):
     ("said", "facts"),
     [
         ("sdpa", {"attention": "flash"}),
-        ("fa3", {"attention": "flash"}),
+        ("fa3", {"attention": "flash", "stack": {"flash_kernel": "best"}}),
         ("none-(fused-softmax)", {"attention": "fused-softmax"}),
         ("eager", {"attention": "unfused"}),
         ("no-flash", {"attention": "unfused"}),
         ("flash-2", {"attention": "flash", "stack": {"flash_kernel": "flash-2"}}),
         ("flashattention-v1", {"attention": "flash", "stack": {"flash_kernel": "flash-1"}}),
+        ("flash-attn-4", {"attention": "flash", "stack": {"flash_kernel": "best"}}),
     ],
 )
 def test_attention_is_known_by_its_other_names(said, facts):

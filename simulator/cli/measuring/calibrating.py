@@ -27,7 +27,14 @@ from simulator.cli.options import AsJson, Changes, Picture, file_to_write, optio
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import write_whole
-from simulator.units import counted, format_bytes, percent, signed_percent
+from simulator.units import (
+    counted,
+    format_bytes,
+    format_seconds,
+    parse_quantity,
+    percent,
+    signed_percent,
+)
 
 if TYPE_CHECKING:
     from simulator.calibrate.network.measured_network import Calibration
@@ -164,7 +171,7 @@ def _print_parameters(calibration: Calibration) -> None:
             row["field"],
             "" if row["base"] is None else value_text(row["name"], row["base"]),
             value_text(row["name"], row["fitted"]),
-            "unknown" if row["spread"] is None else f"{row['spread']:.0%}",
+            "unknown" if row["spread"] is None else percent(row["spread"], 0),
         )
         for row in parameters(calibration)
     ]
@@ -291,7 +298,7 @@ def runs(
     profile: Annotated[
         str | None,
         option(
-            "The system: a shipped name or a .yaml file; by default that of the job.",
+            "The system: a shipped name or a .yaml file; by default that of the job or jobs.",
             "NAME|FILE",
             autocompletion=complete_profile,
         ),
@@ -347,8 +354,9 @@ def _refuse_for_table(step: str | None, memory: str | None, changes: list[str] |
 
 def _of_table(table: Path, profile: str | None) -> OwnSystem:
     from simulator.calibrate.own_system import own_system
-    from simulator.calibrate.own_table import table_runs
+    from simulator.calibrate.own_table import system_of_jobs, table_runs
 
+    profile = profile or system_of_jobs(table)
     if profile is None:
         hint = "name the system that the runs were measured on: --profile h100-sxm-80gb"
         raise InputError.single("--profile", "is missing", hint=hint)
@@ -391,7 +399,13 @@ def _print_numbers(found: OwnSystem) -> None:
 
 
 def _number_text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """A number of a profile for people: files write times in whichever unit is exact."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    for dimension, text in (("s", format_seconds), ("bytes", format_bytes)):
+        with contextlib.suppress(ValueError):
+            return text(parse_quantity(str(value), dimension))
+    return str(value)
 
 
 def _print_runs(found: OwnSystem) -> None:

@@ -89,6 +89,7 @@ def advise(
 
 
 def _print_answer(found: AdviseAnswer) -> None:
+    from simulator.api.plan_answers import how_it_shards
     from simulator.planning.changes.advice import way_out
 
     if found.way_out is not None:
@@ -100,9 +101,10 @@ def _print_answer(found: AdviseAnswer) -> None:
     print_answer_table(title, found.table())
     best = found.strategies[0]
     if best.choice is not None:
-        for line in found.faster_own_plan():
+        changes = best.choice.changes
+        for line in (*found.faster_own_plan(), *how_it_shards(found.job, changes)):
             typer.echo(line)
-        typer.echo(f"To use strategy 1: {options_text(best.choice.changes)}")
+        typer.echo(f"To use strategy 1: {options_text(changes)}")
 
 
 def strategies(

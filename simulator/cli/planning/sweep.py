@@ -34,7 +34,7 @@ from simulator.cli.options import (
 from simulator.errors import InputError
 from simulator.extras import require
 from simulator.files import PICTURES, whole_file
-from simulator.units import percent
+from simulator.units import chance
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -269,7 +269,7 @@ def _print_table(table: pd.DataFrame, title: str) -> None:
                 format_seconds(row["step_time_s"]),
                 f"{row['tokens_per_s_per_gpu']:,.1f}",
                 format_bytes(row["peak_device_bytes"]),
-                percent(row["fits_probability"]),
+                chance(row["fits_probability"]),
                 "",
             ]
         )

@@ -36,7 +36,7 @@ from simulator.cli.options import (
 from simulator.cli.planning.sweep import Dask, DaskSecurity, cluster_asked
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK, EVEN
-from simulator.units import format_seconds, percent
+from simulator.units import chance, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.planning.changes.balance import Balance
@@ -180,7 +180,7 @@ def sensitivity(
         print_json(found.to_dict())
         return
     columns = text_columns("number", "value", "source") + number_columns(
-        f"{share:.0%} less", f"{share:.0%} more"
+        f"{percent(share, 0)} less", f"{percent(share, 0)} more"
     )
     print_table(f"step time of {job.title}", columns, map(_parameter_row, shown))
     note(found.count_text())
@@ -255,8 +255,8 @@ def _print(found: StepDistribution) -> None:
         f"the step without variation takes {format_seconds(found.typical_step_s)}; the mean "
         f"is {found.amplification:.3f} times that"
     )
-    longer = (f"{percent(p)} in {n:,}" for n, p in found.out_of_memory_in_steps.items())
-    once = percent(found.out_of_memory_probability)
+    longer = (f"{chance(p)} in {n:,}" for n, p in found.out_of_memory_in_steps.items())
+    once = chance(found.out_of_memory_probability)
     typer.echo(f"out of memory with a probability of {once} in a step, {', '.join(longer)}\n")
     scales = [
         (f"{each.gpus:,}", format_seconds(each.mean_step_s), f"{each.amplification:.3f}")

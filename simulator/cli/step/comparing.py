@@ -30,7 +30,7 @@ from simulator.cli.options import (
 )
 from simulator.errors import InputError
 from simulator.files import PICTURES
-from simulator.units import format_bytes, format_seconds, percent, signed_percent
+from simulator.units import chance, format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
     from simulator.api import CompareAnswer
@@ -141,7 +141,7 @@ def _print_headlines(answer: CompareAnswer) -> None:
         ("MFU", *(percent(r.mfu) for r in results)),
         ("pipeline bubble", *(percent(r.bubble_fraction) for r in results)),
         ("fullest GPU", *(format_bytes(r.peak_device_bytes) for r in results)),
-        ("likely to fit", *(percent(r.fits_probability) for r in results)),
+        ("likely to fit", *(chance(r.fits_probability) for r in results)),
     ]
     if prices := answer.price_row():
         rows.append((PRICE_NAME, *prices))

@@ -33,6 +33,7 @@ from simulator.cli.options import (
     read_job,
 )
 from simulator.cli.step.capturing import cluster_changes, end_captured, read_captured
+from simulator.described.documents import data_folder, read_yaml
 from simulator.errors import InputError
 from simulator.files import PICTURES, whole_file
 from simulator.units import format_bytes, format_seconds, percent
@@ -40,6 +41,7 @@ from simulator.units import format_bytes, format_seconds, percent
 if TYPE_CHECKING:
     from simulator.api import Result
     from simulator.capture.result import CaptureResult
+    from simulator.described.job import Job
     from simulator.planning.changes.trials import Trial
     from simulator.results.step import ClassMemory, HostMemory, StepResult
 
@@ -189,6 +191,16 @@ def note_misfit(result: Result, *, yes: bool) -> None:
     note(result.explain_misfit(search=searches) or "the job does not fit")
     if not searches:
         note(f"To search for a change that fits takes {effort} at most; add --yes for that.")
+    if file := _shipped_with_a_comment(job):
+        note(f"What is known of this job stands at the top of {file}.")
+
+
+def _shipped_with_a_comment(job: Job) -> Path | None:
+    """The file of a shipped job as it is, if it begins with a comment."""
+    file = Path(job.source)
+    if file.parent != data_folder("workloads") or read_yaml(file) != job.document:
+        return None
+    return file if file.read_text(encoding="utf-8").startswith("#") else None
 
 
 def end_if_riskier(result: StepResult, risk: float | None) -> None:
@@ -235,8 +247,10 @@ def _print_owners(result: StepResult) -> None:
     from simulator.results.views.rank_classes import fullest_of_each_stage
 
     memory = fullest_of_each_stage(result.memory)
-    known = list(dict.fromkeys(name for stage in memory for name in stage.device_shares))
-    names = [name for name in known if any(stage.device_shares.get(name) for stage in memory)]
+    tensors = {owner.value for stage in memory for owner in stage.by_owner}
+    known = dict.fromkeys(name for stage in memory for name in stage.device_shares)
+    held_by_any = [name for name in known if any(s.device_shares.get(name) for s in memory)]
+    names = sorted(held_by_any, key=lambda name: name not in tensors)
 
     def held(stage: ClassMemory) -> tuple[str, ...]:
         sizes = [stage.device_shares.get(name, 0.0) for name in names]

@@ -136,7 +136,18 @@ def named_stack(
 
 @cache
 def _compiled(stack: Stack, is_compiled: bool) -> Stack:
-    return stack.model_copy(update=dict(facts_of_compiler(is_compiled=is_compiled)))
+    facts = compiled_facts(stack) if is_compiled else facts_of_compiler(is_compiled=False)
+    return stack.model_copy(update=dict(facts))
+
+
+def compiled_facts(stack: Stack) -> Mapping[str, Any]:
+    """What ``torch.compile`` makes of a stack's layers, by what they are without it."""
+    replaced = {
+        name: values[value]
+        for name, values in shipped_facts("compiler")["replaced"].items()
+        if (value := getattr(stack, name)) in values
+    }
+    return {**facts_of_compiler(is_compiled=True), **replaced}
 
 
 def facts_of_compiler(*, is_compiled: bool) -> Mapping[str, Any]:

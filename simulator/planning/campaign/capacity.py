@@ -30,6 +30,7 @@ from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
+from simulator.units import percent
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _on_cluster(
     except InputError as error:
         return _refusal(system, gpus, error)
     probability = found.step.fits_probability
-    reason = f"fits into memory with a probability of only {probability:.0%}"
+    reason = f"fits into memory with a probability of only {percent(probability, 0)}"
     return found if probability >= 1 - risk else Refusal(system, gpus, reason)
 
 

@@ -18,6 +18,7 @@ from simulator.units import (
     format_count,
     format_quantity,
     format_seconds,
+    percent,
 )
 
 
@@ -94,14 +95,15 @@ def _money(found: Capacity) -> Iterator[Factor]:
     if system.reserved is not None:
         term = format_seconds(system.reserved.term_s)
         rate = format_quantity(system.reserved.gpu_usd_per_s, "usd_per_s")
-        origin = f"whole terms of {term} x GPUs x {rate}; idle {spent.reserved_idle_share:.0%}"
+        idle = percent(spent.reserved_idle_share or 0.0, 0)
+        origin = f"whole terms of {term} x GPUs x {rate}; idle {idle}"
         yield Factor("cost, reserved", spent.reserved_usd, "USD", origin)
     if system.owned is not None:
         owned = system.owned
         origin = (
             f"{format_quantity(owned.gpu_usd, 'usd')} per GPU over "
-            f"{format_seconds(owned.lifetime_s)}, interest {owned.interest:.1%}, upkeep "
-            f"{owned.upkeep:.1%} a year, in use {owned.use:.0%}"
+            f"{format_seconds(owned.lifetime_s)}, interest {percent(owned.interest)}, upkeep "
+            f"{percent(owned.upkeep)} a year, in use {percent(owned.use, 0)}"
         )
         yield Factor("cost, owned: depreciation", spent.depreciation_usd, "USD", origin)
         tariff = found.job.campaign.site.electricity_usd_per_j

@@ -33,6 +33,7 @@ from simulator.planning.campaign.failures import (
     SimulatedRun,
     simulated_run,
 )
+from simulator.units import percent
 
 _PERCENTILES = (5, 25, 50, 75, 95)
 """Of the wall time, that are reported."""
@@ -182,7 +183,7 @@ def _never_ends(run: SimulatedRun, failures: Failures, mtbf_s: float) -> InputEr
     waiting = run.spent_ns.get(Spent.WAITING, 0) / run.wall_ns
     if waiting > _MOSTLY:
         rule = (
-            f"prevents the campaign from ending: {often}, and {waiting:.0%} of the time it "
+            f"prevents the campaign from ending: {often}, and {percent(waiting, 0)} of the time it "
             "waits for repairs"
         )
         hint = (

@@ -13,7 +13,7 @@ from simulator.planning.changes.trials import OnTrial, Trial
 from simulator.results.fit_probability import Fit, fit_of, fit_text, misfit_text
 from simulator.results.step import ClassMemory, HostMemory, StepResult
 from simulator.results.views.verdict import LEAST_SHARE, Advice, WhatIf, verdict
-from simulator.units import format_bytes, format_seconds
+from simulator.units import format_bytes, format_seconds, percent
 
 _TOP_OWNERS = 3
 
@@ -103,7 +103,9 @@ def _owners(fullest: ClassMemory) -> str:
     if rest:
         held["other tensors"] = rest
     held["allocator and context"] = need - fullest.peak_allocated_bytes
-    shares = (f"{name} {format_bytes(size)} ({size / need:.0%})" for name, size in held.items())
+    shares = (
+        f"{name} {format_bytes(size)} ({percent(size / need, 0)})" for name, size in held.items()
+    )
     return f"It holds {', '.join(shares)}."
 
 
@@ -131,7 +133,7 @@ def _ladder_lines(found: Ladder) -> Iterator[str]:
     yield "Each remedy includes those above it; speed is relative to the job with unlimited memory:"
     for name, trial in zip(found.rungs, found.trials, strict=True):
         held = format_bytes(trial.peak_device_bytes)
-        yield f"  {name}: {1 + trial.gain:.0%}, {held} on the fullest GPU, {_room(trial)}"
+        yield f"  {name}: {percent(1 + trial.gain, 0)}, {held} on the fullest GPU, {_room(trial)}"
     adapters = [name for name in found.rungs if name in ADAPTER_RUNGS]
     if adapters:
         verbs = ("trains", "leaves") if len(adapters) == 1 else ("train", "leave")

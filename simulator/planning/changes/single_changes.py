@@ -293,6 +293,7 @@ def _overlaps(job: Job) -> Iterator[Change]:
 def _other_fields(job: Job) -> Iterator[Change]:
     """Fields with one value that may be faster; the last one changes what is learned."""
     half = "fp16" if job.plan.precision == "fp16" else "bf16"
+    usual = {"grad_reduce_precision": job.choices.reduced_gradients}
     for name, value in (
         ("sequence_parallel", True),
         ("cp_method", "all_to_all"),
@@ -301,7 +302,7 @@ def _other_fields(job: Job) -> Iterator[Change]:
         ("grad_reduce_precision", half),
         ("precision", "fp8"),
     ):
-        if getattr(job.plan, name) != value:
+        if value not in (getattr(job.plan, name), usual.get(name)):
             yield Change(f"changing {name} to {value}", {f"plan.{name}": value}, _UNSEARCHED)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from simulator.planning.offers.offer_results import OfferResult
-from simulator.units import DAY_S, counted
+from simulator.units import DAY_S, chance, counted, percent
 
 KWH_PER_MWH = KG_PER_T = 1000.0
 
@@ -134,7 +134,7 @@ def _what_it_gives(row: OfferResult) -> str:
     if row.deadline_s is not None:
         text += (
             f", and misses the deadline of {_days_text(row.deadline_s)} with a probability of "
-            f"{_chance(_late(row))}"
+            f"{chance(_late(row))}"
         )
     if row.usd is not None:
         text += f"; it costs {row.usd:,.0f} USD"
@@ -150,7 +150,7 @@ def _other_size(row: OfferResult, best: OfferResult, late_risk: float) -> str:
     if not row.runs:
         return f"{start} cannot run: {row.reason}."
     if _late(row) > late_risk:
-        return f"{start} misses the deadline with a probability of {_chance(_late(row))}."
+        return f"{start} misses the deadline with a probability of {chance(_late(row))}."
     takes = f"{start} would finish after {_days_text(row.done_s)}"
     if row.usd is None or best.usd is None:
         return takes + "."
@@ -170,7 +170,7 @@ def _other_offer(rows: Sequence[OfferResult], best: OfferResult, late_risk: floa
         )
         return (
             f"{name_of(nearest)} misses the deadline with a probability of "
-            f"{_chance(_late(nearest))}{when}{start})."
+            f"{chance(_late(nearest))}{when}{start})."
         )
     row = min(in_time, key=lambda each: (_usd(each), each.gpus))
     if row.usd is None or best.usd is None:
@@ -227,22 +227,15 @@ def _fewer(ratio: float) -> str:
     return "more" if ratio > 0 else "fewer"
 
 
-def _chance(probability: float) -> str:
-    if probability < _ALIKE / 10:
-        return "below 0.1 %"
-    return "above 99.9 %" if probability > 1 - _ALIKE / 10 else f"{100 * probability:.1f} %"
-
-
 def _nothing_suits(rows: Sequence[OfferResult], late_risk: float) -> str:
     running = [row for row in rows if row.runs]
     if not running:
         return f"No offer can run it. {name_of(rows[0])}: {rows[0].reason}."
     nearest = min(running, key=_late)
     return (
-        f"No offer meets the deadline with a probability of {1 - late_risk:.0%}. The nearest is "
-        f"{name_of(nearest)}, which finishes after {_days_text(nearest.done_s)}; it misses the "
-        "deadline with "
-        f"a probability of {_chance(_late(nearest))}."
+        f"No offer meets the deadline with a probability of {percent(1 - late_risk, 0)}. "
+        f"The nearest is {name_of(nearest)}, which finishes after {_days_text(nearest.done_s)}; "
+        f"it misses the deadline with a probability of {chance(_late(nearest))}."
     )
 
 

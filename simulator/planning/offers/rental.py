@@ -21,7 +21,7 @@ from simulator.planning.offers.choice import (
 from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers, offers_file
 from simulator.results.fit_probability import DEFAULT_RISK
-from simulator.units import DAY_S, format_seconds
+from simulator.units import DAY_S, chance, format_seconds, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,12 +56,12 @@ def row_cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:
     known = {
         "GPUs": str(row.gpus),
         "step time": format_seconds(row.step_time_s),
-        "MFU": f"{100 * row.mfu:.0f} %",
-        "fits": f"{100 * row.fits_probability:.1f} %",
+        "MFU": percent(row.mfu, 0),
+        "fits": chance(row.fits_probability),
         "starts after": f"{row.start_s / DAY_S:.1f} d",
         "done after": f"{row.done_s / DAY_S:.1f} d",
         "80 % interval": f"{low:.1f} to {high:.1f} d",
-        "late": "" if row.late_probability is None else f"{100 * row.late_probability:.1f} %",
+        "late": "" if row.late_probability is None else chance(row.late_probability),
         "USD": "unknown" if row.usd is None else f"{row.usd:,.0f}",
         "MWh": "unknown" if row.energy_kwh is None else f"{row.energy_kwh / KWH_PER_MWH:,.1f}",
         "t CO2e": "unknown" if row.co2_kg is None else f"{row.co2_kg / KG_PER_T:,.1f}",

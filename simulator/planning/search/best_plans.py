@@ -23,7 +23,7 @@ from simulator.planning.search.search import PlanChoice, PlanSearch, Pruned, sea
 from simulator.planning.search.space import searchable_job
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.results.simulation import run_step
-from simulator.units import format_bytes
+from simulator.units import format_bytes, percent
 
 BATCH, GPUS = "batch.global", "cluster.gpus"
 
@@ -156,7 +156,11 @@ def _why_none(job: Job, found: PlanSearch, risk: float) -> str:
         fields = ", ".join(list(found.pruned.refused)[:2])
         return f"no combination is a valid plan (rules of {fields})"
     memory = format_bytes(job.cluster.profile.device.memory_bytes)
-    return f"none of {found.plans} plans fits into {memory} with a probability of {1 - risk:.0%}"
+    odds = run_step(job.replace(found.smallest), "replay").fits_probability
+    return (
+        f"none of {found.plans} plans is {percent(1 - risk, 0)} likely to fit into {memory}; the "
+        f"smallest is {percent(odds, 0)}"
+    )
 
 
 def _fastest_on_pools(job: Job, risk: float) -> Replanned:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from simulator.program.ir import Category
 from simulator.results.fit_probability import misfit_text
 from simulator.results.step import StepResult
-from simulator.units import format_bytes
+from simulator.units import format_bytes, percent
 
 LEAST_SHARE = 0.0005
 """A smaller share of a step reads as 0.0 %: a change that gains it is no advice."""
@@ -113,7 +113,7 @@ def _bound_by(result: StepResult, what_ifs: Sequence[WhatIf]) -> str:
             f"Limited by memory capacity{_on_stage(result)}: {beyond.words} would gain "
             f"{_percent(beyond.gain)} but needs {format_bytes(beyond.peak_device_bytes)} "
             f"of {format_bytes(capacity)}, which fits with a probability of "
-            f"{beyond.fits_probability:.0%}"
+            f"{percent(beyond.fits_probability, 0)}"
         )
     shares = _shares(result)
     name = max(shares, key=lambda name: shares[name])

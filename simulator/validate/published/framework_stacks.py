@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 from simulator.described.documents import merged
-from simulator.described.plan.shipped_stacks import STACKS, facts_of_compiler, named_stack
+from simulator.described.plan.shipped_stacks import STACKS, compiled_facts, named_stack
 from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import FusedAttention
 from simulator.facts import shipped_facts
@@ -71,7 +71,7 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     if base == "torch" and is_cast and not re.search(shipped_facts(_FILE)["autocast"], words):
         facts |= shipped_facts(_FILE)["cast_model_facts"]
     if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
-        facts |= _compiled_model(said)
+        facts |= _compiled_model(base, said)
     if re.search(shipped_facts(_FILE)["compiled_by_xla"], said):
         facts |= shipped_facts(_FILE)["xla_model"]
     return facts
@@ -114,12 +114,12 @@ def _first_flash_kernel(said: str) -> bool:
     return re.search(r"torch[ -]?v?2\.[01](?!\d)|(?<!\d)2022(?!\d)", said) is not None
 
 
-def _compiled_model(said: str) -> dict[str, Any]:
+def _compiled_model(base: str, said: str) -> dict[str, Any]:
     """What a compiler of a whole model changes."""
     words = shipped_facts(_FILE)
     has_loss = re.search(words["loss_in_model"], said)
     loss = "fused" if re.search(words["loss_alone"], said) else "whole-graph"
-    facts = facts_of_compiler(is_compiled=True)
+    facts = compiled_facts(STACKS[base])
     return {**facts, **({"cross_entropy": loss} if has_loss else {})}
 
 

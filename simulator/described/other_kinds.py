@@ -1,0 +1,37 @@
+"""What is a file that is given for a job, and is none?"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.errors import InputError
+
+_IMPORTS = "clustersim import {} {} makes a job of it"
+_KINDS = {
+    "deployment": ("describes serving", "clustersim serve run {} simulates it"),
+    "offers": ("lists offers of GPUs", "clustersim rent {} compares them"),
+    "zero_optimization": ("is a configuration of DeepSpeed", "deepspeed"),
+    "train_micro_batch_size_per_gpu": ("is a configuration of DeepSpeed", "deepspeed"),
+    "distributed_type": ("is a configuration of accelerate", "accelerate"),
+    "compute_environment": ("is a configuration of accelerate", "accelerate"),
+    "base_model": ("is a configuration of axolotl", "axolotl"),
+    "model_name_or_path": ("is a configuration of LLaMA-Factory", "llamafactory"),
+    "per_device_train_batch_size": ("holds TrainingArguments", "accelerate"),
+    "model_type": ("is the config.json of a model", "hf"),
+}
+"""Fields that tell a kind of file: what it is, and the command for it, or its ``import`` name."""
+
+
+def refuse_another_kind(document: Mapping[str, Any], source: str) -> None:
+    """Refuse a document of a kind that another command reads, with that command.
+
+    Raises:
+        InputError: A field of it says that it is one.
+    """
+    for field, (what, way) in _KINDS.items():
+        if field in document:
+            file = "FILE" if source in {"", "-"} else shlex.quote(source)
+            hint = way.format(file) if "{}" in way else _IMPORTS.format(way, file)
+            raise InputError.single("", f"is not a job: it {what}", hint=hint, file=source)

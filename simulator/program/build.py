@@ -52,6 +52,7 @@ from simulator.program.states.resident import (
     state_bytes,
     workspace_memory,
 )
+from simulator.program.states.returned_logits import returned_logits_memory
 from simulator.program.states.update_memory import first_states, starting_memory
 from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
@@ -278,7 +279,7 @@ class _Builder:
     def _held_by(self, rank: int) -> _Held:
         job, parameters, runs = self.job, self.ranks.parameters(rank), self.ranks.runs_of(rank)
         resident = resident_memory(job, parameters) + bucket_memory(job) + untrained_memory(job)
-        resident += workspace_memory(job)
+        resident += workspace_memory(job) + returned_logits_memory(job)
         placeholder_bytes = placeholder_gradient_bytes(job, runs)
         if placeholder_bytes:
             resident += ((Owner.PLACEHOLDER_GRADIENTS, placeholder_bytes),)

@@ -198,6 +198,31 @@ def test_a_rank_keeps_the_inputs_of_its_experts_for_backward(ep: int, etp: int):
     assert saved_bytes(layer, "expert_down_input") == copies * WIDTH * HALF
 
 
+@pytest.mark.parametrize("is_before", [True, False])
+def test_copies_that_are_weighed_in_fp32_are_kept_so_as_torch_does(is_before):
+    torch = pytest.importorskip("torch")
+    copies = torch.zeros(8, 64, dtype=torch.bfloat16, requires_grad=True)
+    scores = torch.zeros(8, requires_grad=True)
+    expert = torch.nn.Linear(64, 64, dtype=torch.bfloat16)
+    kept: dict[int, int] = {}
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.setdefault(tensor.data_ptr(), tensor.nbytes) and tensor, lambda t: t
+    ):
+        rows = copies if is_before else expert(copies)
+        weighed = (rows.to(torch.float32) * scores.reshape(-1, 1)).to(torch.bfloat16)
+        if is_before:
+            expert(weighed)
+    assert 8 * 64 * 4 in kept.values()
+    plain, wide = (
+        whole_layer(stack={"base": "torchtitan", "weighs_copies_in_fp32": each})
+        for each in (False, True)
+    )
+    more = sum(saved.num_bytes for saved in wide.saved) - sum(
+        saved.num_bytes for saved in plain.saved
+    )
+    assert more == 2 * saved_bytes(plain, "expert_input")
+
+
 def test_a_shared_expert_is_a_dense_mlp_that_every_token_passes():
     plain, shared = expert_model(), expert_model(shared_ffn_hidden=96)
     extra = forward_flop(small_job(shared)) - forward_flop(small_job(plain))

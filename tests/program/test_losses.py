@@ -11,6 +11,8 @@ from simulator.program.ir import total_bytes
 from simulator.program.layer.block import microbatch_shape
 from simulator.program.layer.model_ends import loss_layer
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.returned_logits import returned_logits_memory
+from simulator.results.simulation import run_step
 from simulator.schedule.slots import Phase
 from tests.jobs import small_job, small_model
 
@@ -39,6 +41,7 @@ def a_job(kind: str, **plan) -> Job:
         ("eager-16bit", HALF, 2 * HALF),
         ("shifted", FULL, FULL),
         ("chunked", HALF, 2 * FULL / 8),
+        ("sum", 0, HALF),
     ],
 )
 def test_a_loss_keeps_and_makes_copies_of_the_logits(kind, kept, working):
@@ -120,6 +123,53 @@ def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
     costs = costs_of("eager-16bit")
     made = total_bytes(costs.forward(LOSS).holds) + total_bytes(costs.saved(LOSS))
     assert made == pytest.approx(peak, rel=2 / T)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("fused", 0), ("chunked", 0), ("whole-graph", 0), ("linear-fused", 0), ("sum", HALF),
+     ("compiled", HALF), ("eager", HALF), ("eager-16bit", HALF), ("eager-shifted", FULL)],
+)  # fmt: skip
+def test_a_loop_that_names_its_logits_keeps_them_where_their_loss_does_not(kind, more):
+    assert total_bytes(returned_logits_memory(named_job(kind))) == more
+    assert not returned_logits_memory(named_job(kind, is_named=False))
+
+
+def named_job(kind: str, *, is_named: bool = True) -> Job:
+    stack = {"base": "torch", "keeps_returned_logits": is_named}
+    return small_job(cross_entropy=kind, zero=0, stack=stack)
+
+
+def test_logits_with_a_name_are_there_beside_the_backward_of_every_layer():
+    peaks = [
+        run_step(named_job("eager", is_named=is_named)).memory[0].peak_allocated_bytes
+        for is_named in (False, True)
+    ]
+    assert peaks[1] - peaks[0] == HALF
+
+
+@pytest.mark.parametrize(("is_named", "copies"), [(False, 3), (True, 4)])
+def test_torch_holds_logits_in_backward_while_they_have_a_name(is_named, copies):
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    with FakeTensorMode():
+        hidden = torch.zeros(T, 1, dtype=torch.bfloat16)
+        head = torch.zeros(1, V, dtype=torch.bfloat16, requires_grad=True)
+        labels = torch.zeros(T, dtype=torch.int64)
+        with MemTracker() as tracker:
+            logits = hidden @ head
+            loss = torch.nn.functional.cross_entropy(logits, labels)
+            if not is_named:
+                del logits
+            loss.backward()
+        peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    job = named_job("eager-16bit", is_named=is_named)
+    costs = StageCosts(job)
+    held = total_bytes(costs.saved(LOSS) + costs.backward(LOSS).holds + returned_logits_memory(job))
+    assert held == copies * HALF
+    assert held == pytest.approx(peak, rel=2 / T)
 
 
 def test_a_divided_loss_casts_once_and_then_passes_nine_times_over_fp32_logits():

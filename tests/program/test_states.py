@@ -144,6 +144,17 @@ def test_megatron_pads_the_vocabulary_to_a_multiple_of_128_tp(tp, rows):
     assert padded_vocab(small_job(model, gpus=tp, tp=tp)) == math.ceil(50257 / 128 / tp) * 128 * tp
 
 
+@pytest.mark.parametrize(("is_tied", "more"), [(False, 1000 * 64 / 2), (True, 0)])
+def test_a_token_embedding_that_is_not_divided_is_whole_on_every_rank(is_tied, more):
+    model = small_model(tied_embeddings=is_tied)
+    run = Slice(0, 4, has_embedding=True, has_head=True)
+    divided, whole = (
+        slice_parameters(small_job(model, gpus=2, tp=2, zero=0, stack=stack), run).dense
+        for stack in ({"base": "torch"}, {"base": "torch", "splits_embedding": False})
+    )
+    assert whole - divided == more
+
+
 def test_other_frameworks_pad_only_to_equal_shares():
     assert padded_vocab(small_job(small_model(vocab=1001), gpus=4, tp=4, stack="torch")) == 1004
 

@@ -50,6 +50,7 @@ def tracked_job(row: Mapping[str, str]) -> Job:
     if experts["count"]:
         experts["ffn_hidden"] = int(row["ffn_hidden"])
         stack |= {"grouped_experts": True, "fused_elementwise": True}
+        stack["weighs_copies_in_fp32"] = False
     # A root whose wrapping says nothing stays whole from forward to backward.
     asks = bool(fsdp) and row["tied"] == "false"
     sizes = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")

@@ -162,12 +162,13 @@ def test_megatron_records_streams_before_may_2025_unless_recipes_of_nvidia_say_n
     assert stack_facts(framework, version).get("records_sums", False) is records
 
 
-def test_what_is_not_pytorch_records_no_streams():
+def test_what_is_not_pytorch_records_no_streams_and_places_its_tensors_before_it_runs():
     assert stack_facts("megatron", "Megatron-LM 2021").get("records_streams") is None
     for framework in ("OneFlow", "MindSpore"):
         facts = stack_facts(framework, "2021")
         assert facts["base"] == "megatron-lm-2021"
         assert (facts["records_streams"], facts["records_sums"]) == (False, False)
+        assert facts["plans_memory"]
 
 
 def test_xla_compiles_a_step_of_torch_and_places_its_tensors():

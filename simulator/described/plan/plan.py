@@ -437,6 +437,11 @@ class Plan(Spec):
         return self.tp > 1 and self.stack.parallel_loss
 
     @property
+    def holds_returned_logits(self) -> bool:
+        """Whether the loop holds what the model returned; schedules of pipelines take it."""
+        return self.stack.keeps_returned_logits and self.pp == 1
+
+    @property
     def gathers_logits(self) -> bool:
         """Whether each of several tensor-parallel ranks computes the loss of all logits."""
         return self.tp > 1 and not self.stack.parallel_loss

@@ -280,6 +280,9 @@ class Stack(Spec):
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
     (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
     ``scatter_add``."""
+    weighs_copies_in_fp32: Flag = False
+    """Copies of tokens are cast to fp32 and multiplied by the router's weights there, before their
+    experts or after, and so kept in fp32 (torchtitan's ``MoE``); else experts weigh them."""
     one_hot_dispatch: Flag = False
     """Where experts have a capacity, products with one-hot masks over all slots of a sequence pick
     the tokens of each expert and add results up again, as in GShard (arXiv 2006.16668, algorithm
@@ -359,9 +362,15 @@ class Stack(Spec):
     loss_metrics: Annotated[int, Field(ge=0)] = 0
     """Losses that a trainer computes once more for its log, of the logits of every microbatch: each
     an ``eager`` forward without backward."""
+    keeps_returned_logits: Flag = False
+    """The loop that trains holds the logits that the model returned, by their name, until it has
+    those of the next microbatch; else they are free once the loss is there."""
     parallel_loss: Flag = True
     """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
     gathers all logits."""
+    splits_embedding: Flag = True
+    """Tensor-parallel ranks divide the rows of the token embedding; else each holds all of them,
+    but of one that is the output matrix, too."""
     keeps_gathered: Flag = False
     """With sequence parallelism, products keep the sequence that they gathered; else backward
     gathers it again (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""

@@ -36,6 +36,7 @@ CrossEntropy = Literal[
     "chunked",
     "linear-fused",
     "cut",
+    "sum",
 ]
 """``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
 an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``compiled`` is as quick as
@@ -53,7 +54,8 @@ in place, but of an fp32 copy (a kernel of Unsloth's or Liger's behind transform
 ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
 of a part of the tokens, and the gradients of them at once (Liger's
 ``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits again in
-backward (arXiv 2411.09009)."""
+backward (arXiv 2411.09009). ``sum`` is no loss: logits are added up, as benchmarks of forward and
+backward do."""
 
 ShardingUnits = Literal["layers", "parameters", "root", "ends"]
 """``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:

@@ -9,6 +9,8 @@ Here every expert gets as many copies as the others, as when the router is force
 a capacity nothing is dropped; with one, every expert gets exactly its capacity, padded.
 :mod:`simulator.program.strategies.expert_parallel` spreads the experts over ranks.
 
+Ignores: the time of casts of copies that are weighed in fp32.
+
 The host that waits for the counts of copies is in :mod:`simulator.program.price.expert_waits`.
 """
 
@@ -46,6 +48,9 @@ and of choices, balancing loss, counts per expert (assumption: one read or write
 
 _SAVED_SCORES = 2
 """Scores and their softmax are kept for backward."""
+
+_WEIGHED_BYTES = 4
+"""An element of a copy in fp32."""
 
 _PERMUTE_KERNELS = 2
 """Sorting the choices, and copying the rows."""
@@ -145,6 +150,8 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
         _add_masks(block, experts)
         block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
     block.pieces.append(_reordering(Role.PERMUTE, moved, fused=fused))
+    if block.stack.weighs_copies_in_fp32:
+        block.save("expert_copies_weighed", copies * hidden * _WEIGHED_BYTES, Region.SEQUENCE)
     first = len(block.saved)
     gated = block.model.gated_mlp
     into = ("experts.gate", "experts.up") if gated else ("experts.up",)

@@ -62,6 +62,7 @@ class LossKernel:
         passing: Held while forward runs.
         freed: Given back before that, too small for what is made next.
         working: Held while backward runs; empty where nothing is said.
+        returned: Logits as the model gives them, where they are not among what is kept.
         has_logits: Whether there are ever all logits.
         divided: The kernel where tensor-parallel ranks divide the vocabulary, if it is another.
     """
@@ -73,8 +74,24 @@ class LossKernel:
     passing: tuple[Copies, ...] = ()
     freed: tuple[Copies, ...] = ()
     working: tuple[Copies, ...] = ()
+    returned: Copies = _ONE_HALF
     has_logits: bool = True
     divided: LossKernel | None = None
+
+    def with_returned(self) -> LossKernel:
+        """The same where something else keeps what the model returns as long as its loss."""
+        if self.returned == _NOTHING or not self.has_logits:
+            return self
+        returned = self.returned
+        kept = Copies(self.kept.half + returned.half, self.kept.full + returned.full)
+        passing, freed = (_without(copies, self.returned) for copies in (self.passing, self.freed))
+        return replace(self, kept=kept, passing=passing, freed=freed, returned=_NOTHING)
+
+
+def _without(copies: tuple[Copies, ...], one: Copies) -> tuple[Copies, ...]:
+    """All but the first that equals one, if any does."""
+    place = copies.index(one) if one in copies else len(copies)
+    return copies[:place] + copies[place + 1 :]
 
 
 # Cast, maximum, subtract, exponentials, sum, divide; backward scales and casts.
@@ -90,7 +107,9 @@ _OF_DTENSORS = LossKernel(
     working=(_ONE_FULL,) * 3,
 )
 # Maximum, exponentials with their sum, and the gradient.
-_ONE_KERNEL = LossKernel(forward=Copies(3), backward=Copies(2), kernels=3, kept=_ONE_HALF)
+_ONE_KERNEL = LossKernel(
+    forward=Copies(3), backward=Copies(2), kernels=3, kept=_ONE_HALF, returned=_NOTHING
+)
 # A part of them is read for the sums and overwritten.
 _WITHOUT_LOGITS = LossKernel(forward=Copies(3), backward=_NOTHING, kernels=2, has_logits=False)
 
@@ -100,12 +119,13 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "in-place": _WRITTEN_OUT,
         # Two compiled functions: what the second changes in place is a copy of what the first kept.
         "compiled": replace(
-            _ONE_KERNEL, kept=_ONE_FULL, passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF)
+            _ONE_KERNEL, kept=_ONE_FULL, passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF),
+            returned=_ONE_HALF,
         ),
         # Of one graph: forward reads them for the maximum and the sum, backward makes the gradient
         # of the loss beside the zeros that autograd gives for that of the logits themselves.
         "whole-graph": LossKernel(
-            forward=Copies(2), backward=Copies(4), kernels=2, kept=_ONE_HALF,
+            forward=Copies(2), backward=Copies(4), kernels=2, kept=_ONE_HALF, returned=_NOTHING,
             working=(_ONE_HALF,) * 2,
         ),
         # What is subtracted from stays with its caller until the loss is there.
@@ -119,11 +139,12 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             passing=(_ONE_HALF, _ONE_FULL), working=(_ONE_FULL,) * 2, divided=_OF_DTENSORS,
         ),
         # Cast, copy, and the passes of "eager". Backward fills further zeros, and puts the gradient
-        # of the copy into them. 16-bit logits and their fp32 ones are there until the loss is.
+        # of the copy into them. 16-bit logits and their fp32 ones are there until the loss is;
+        # the model returns the latter (transformers 4.45, ``modeling_llama.py``).
         "eager-shifted": LossKernel(
             forward=Copies(1, 7), backward=Copies(1, 9), kernels=6, kept=_ONE_FULL,
             passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL),
-            working=(_ONE_FULL,) * 2,
+            working=(_ONE_FULL,) * 2, returned=_ONE_FULL,
             divided=replace(
                 _OF_DTENSORS, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL)
             ),
@@ -141,6 +162,12 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
         "linear-fused": _WITHOUT_LOGITS,
         "cut": _WITHOUT_LOGITS,
+        # The gradient is one number for all, which each product of the head copies out
+        # (``prepare_matrix_for_cublas`` of PyTorch's ``Blas.cpp``).
+        "sum": LossKernel(
+            forward=Copies(1), backward=Copies(2), kernels=2,
+            passing=(_ONE_HALF,), working=(_ONE_HALF,),
+        ),
     }
 )  # fmt: skip
 """Every way by the name that a plan uses."""

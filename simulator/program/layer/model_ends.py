@@ -41,18 +41,30 @@ _LOG_SUM_BYTES = 4.0
 """The logarithm of a token's sum of exponentials is fp32."""
 
 
-def embedding_tensors(model: Model, padded_vocab: int | None = None) -> tuple[ParameterTensor, ...]:
+def repeats_embedding(model: Model, plan: Plan) -> bool:
+    """Whether each tensor-parallel rank holds all rows of the token embedding.
+
+    Ignores: that the rank's part of the sequence is cut out of what it looked up, not exchanged.
+    """
+    return not (plan.stack.splits_embedding or model.tied_embeddings)
+
+
+def embedding_tensors(
+    model: Model, padded_vocab: int | None = None, *, is_whole: bool = False
+) -> tuple[ParameterTensor, ...]:
     """Tensors before the first layer: tokens, learned positions, projection, norm.
 
     Args:
         model: The network.
         padded_vocab: Rows of the token table where a framework pads it; by default
             the vocabulary itself.
+        is_whole: Whether each tensor-parallel rank holds all rows.
     """
     group = ParameterGroup.EMBEDDING
     vocab = padded_vocab or model.vocab
     width = model.embedding_dim or model.hidden
-    tensors = [ParameterTensor("embedding.tokens", (vocab, width), group, TensorSplit.TENSOR)]
+    split = TensorSplit.REPLICATED if is_whole else TensorSplit.TENSOR
+    tensors = [ParameterTensor("embedding.tokens", (vocab, width), group, split)]
     if model.max_positions:
         shape, role = (model.max_positions, model.hidden), TensorRole.POSITIONS
         tensors.append(ParameterTensor("embedding.positions", shape, group, role=role))
@@ -133,7 +145,8 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
     )
     width = model.embedding_dim or model.hidden
-    block.memory_bound("embedding_zeros", 0.0, padded_vocab * width * size, Region.TENSOR)
+    region = Region.WHOLE if repeats_embedding(model, plan) else Region.TENSOR
+    block.memory_bound("embedding_zeros", 0.0, padded_vocab * width * size, region)
     if model.embedding_dim:
         block.linear(
             "embedding_projection", model.hidden, model.embedding_dim, Split.NONE,
@@ -257,13 +270,12 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
     block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
     if not loss.has_logits:
         return block.layer()
-    kept, passing = loss.kept, loss.passing
-    if plan.pp > 1 and plan.stack.buffers_every_microbatch and not kept.half:
+    if plan.pp > 1 and plan.stack.buffers_every_microbatch:
         # The pipeline keeps what its last stage returns as it keeps what others send.
-        kept, passing = Copies(1, kept.full), tuple(each for each in passing if not each.half)
-    block.save("logits", size(kept), region)
+        loss = loss.with_returned()
+    block.save("logits", size(loss.kept), region)
     block.pieces += _loss_reductions(plan, shape)
-    block.work(tuple(map(size, passing)), tuple(map(size, loss.working)), region)
+    block.work(tuple(map(size, loss.passing)), tuple(map(size, loss.working)), region)
     block.freed_bytes = tuple(map(size, loss.freed))
     return block.layer()
 
@@ -277,6 +289,15 @@ def _log_losses(block: Block, outputs: int, region: Region) -> None:
     if count:
         num_bytes = count * _copies_bytes(block.shape, outputs, logged.forward)
         block.memory_bound("loss_metrics", num_bytes, 0.0, region, count * logged.kernels)
+
+
+def returned_logits_bytes(model: Model, plan: Plan, shape: Shape, outputs: int) -> float:
+    """Logits of a microbatch on one rank as returned; 0 where their loss keeps them [B]."""
+    loss = LOSSES[_loss_kind(model, plan)]
+    if not loss.has_logits:
+        return 0.0
+    ways = plan.tp if _logits_region(plan.stack) is Region.TENSOR else 1
+    return _copies_bytes(shape, outputs, loss.returned) / ways
 
 
 def _copies_bytes(shape: Shape, outputs: int, copies: Copies) -> float:

@@ -25,7 +25,12 @@ from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.adapters import adaptable, frozen, frozen_in_layer, held_tensors
 from simulator.program.layer.layer_kinds import layer_kind
-from simulator.program.layer.model_ends import embedding_tensors, head_tensors, multi_token_tensors
+from simulator.program.layer.model_ends import (
+    embedding_tensors,
+    head_tensors,
+    multi_token_tensors,
+    repeats_embedding,
+)
 from simulator.program.layer.tensors import (
     ParameterGroup,
     ParameterTensor,
@@ -232,7 +237,8 @@ def end_tensors(job: Job, run: Slice, *, tied_copy: bool = False) -> tuple[Param
     Args: as :func:`slice_parameters`.
     """
     model, plan, vocab = job.model, job.plan, padded_vocab(job)
-    tensors = frozen(embedding_tensors(model, vocab), plan) if run.has_embedding else ()
+    embedding = embedding_tensors(model, vocab, is_whole=repeats_embedding(model, plan))
+    tensors = frozen(embedding, plan) if run.has_embedding else ()
     if not run.has_head:
         return tensors
     copy = ParameterTensor(

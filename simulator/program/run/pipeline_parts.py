@@ -53,10 +53,10 @@ class SlotEdges:
 
     @cached_property
     def all(self) -> frozenset[Slot]:
-        """Slots that begin or end anything."""
+        """Slots that begin or end anything, but turns of their own."""
         return frozenset().union(
-            self.first_forwards, self.first_backwards, self.last_backwards, self.turn_starts,
-            self.turn_ends,
+            self.first_forwards, self.first_backwards, self.last_backwards,
+            self.turn_starts ^ self.turn_ends,
         )  # fmt: skip
 
 

@@ -53,6 +53,10 @@ _KINDS = {
     Phase.BACKWARD_WEIGHT: (Kind.BACKWARD_WEIGHT, Category.BACKWARD),
 }
 
+# Members of enumerations are slow to look up, and there is a slot for every microbatch.
+_BACKWARD, _BACKWARD_INPUT = Phase.BACKWARD, Phase.BACKWARD_INPUT
+_SEND_RECV, _PIPELINE = Kind.SEND_RECV, Category.PIPELINE
+
 TransferWork = Callable[[int, int], Work]
 """(sender, receiver) -> cost."""
 
@@ -199,9 +203,8 @@ class _Emitter:
         first_wait, end = len(self.waiting), -1
         for slot in group:
             end = self._add_slot(rank, slot, group)
-            if slot.phase is Phase.FORWARD and self.routes.of(slot).fed is None:
-                # At the end of the model a forward leads straight to its backward.
-                self.arrivals[Phase.BACKWARD, slot.stage, slot.microbatch] = end
+            if self.routes.of(slot).turns:
+                self.arrivals[_BACKWARD, slot.stage, slot.microbatch] = end
         if len(group) > 1:
             start = self.waiting[first_wait][0]
             inner = {_key(slot)[1:] for slot in group[:-1]}
@@ -434,19 +437,17 @@ class _Emitter:
 
     def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
         """Pass the result on to the slot that needs it, over the network if need be."""
-        _, chunk, stage, target, (send, receive) = self.routes.of(slot)
+        _, chunk, stage, target, lanes, phase, _ = self.routes.of(slot)
         if stage is None:
             return
         arrival = end
         if target != rank:
-            lanes = ((rank, Stream.COMPUTE) if blocks else send, receive)
-            work = self.transfer_work(rank, target)
+            if blocks:
+                lanes = (rank, Stream.COMPUTE), lanes[1]
+            work, after = self.transfer_work(rank, target), (end,)
             arrival = self.program.add(
-                Operation(
-                    Kind.SEND_RECV, lanes, work, Category.PIPELINE, (end,), slot.microbatch, chunk,
-                )
-            )  # fmt: skip
-        phase = Phase.FORWARD if slot.phase is Phase.FORWARD else Phase.BACKWARD
+                Operation(_SEND_RECV, lanes, work, _PIPELINE, after, slot.microbatch, chunk)
+            )
         self.arrivals[phase, stage, slot.microbatch] = arrival
 
     def _run(self, slot: Slot) -> Slice:
@@ -465,5 +466,5 @@ def _without_common(taken: Memory, given: Memory) -> tuple[Memory, Memory]:
 
 def _key(slot: Slot) -> _Key:
     """Whose input it needs: both kinds of backward take the same."""
-    phase = Phase.BACKWARD if slot.phase is Phase.BACKWARD_INPUT else slot.phase
-    return phase, slot.stage, slot.microbatch
+    phase, stage, microbatch, _ = slot
+    return _BACKWARD if phase is _BACKWARD_INPUT else phase, stage, microbatch

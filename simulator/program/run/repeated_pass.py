@@ -40,14 +40,9 @@ class RankState:
     buffered: Memory = ()
     in_flight: Memory = ()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return not (self.held or self.reductions or self.awaited or self.buffered or self.in_flight)
-
     def standing(self) -> Hashable:
         """All that decides what the next pass adds, but for the numbers of earlier operations."""
-        if self.is_idle:
+        if not (self.held or self.reductions or self.awaited or self.buffered or self.in_flight):
             return self.computed < 0
         counts = self.computed < 0, len(self.awaited), len(self.reductions[-_LOOKED_BACK_AT:])
         return frozenset(self.held), self.buffered, self.in_flight, counts

@@ -6,6 +6,7 @@ of 1 GB/s; pipelines whose every pass takes a given time; and random plans.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from simulator.program.ir import Memory, Owner, Program, RankClass, Work
 from simulator.program.price.layer_cost import ForwardMemory
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.pipeline_parts import Gather
+from simulator.program.run.repeated_pass import RankState
 from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.program.strategies.split_backward import Halves, whole_until_the_end
 from simulator.schedule import Phase, Slot, schedule_info, schedule_order
@@ -286,7 +288,10 @@ class EqualPasses:
 class NoDataParallel:
     """Attaches nothing to a pipeline."""
 
-    gathers_every_pass = False
+    repeats_passes = True
+
+    def __init__(self) -> None:
+        self.ranks: defaultdict[int, RankState] = defaultdict(RankState)
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """One piece."""

@@ -11,13 +11,14 @@ what was simulated is passed over (:mod:`simulator.engine.repetition`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import simpy
+from simpy.core import EmptySchedule
 
 from simulator.cost.interference import link_bytes_per_s, taken_share
 from simulator.engine.dependencies import Dependencies, deadlock_error, dependencies
@@ -27,6 +28,8 @@ from simulator.engine.instant import after
 from simulator.engine.repetition import TOLERANCE, Records, Repetition
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic
+
+_COMPUTE = Stream.COMPUTE
 
 
 class Limit(NamedTuple):
@@ -131,10 +134,12 @@ class _Simulation:
         env = self.env
         for index in [i for i, count in enumerate(self.waits_for) if not count]:
             self._start(index, env.now)
-        while (next_s := env.peek()) < math.inf:
-            if self.mark is not None and next_s - env.now > TOLERANCE * self._now_s:
-                self._pass_over(self.mark)
-            env.step()
+        step = env.step
+        with suppress(EmptySchedule):
+            while True:
+                if self.mark is not None and env.peek() - env.now > TOLERANCE * self._now_s:
+                    self._pass_over(self.mark)
+                step()
         blocked = [index for index, end in enumerate(self.end_s) if end < 0]
         if blocked:
             raise deadlock_error(self.program, blocked)
@@ -159,14 +164,14 @@ class _Simulation:
             if least_s > self.limit.most_s:
                 raise LimitError(least_s)
         operation = self.program.operations[index]
-        work = operation.work
+        work, lanes = operation.work, operation.lanes
         if self.contention and work.traffic is not None:
-            route, taken = self._way(operation, work.traffic)
+            route, taken = self.ways.get((id(work), lanes)) or self._way(operation, work.traffic)
             for device, share in taken:
                 device.take(share)
             self.network.transfer(route, partial(self._let_go, taken, index))
-        elif self.contention and operation.lanes[0][1] is Stream.COMPUTE:
-            devices = [self.devices[rank_class] for rank_class, _ in operation.lanes]
+        elif self.contention and lanes[0][1] is _COMPUTE:
+            devices = [self.devices[rank_class] for rank_class, _ in lanes]
             compute(self.env, devices, work.seconds, partial(self._end, index))
         else:
             after(self.env, work.seconds, partial(self._end, index))
@@ -174,7 +179,7 @@ class _Simulation:
     def _end(self, index: int) -> None:
         if self.under_way:
             index = self.under_way.pop(index, index)
-        now_s = self.end_s[index] = self._now_s
+        now_s = self.end_s[index] = self.env.now + self.passed_over_s
         if index in self.marks:
             self.mark = index
         waits_for = self.waits_for
@@ -189,15 +194,13 @@ class _Simulation:
         self._end(index)
 
     def _way(self, operation: Operation, traffic: Traffic) -> _Way:
-        key = id(operation.work), operation.lanes
-        way = self.ways.get(key)
-        if way is None:
-            # A class that waits for it on its compute stream has nothing to slow down.
-            beside = [c for c, stream in operation.lanes if stream is not Stream.COMPUTE]
-            seconds = operation.work.seconds
-            route = self.network.route(seconds, traffic, *_ends(operation))
-            shares = [(self.devices[c], self._taken_share(c, traffic, seconds)) for c in beside]
-            way = self.ways[key] = _Way(route, [taken for taken in shares if taken[1]])
+        # A class that waits for it on its compute stream has nothing to slow down.
+        beside = [c for c, stream in operation.lanes if stream is not _COMPUTE]
+        seconds = operation.work.seconds
+        route = self.network.route(seconds, traffic, *_ends(operation))
+        shares = [(self.devices[c], self._taken_share(c, traffic, seconds)) for c in beside]
+        way = _Way(route, [taken for taken in shares if taken[1]])
+        self.ways[id(operation.work), operation.lanes] = way
         return way
 
     def _taken_share(self, rank_class: int, traffic: Traffic, seconds: float) -> float:

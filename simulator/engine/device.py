@@ -41,12 +41,12 @@ class _Computation(Alarm):
         self.devices = devices
         self._ended = ended
         self._remaining_s = seconds
-        self._updated_s = env.now
-        self._rate = self._slowest_rate()
-        self._ends_s = self._updated_s + seconds / self._rate
+        self._updated_s = now_s = env.now
+        self._rate = rate = self._slowest_rate()
+        self._ends_s = now_s + seconds / rate
         self._changed_s = math.inf
         # At full speed: no change makes it end sooner, so that no wake is in vain.
-        self._soonest_s = self._updated_s + seconds
+        self._soonest_s = now_s + seconds
         self.set_at(self._soonest_s)
 
     def changes(self, now_s: float) -> None:
@@ -120,17 +120,21 @@ class SharedDevice:
 
     def give(self, share: float) -> None:
         """Return a share that was taken."""
-        computing, now_s = self.computing, self._env.now
-        if computing is not None:
-            computing.changes(now_s)
+        computing = self.computing
+        if computing is None:
+            self._taken.remove(share)
+            self._keep_rest()
+            return
+        now_s = self._env.now
+        computing.changes(now_s)
         self._taken.remove(share)
         self._keep_rest()
-        if computing is not None:
-            computing.speeds_up(now_s)
+        computing.speeds_up(now_s)
 
     def _keep_rest(self) -> None:
         """Compute at what is left from now on; the order of what was taken changes nothing."""
-        self.rate = rate_beside(math.fsum(self._taken), self._common)
+        taken = self._taken
+        self.rate = rate_beside(math.fsum(taken), self._common) if taken else 1.0
 
 
 def compute(

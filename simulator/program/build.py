@@ -310,12 +310,14 @@ class _Builder:
         return host, nvme
 
     def _transfer_work(self, source: int, target: int) -> Work:
-        if (source, target) not in self._transfers:
-            pair = pipeline_pair(self.job, source, target)
-            if pair not in self._of_pairs:
-                self._of_pairs[pair] = transfer_work(self.job, self.costs.boundary_bytes, pair)
-            self._transfers[source, target] = self._of_pairs[pair]
-        return self._transfers[source, target]
+        known = self._transfers.get((source, target))
+        if known is not None:
+            return known
+        pair = pipeline_pair(self.job, source, target)
+        if pair not in self._of_pairs:
+            self._of_pairs[pair] = transfer_work(self.job, self.costs.boundary_bytes, pair)
+        work = self._transfers[source, target] = self._of_pairs[pair]
+        return work
 
 
 def _later(order: Order, microbatches: int) -> Order:

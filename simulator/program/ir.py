@@ -283,11 +283,12 @@ class Operation:
     lingers: Memory = ()
     by_unit: tuple[UnitBlocks, ...] = ()
 
-    def of_microbatch(self, microbatch: int) -> Operation:
-        """The same for another microbatch; what it waits for is its own."""
+    def again(self, microbatch: int, after: tuple[int, ...]) -> Operation:
+        """The same for another microbatch, if it is of any; what it waits for is its own."""
         # dataclasses.replace takes several times as long, and there are hundreds of thousands.
         return Operation(
-            self.kind, self.lanes, self.work, self.category, (), microbatch, self.chunk,
+            self.kind, self.lanes, self.work, self.category, after,
+            microbatch if self.microbatch >= 0 else -1, self.chunk,
             self.layers, self.takes, self.gives, self.holds, self.turns, self.scope,
             self.frees, self.leaves, self.lingers, self.by_unit,
         )  # fmt: skip

@@ -18,6 +18,7 @@ Parallelism (arXiv 2211.05953) for one reduction of all microbatches of a virtua
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -37,6 +38,7 @@ from simulator.program.ir import (
 )
 from simulator.program.run.host_copies import Shard, StateOffload
 from simulator.program.run.pipeline_parts import Gather
+from simulator.program.run.repeated_pass import RankState
 from simulator.program.states.data_parallel_collectives import BucketCopies, partial_gradients_work
 from simulator.program.states.gather_units import Piece, Unit, Units
 from simulator.program.states.gathered_memory import (
@@ -132,23 +134,11 @@ class DataParallel:
         self._pieces: dict[Slice, Piece] = {}
         """Every piece that is run as one operation, by its layers."""
         self._cuts: dict[Slice, tuple[Piece, ...]] = {}
-        self._held: set[tuple[int, Unit]] = set()
-        """Ranks and the units they have gathered."""
-        self._buffered: dict[int, Memory] = {}
-        """What each rank last gathered into."""
-        self._computed: dict[int, int] = {}
-        """Last computed run of each rank."""
-        self._reductions: dict[int, list[int]] = {}
-        self._updates: dict[int, int] = {}
-        """Last update of each rank's weights."""
-        self._awaited: dict[int, tuple[int, ...]] = {}
-        """Reductions that the next pass of each rank waits for, where every backward reduces."""
+        self.ranks: defaultdict[int, RankState] = defaultdict(RankState)
         self._backward: tuple[Piece, ...] = ()
         """Pieces of the backward at hand, as its gradients are reduced."""
         self._ends_backward: Slice | None = None
         """Last piece of the backward at hand, if its gradients are reduced."""
-        self._in_flight: dict[int, Memory] = {}
-        """What each rank's last reduction reads, while the next piece runs."""
 
     def forward_runs(self, run: Slice, *, is_first: bool) -> list[Slice]:
         """The pieces in which a forward is run, so that gathers can precede them."""
@@ -182,16 +172,18 @@ class DataParallel:
 
     def before(self, rank: int, run: Slice, *, is_first: bool, is_forward: bool) -> Gather:
         """Gathers the weights that a run needs."""
-        if rank in self._awaited:
-            return Gather(self._awaited.pop(rank))
+        state = self.ranks[rank]
+        awaited, state.awaited = state.awaited, ()
+        if awaited:
+            return Gather(awaited)
         per_use = self._choices.shards_weights
         if not self._is_active or not (per_use or (self._gathers_once and is_first)):
             return Gather()
-        needed = [unit for unit in self._piece(run).needs if (rank, unit) not in self._held]
+        needed = [unit for unit in self._piece(run).needs if unit not in state.held]
         if not needed:
             return Gather()
         if per_use:
-            self._held.update((rank, unit) for unit in needed)
+            state.held.update(needed)
         after = self._prefetch_limit(rank) if per_use else self._last_update(rank)
         after = (*after, *self._offload.launched_after(rank))
         gathered = self._memory.weights(needed)
@@ -223,9 +215,10 @@ class DataParallel:
         The one that these are gathered into counts as the weights themselves, which are as large.
         Source: PyTorch FSDP2, ``AllGatherState``.
         """
-        before = self._buffered.get(rank, ())
+        state = self.ranks[rank]
+        before = state.buffered
         is_kept = is_forward and self._choices.gathers_into_buffers
-        self._buffered[rank] = gathered if is_kept else ()
+        state.buffered = gathered if is_kept else ()
         return before if is_forward else ()
 
     def weights_in_turn(
@@ -251,15 +244,16 @@ class DataParallel:
 
     def after_use(self, rank: int, operation: int, run: Slice, *, is_forward: bool) -> Memory:
         """Books a run that used its weights; returns the gathered ones to give back."""
-        self._computed[rank] = operation
+        state = self.ranks[rank]
+        state.computed = operation
         if not (self._is_active and self._choices.shards_weights):
             return ()
         piece = self._piece(run)
         done = [u for u in piece.needs if not u.stays] if is_forward else piece.closes
         if not is_forward and self._choices.reduces_stages_once:
             done = ()
-        given = [unit for unit in done if (rank, unit) in self._held]
-        self._held.difference_update((rank, unit) for unit in given)
+        given = [unit for unit in done if unit in state.held]
+        state.held.difference_update(given)
         kept = () if is_forward else self._memory.kept_weights(given)
         return self._memory.weights(given) + kept
 
@@ -270,12 +264,13 @@ class DataParallel:
         shards_later = self._is_active and self._choices.shards_gradients
         taken = () if shards_later else self._made.by_backward(rank, run)
         if reduces:
-            self._program.operations[operation].gives += self._in_flight.pop(rank, ())
+            read, self.ranks[rank].in_flight = self.ranks[rank].in_flight, ()
+            self._program.operations[operation].gives += read
             piece = self._piece(run)
             if piece.closes:
                 self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
                 if sums := self._whole.sums(rank, piece.closes):
-                    self._program.operations[self._reductions[rank][-1]].gives += sums
+                    self._program.operations[self.ranks[rank].reductions[-1]].gives += sums
             taken += self._whole.complete(rank, piece)
         elif self._choices.keeps_gradients_of_a_turn:
             taken += self._whole.keep(rank, self._backward)
@@ -298,11 +293,11 @@ class DataParallel:
             self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
         if self._choices.shards_gradients:
             shards = (self._made.by_backward(due.rank, unit.run) for unit in due.units)
-            reduction = self._program.operations[self._reductions[due.rank][-1]]
+            reduction = self._program.operations[self.ranks[due.rank].reductions[-1]]
             reduction.takes += tuple(block for shard in shards for block in shard)
         is_whole = not self._choices.shards_gradients
         if is_whole and not is_last and due.run == self._ends_backward:
-            self._awaited[due.rank] = tuple(self._reductions.pop(due.rank))
+            self.ranks[due.rank].awaited = self.ranks[due.rank].taken_reductions()
 
     def reduces_after(self, *, is_last: bool, ends_turn: bool) -> bool:
         """Whether a backward's gradients are reduced while it runs.
@@ -332,10 +327,10 @@ class DataParallel:
             numel = shard_numel(self._job, shard.parameters)
             gives = ((Owner.GRADIENTS, numel * state_bytes(self._job).gradients),)
             self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
-            after = self._reductions[due.rank].pop()
+            after = self.ranks[due.rank].reductions.pop()
             self._program.operations[after].takes = gives
         copy = self._offload.send_gradients(shard, (after,), gives, is_last=is_last)
-        self._reductions.setdefault(due.rank, []).append(copy)
+        self.ranks[due.rank].reductions.append(copy)
 
     def update_on_host(
         self, rank: int, parameters: ParameterCount, after: Sequence[int]
@@ -355,12 +350,11 @@ class DataParallel:
                 self._reduce_stage(rank, run)
         elif self._is_active and not self.reduces_after(is_last=True, ends_turn=True):
             for unit in units:
-                self._bucket_copies.add(
-                    self._program, self._computed[rank], unit.parameters.trained
-                )
+                numel = unit.parameters.trained
+                self._bucket_copies.add(self._program, self.ranks[rank].computed, numel)
                 self._emit_reduction(_Due(rank, unit.run, (unit,)), (), overlapped=False)
         self._add_partial_gradients(rank, units)
-        return tuple(self._reductions.pop(rank, ()))
+        return self.ranks[rank].taken_reductions()
 
     def _reduce_stage(self, rank: int, run: Slice) -> None:
         """Reduces what a stage added up over a step, from its root on, and frees its weights.
@@ -369,14 +363,19 @@ class DataParallel:
         """
         units = dict.fromkeys(unit for piece in self._cut(run) for unit in piece.closes)
         for unit in sorted(units, key=lambda unit: not unit.parts):
-            due, after = _Due(rank, unit.run, (unit,)), (self._computed[rank],)
+            due, after = _Due(rank, unit.run, (unit,)), (self.ranks[rank].computed,)
             added_up = self._whole.added_up(rank, unit)
             self._emit_reduction(due, after, overlapped=True, gradients=added_up)
-            reduction = self._program.operations[self._reductions[rank][-1]]
+            reduction = self._program.operations[self.ranks[rank].reductions[-1]]
             reduction.takes += self._made.by_backward(rank, unit.run)
-            if (rank, unit) in self._held:
-                self._held.remove((rank, unit))
+            if unit in self.ranks[rank].held:
+                self.ranks[rank].held.remove(unit)
                 reduction.gives += self._memory.weights([unit])
+
+    @property
+    def repeats_passes(self) -> bool:
+        """Whether passes of equal standing differ in nothing but what they wait for."""
+        return not (self._offload.streams_gradients or self._offload.fetches_parameters)
 
     @property
     def gathers_every_pass(self) -> bool:
@@ -388,7 +387,7 @@ class DataParallel:
 
     def updated(self, rank: int, operation: int) -> None:
         """Books an update; weights that are gathered after it wait for it."""
-        self._updates[rank] = self._computed[rank] = operation
+        self.ranks[rank].updated = self.ranks[rank].computed = operation
 
     def _add_partial_gradients(self, rank: int, units: Sequence[Unit]) -> None:
         """Adds up gradients of norms over the ranks that cut the sequence, where still due."""
@@ -397,12 +396,12 @@ class DataParallel:
         work = self._partial_gradients(units)
         if work is None:
             return
-        after = tuple(self._reductions.get(rank, ()))
+        after = tuple(self.ranks[rank].reductions)
         operation = Operation(
             Kind.ALL_REDUCE, ((rank, Stream.COMPUTE),), work, Category.TENSOR_PARALLEL, after,
             scope=Scope.PASS,
         )  # fmt: skip
-        self._reductions.setdefault(rank, []).append(self._program.add(operation))
+        self.ranks[rank].reductions.append(self._program.add(operation))
 
     def finish_weights(self, rank: int, runs: Sequence[Slice]) -> None:
         """Gathers updated weights after the optimizer, where nothing hides that."""
@@ -454,7 +453,7 @@ class DataParallel:
             if due.run != self._ends_backward:
                 # The next piece waits for the reduction before it gives this back.
                 computed.leaves += buffer
-                self._in_flight[due.rank], buffer = buffer, ()
+                self.ranks[due.rank].in_flight, buffer = buffer, ()
             else:
                 turns = (turns[0] + buffer,)
         operation = Operation(
@@ -469,7 +468,7 @@ class DataParallel:
             turns=turns,
             scope=Scope.COPIES,
         )
-        self._reductions.setdefault(due.rank, []).append(self._program.add(operation))
+        self.ranks[due.rank].reductions.append(self._program.add(operation))
 
     def _limit_reductions(self, rank: int, operation: int) -> None:
         """One reduction may be under way while a run computes; it waits for the one before.
@@ -477,7 +476,7 @@ class DataParallel:
         Otherwise unsharded gradients would pile up behind a slow network (FSDP2 keeps one
         input buffer of a reduce_scatter in flight).
         """
-        under_way = self._reductions.get(rank, [])
+        under_way = self.ranks[rank].reductions
         if len(under_way) > 1:
             computed = self._program.operations[operation]
             computed.after = (*computed.after, under_way[-2])
@@ -487,12 +486,13 @@ class DataParallel:
 
         Gathers are issued one run ahead; each waits for the run before the next one.
         """
-        computed = self._computed.get(rank)
-        return (computed,) if computed is not None else ()
+        computed = self.ranks[rank].computed
+        return (computed,) if computed >= 0 else ()
 
     def _last_update(self, rank: int) -> tuple[int, ...]:
         """What gathered weights must have seen, where a step follows another."""
-        return (self._updates[rank],) if rank in self._updates else ()
+        updated = self.ranks[rank].updated
+        return (updated,) if updated >= 0 else ()
 
 
 def _parameters(units: Sequence[Unit]) -> ParameterCount:

@@ -42,6 +42,7 @@ from simulator.program.run.pipeline_parts import (
     SlotEdges,
     slot_edges,
 )
+from simulator.program.run.repeated_pass import RankState, RepeatedPass, recorder
 from simulator.program.run.untrained import UntrainedPass
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
@@ -51,6 +52,10 @@ _KINDS = {
     Phase.BACKWARD_INPUT: (Kind.BACKWARD_INPUT, Category.BACKWARD),
     Phase.BACKWARD_WEIGHT: (Kind.BACKWARD_WEIGHT, Category.BACKWARD),
 }
+
+# Members of enumerations are slow to look up, and there is a slot for every microbatch.
+_BACKWARD, _BACKWARD_INPUT = Phase.BACKWARD, Phase.BACKWARD_INPUT
+_SEND_RECV, _PIPELINE = Kind.SEND_RECV, Category.PIPELINE
 
 TransferWork = Callable[[int, int], Work]
 """(sender, receiver) -> cost."""
@@ -122,13 +127,13 @@ class _Rank:
         edges: Its first and last slots.
         buffers: What transfers hold around its passes.
         repeated: Passes that others repeat, by what makes them so: phase and stage, those of the
-            slot beside it, identity of buffers. Filled in.
+            slot beside it, identity of buffers, whether a turn ends, what is under way. Filled in.
     """
 
     number: int
     edges: SlotEdges
     buffers: Mapping[Slot, PassBuffers]
-    repeated: dict[object, Operation] = field(default_factory=dict)
+    repeated: dict[object, RepeatedPass] = field(default_factory=dict)
 
 
 class _Task(NamedTuple):
@@ -198,8 +203,8 @@ class _Emitter:
         first_wait, end = len(self.waiting), -1
         for slot in group:
             end = self._add_slot(rank, slot, group)
-            if slot.phase is Phase.FORWARD:
-                self._turn(slot, end)
+            if self.routes.of(slot).turns:
+                self.arrivals[_BACKWARD, slot.stage, slot.microbatch] = end
         if len(group) > 1:
             start = self.waiting[first_wait][0]
             inner = {_key(slot)[1:] for slot in group[:-1]}
@@ -213,17 +218,19 @@ class _Emitter:
         """The operations of a slot; returns the last of them."""
         buffers, edges = rank.buffers.get(slot), rank.edges
         beside = group[slot is group[0]] if len(group) > 1 else None
-        key = slot[:2], beside and beside[:2], id(buffers)
-        repeats = self.repeats and slot not in edges.all
+        state, repeats = self.attachment.ranks[rank.number], self.repeats and slot not in edges.all
+        ends_turn = slot in edges.turn_ends
+        key = slot[:2], beside and beside[:2], id(buffers), ends_turn, repeats and state.standing()
         if repeats and key in rank.repeated:
-            return self._repeat(rank.number, slot, rank.repeated[key])
+            return self._repeat(slot, rank.repeated[key], state)
+        written = recorder(self.program, state) if repeats else None
         is_last = slot in edges.last_backwards
         task = _Task(
             rank.number,
             slot,
             is_first=slot in edges.first_forwards or slot in edges.first_backwards,
             is_last=is_last,
-            reduces=self._reduces(slot, is_last=is_last, ends_turn=slot in edges.turn_ends),
+            reduces=self._reduces(slot, is_last=is_last, ends_turn=ends_turn),
             exposed=self._exposed(slot, beside),
         )
         is_forward = slot.phase is Phase.FORWARD
@@ -231,8 +238,8 @@ class _Emitter:
         operation = self.program.operations[end]
         if buffers is not None:
             self._add_buffers(operation, buffers)
-        if repeats:
-            rank.repeated[key] = operation
+        if written and (known := written(self.waiting[-1][0], end)):
+            rank.repeated[key] = known
         return end
 
     def _reduces(self, slot: Slot, *, is_last: bool, ends_turn: bool) -> bool:
@@ -242,22 +249,14 @@ class _Emitter:
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether passes between the first and the last differ in nothing but the microbatch.
-
-        Weights are only gathered for each pass where gradients are reduced after each.
-        """
-        reduces = self.attachment.reduces_after(is_last=False, ends_turn=False)
-        gathers = self.attachment.gathers_every_pass
+        """Whether passes between the first and the last differ in nothing but the microbatch."""
         runs_others = self.pipeline.copies is not None or self.pipeline.untrained is not None
-        return not (runs_others or reduces or gathers)
+        return self.attachment.repeats_passes and not runs_others
 
-    def _repeat(self, rank: int, slot: Slot, like: Operation) -> int:
-        end = self.program.add(like.of_microbatch(slot.microbatch))
-        self.waiting.append((end, _key(slot)))
-        if slot.phase is not Phase.BACKWARD_WEIGHT:
-            is_forward = slot.phase is Phase.FORWARD
-            self.attachment.after_use(rank, end, self._run(slot), is_forward=is_forward)
-        return end
+    def _repeat(self, slot: Slot, like: RepeatedPass, state: RankState) -> int:
+        first = like.add(self.program, state, slot.microbatch)
+        self.waiting.append((first + like.receives, _key(slot)))
+        return first + like.end
 
     def _add_buffers(self, operation: Operation, buffers: PassBuffers) -> None:
         operation.holds = self._joined(operation.holds, buffers.holds)
@@ -267,11 +266,6 @@ class _Emitter:
     def _joined(self, memory: Memory, more: Memory) -> Memory:
         """Both; passes that hold the same share it, so that it is summed once."""
         return self.shared.setdefault((memory, more), memory + more) if more else memory
-
-    def _turn(self, slot: Slot, end: int) -> None:
-        """At the end of the model a forward leads straight to its backward."""
-        if self.routes.of(slot).fed is None:
-            self._arrive(slot, Phase.BACKWARD, slot.stage, end)
 
     def _exposed(self, slot: Slot, beside: Slot | None) -> float:
         """Share of a slot's expert exchanges that the one beside it leaves."""
@@ -443,25 +437,18 @@ class _Emitter:
 
     def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
         """Pass the result on to the slot that needs it, over the network if need be."""
-        _, chunk, stage, target, (send, receive) = self.routes.of(slot)
+        _, chunk, stage, target, lanes, phase, _ = self.routes.of(slot)
         if stage is None:
             return
         arrival = end
         if target != rank:
-            lanes = ((rank, Stream.COMPUTE) if blocks else send, receive)
-            work = self.transfer_work(rank, target)
+            if blocks:
+                lanes = (rank, Stream.COMPUTE), lanes[1]
+            work, after = self.transfer_work(rank, target), (end,)
             arrival = self.program.add(
-                Operation(
-                    Kind.SEND_RECV, lanes, work, Category.PIPELINE, (end,), slot.microbatch, chunk,
-                )
-            )  # fmt: skip
-        phase = Phase.FORWARD if slot.phase is Phase.FORWARD else Phase.BACKWARD
-        self._arrive(slot, phase, stage, arrival)
-
-    def _arrive(self, slot: Slot, phase: Phase, stage: int, operation: int) -> None:
-        self.arrivals[phase, stage, slot.microbatch] = operation
-        if phase is Phase.BACKWARD:
-            self.arrivals[Phase.BACKWARD_INPUT, stage, slot.microbatch] = operation
+                Operation(_SEND_RECV, lanes, work, _PIPELINE, after, slot.microbatch, chunk)
+            )
+        self.arrivals[phase, stage, slot.microbatch] = arrival
 
     def _run(self, slot: Slot) -> Slice:
         return self.routes.of(slot).run
@@ -478,4 +465,6 @@ def _without_common(taken: Memory, given: Memory) -> tuple[Memory, Memory]:
 
 
 def _key(slot: Slot) -> _Key:
-    return slot.phase, slot.stage, slot.microbatch
+    """Whose input it needs: both kinds of backward take the same."""
+    phase, stage, microbatch, _ = slot
+    return _BACKWARD if phase is _BACKWARD_INPUT else phase, stage, microbatch

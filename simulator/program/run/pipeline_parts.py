@@ -53,10 +53,10 @@ class SlotEdges:
 
     @cached_property
     def all(self) -> frozenset[Slot]:
-        """Slots that begin or end anything."""
+        """Slots that begin or end anything, but turns of their own."""
         return frozenset().union(
-            self.first_forwards, self.first_backwards, self.last_backwards, self.turn_starts,
-            self.turn_ends,
+            self.first_forwards, self.first_backwards, self.last_backwards,
+            self.turn_starts ^ self.turn_ends,
         )  # fmt: skip
 
 
@@ -102,6 +102,8 @@ class Route(NamedTuple):
         fed: Virtual stage that needs what they compute; None if no other does.
         target: Rank of that stage; -1 if there is none.
         lanes: Those that a transfer to it occupies.
+        feeds: Phase of that stage.
+        turns: Whether the model ends here, so that forward leads straight to its backward.
     """
 
     run: Slice
@@ -109,6 +111,8 @@ class Route(NamedTuple):
     fed: int | None
     target: int
     lanes: tuple[Lane, Lane]
+    feeds: Phase
+    turns: bool
 
 
 @dataclass
@@ -147,6 +151,8 @@ class Routes:
             fed=fed,
             target=target,
             lanes=self._lanes(source, target, is_forward=is_forward),
+            feeds=Phase.FORWARD if is_forward else Phase.BACKWARD,
+            turns=is_forward and fed is None,
         )
 
     def _lanes(self, source: int, target: int, *, is_forward: bool) -> tuple[Lane, Lane]:

@@ -10,6 +10,12 @@ from simulator.program.ir import Kind, Program
 from tests.jobs import host_profile, small_job
 
 CHECKPOINTS = {"stack": "deepspeed", "recompute": "full", "offload": {"activations": "cpu"}}
+ZERO_OFFLOAD = {"stack": "deepspeed", "zero": 2, "offload": {"optimizer": "cpu"}}
+IN_MEMORY = {"optimizer": "cpu", "parameters": "cpu"}
+ON_DRIVES = {"optimizer": "nvme", "parameters": "nvme"}
+INFINITY = {"stack": "deepspeed", "zero": 3, "offload": ON_DRIVES}
+FSDP = {"stack": "torchtitan", "zero": 3, "offload": IN_MEMORY}
+MEGATRON = {"zero": 1, "offload": {"optimizer": "cpu"}}
 
 
 def offload_job(model: Model | None = None, **fields: Any) -> Job:

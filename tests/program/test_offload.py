@@ -11,7 +11,6 @@ from simulator.described.job import Job
 from simulator.described.load import load_job
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
-from simulator.errors import InputError
 from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.space import plan_space
 from simulator.program.build import build_program
@@ -21,18 +20,21 @@ from simulator.program.states.resident import ParameterCount, resident_memory
 from simulator.results.fit_probability import Fit
 from simulator.results.simulation import run_step
 from tests.jobs import host_profile, small_job
-from tests.program.offloading import CHECKPOINTS, moved_bytes, offload_job
+from tests.program.offloading import (
+    CHECKPOINTS,
+    FSDP,
+    IN_MEMORY,
+    INFINITY,
+    MEGATRON,
+    ZERO_OFFLOAD,
+    moved_bytes,
+    offload_job,
+)
 from tests.program.test_unfold import timelines_by_rank
 
 GB = 1e9
 ON_ONE_V100 = data_folder("workloads") / "gpt3-13b-1xv100-zero-offload.yaml"
 COPIES = {Kind.COPY_TO_HOST, Kind.COPY_TO_DEVICE, Kind.NVME_READ, Kind.NVME_WRITE}
-ZERO_OFFLOAD = {"stack": "deepspeed", "zero": 2, "offload": {"optimizer": "cpu"}}
-IN_MEMORY = {"optimizer": "cpu", "parameters": "cpu"}
-ON_DRIVES = {"optimizer": "nvme", "parameters": "nvme"}
-INFINITY = {"stack": "deepspeed", "zero": 3, "offload": ON_DRIVES}
-FSDP = {"stack": "torchtitan", "zero": 3, "offload": IN_MEMORY}
-MEGATRON = {"zero": 1, "offload": {"optimizer": "cpu"}}
 
 PLANS = [
     ZERO_OFFLOAD,
@@ -422,59 +424,6 @@ def test_weights_are_read_from_drives_no_further_ahead_than_there_are_buffers():
     for emptied, fetch in zip(fetches, fetches[PARAMETER_BUFFERS:], strict=False):
         (read,) = (i for i in operations[fetch].after if operations[i].kind is Kind.NVME_READ)
         assert operations[read].after == (emptied,)
-
-
-@pytest.mark.parametrize(
-    ("plan", "path"),
-    [
-        ({"offload": {"share": 0.5}}, "plan.offload.share"),
-        ({"offload": {"delayed_update": True}}, "plan.offload.delayed_update"),
-        ({**ZERO_OFFLOAD, "stack": "jax"}, "plan.offload"),
-        ({**ZERO_OFFLOAD, "zero": 0}, "plan.offload.optimizer"),
-        ({**INFINITY, "zero": 2}, "plan.offload.parameters"),
-        ({**MEGATRON, "offload": {"optimizer": "nvme"}}, "plan.offload.optimizer"),
-        ({**MEGATRON, "offload": IN_MEMORY, "zero": 3}, "plan.offload.parameters"),
-        ({**FSDP, "offload": {"optimizer": "cpu"}}, "plan.offload"),
-        ({**FSDP, "offload": {**IN_MEMORY, "share": 0.5}}, "plan.offload.share"),
-        ({**INFINITY, "offload": {"parameters": "cpu"}}, "plan.offload.parameters"),
-        ({**ZERO_OFFLOAD, "optimizer": "muon", "zero": 1}, "plan.optimizer"),
-        ({**ZERO_OFFLOAD, "optimizer": "adam-8bit"}, "plan.optimizer"),
-        ({**CHECKPOINTS, "recompute": "none"}, "plan.offload.activations"),
-        ({"offload": {"activations": "cpu"}, "recompute": "full"}, "plan.offload.activations"),
-        ({"offload": {"activations": "cpu"}, "pp": 2}, "plan.offload.activations"),
-        ({**MEGATRON, "pp": 2, "schedule": "zb-h1"}, "plan.offload.optimizer"),
-        ({**INFINITY, "pp": 2}, "plan.offload.parameters"),
-        (
-            {**INFINITY, "offload": {**IN_MEMORY, "delayed_update": True}},
-            "plan.offload.delayed_update",
-        ),
-        ({"offload": {"activation_layers": 2}}, "plan.offload.activation_layers"),
-        (
-            {"offload": {"activations": "cpu", "activation_layers": 4}},
-            "plan.offload.activation_layers",
-        ),
-        (
-            {**CHECKPOINTS, "offload": {"activations": "cpu", "activation_layers": 2}},
-            "plan.offload.activation_layers",
-        ),
-        ({"partition_activations": True}, "plan.partition_activations"),
-        ({"partition_activations": True, "tp": 2, "recompute": "full"}, "plan.partition_activ"),
-    ],
-    ids=str,
-)
-def test_what_no_framework_runs_is_refused(plan, path):
-    with pytest.raises(InputError, match=path.replace(".", r"\.")):
-        offload_job(gpus=2, **plan)
-
-
-@pytest.mark.parametrize(
-    ("plan", "missing"),
-    [(ZERO_OFFLOAD, "memory_bandwidth"), (INFINITY, "nvme")],
-)
-def test_a_host_that_a_profile_does_not_describe_is_asked_for(plan, missing):
-    profile = host_profile(**{missing: None})
-    with pytest.raises(InputError, match=rf"cluster\.host\.{missing}.*is needed for"):
-        offload_job(profile=profile, **plan)
 
 
 @pytest.mark.parametrize("clips", [True, False])

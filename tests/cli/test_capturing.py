@@ -39,8 +39,8 @@ def test_traffic_lists_its_collectives(clustersim, file):
 
 def test_memory_says_who_holds_what(clustersim, file):
     (stage,) = json.loads(clustersim("memory", file, "--json").out)["memory"]
-    workspace_bytes = 32 << 20
-    assert stage["by_owner"] == {"activations": 1 << 30, "temporaries": workspace_bytes}
+    workspace_bytes = 2 * 32 << 20
+    assert stage["by_owner"] == {"activations": 1 << 30, "workspaces": workspace_bytes}
 
 
 @pytest.mark.parametrize("words", [["--html", "a.html"], ["--unfolded"], ["--trace-ranks", "0"]])

@@ -95,7 +95,7 @@ def test_each_number_has_a_bar_for_less_and_one_for_more_in_colours_of_their_own
     assert widths[to_hex(style.ORANGE)] == pytest.approx([4.0, -1.0])
     assert widths[to_hex(style.BLUE)] == pytest.approx([-3.0, 1.0])
     labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    assert labels == ["10% less", "10% more"]
+    assert labels == ["10 % less", "10 % more"]
 
 
 OFFERS = [

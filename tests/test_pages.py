@@ -31,6 +31,19 @@ def test_every_file_that_a_page_of_ours_names_exists(page):
     assert [name for name in names if not (ROOT / name).exists()] == []
 
 
+def test_the_readme_says_what_the_report_on_the_gpu_does():
+    report = (ROOT / "reports" / "gpu" / "raw.md").read_text(encoding="utf-8")
+    told = report.partition("## Runs whose code a job can tell")[2].partition("![")[0]
+    rows = {line.split(" | ")[0]: line.split(" | ")[1:3] for line in told.splitlines()}
+    (step, allocated), (_, captured) = (
+        [cell.split(" / ")[0] for cell in rows[f"| {name}"]]
+        for name in ("calibrated profile", "calibrated profile, captured code")
+    )
+    said = " ".join(TEXTS[ROOT / "README.md"].split())
+    assert f"and {step} % on a profile that was calibrated there" in said
+    assert f"memory is {allocated} % off, and {captured} % from their captured code" in said
+
+
 @every_page
 def test_every_link_of_a_page_leads_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", TEXTS[page])

@@ -88,7 +88,8 @@ def _rank_memory(
     }
     workspace_bytes = matrix_workspace_bytes(device)
     workspaces_bytes = THREADS_WITH_PRODUCTS * workspace_bytes
-    curves[Owner.WORKSPACES] = np.full(len(change), workspaces_bytes)
+    if workspaces_bytes:
+        curves[Owner.WORKSPACES] = np.full(len(change), workspaces_bytes)
     held = np.cumsum(change) + workspaces_bytes
     peak = int(np.argmax(held))
     time_s = _times(table, costs, timeline)

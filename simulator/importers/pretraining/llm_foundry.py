@@ -14,6 +14,7 @@ from typing import Any
 
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
+from simulator.facts import shipped_facts
 from simulator.files import read_text
 from simulator.importers.adapter_settings import peft_adapters
 from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
@@ -58,7 +59,7 @@ def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
         **(peft_adapters(settings, "model.peft_config") or peft_adapters(settings, "peft_config")),
     }
     logs = settings.switch("model.use_train_metrics", default=True)
-    draft.facts = {"loss_metrics": option_table("llm-foundry", "metrics")["losses"] if logs else 0}
+    draft.facts = dict(shipped_facts("framework_names")["logged_losses"]) if logs else {}
     draft.seq_len = settings.whole(
         "max_seq_len", "train_loader.dataset.max_seq_len", default=None, least=1
     )

@@ -10,10 +10,10 @@ the host, take at least as long as the host needs to issue a call.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 from simulator import cells
 from simulator.cells import read_table
@@ -26,6 +26,8 @@ from simulator.facts import shipped_facts
 from simulator.tables.spellings import precision_name
 from simulator.tables.spellings import profile_name_of as profile_of_gpu
 from simulator.units import parse_quantity
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,10 @@ def protocol_of(row: KernelRow) -> Protocol:
     Benchmarks that clear the cache or write to memory between calls leave the device time to
     cool, and count as single calls.
     """
+    return row.once("protocol", lambda: _stated_protocol(row))
+
+
+def _stated_protocol(row: KernelRow) -> Protocol:
     stated = re.search(r"(\d+) warm-up", row.text("notes"))
     if stated:
         return Protocol(warm_up=int(stated.group(1)), counted=1)
@@ -170,13 +176,24 @@ class KernelRow:
     """
 
     cells: Mapping[str, str]
+    _read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, name: str, read: Callable[[], _T]) -> _T:
+        """What ``read`` gives, by name: a fit asks a row for the same ten thousand times."""
+        if name not in self._read:
+            self._read[name] = read()
+        found: _T = self._read[name]
+        return found
 
     def text(self, name: str) -> str:
         """Text of a column, empty if absent."""
-        return cells.text(self.cells, name)
+        return self.once(f"text {name}", lambda: cells.text(self.cells, name))
 
     def number(self, name: str) -> float | None:
         """Number of a column above 0, None if there is none."""
+        return self.once(f"number {name}", lambda: self._number(name))
+
+    def _number(self, name: str) -> float | None:
         try:
             return cells.measured(self.cells, name)
         except InputError:
@@ -253,7 +270,7 @@ def precision_of(row: KernelRow) -> Precision:
         SkippedRowError: The row states none, or one that no profile knows.
     """
     dtype = row.text("dtype").lower()
-    precision = precision_name(dtype.replace("_", "-"))
+    precision = row.once("precision", lambda: precision_name(dtype.replace("_", "-")))
     if precision in get_args(Precision):
         return precision  # type: ignore[return-value]
     raise SkippedRowError(f"number format {dtype or 'unstated'} is not modelled")

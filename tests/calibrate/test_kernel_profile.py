@@ -62,7 +62,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> KernelJournal:
             device, batch=1, heads=32, kv_heads=8, seq_q=seq, seq_kv=seq, head_dim=128, causal=True
         )
         fill(journal, case, seconds, flop=1.0, notes="heads 32, kv heads 8")
-    fill(journal, KernelCase("host_launch", "", direction=""), 1.84 * 7e-6)
+    fill(journal, KernelCase("host_launch", "", direction=""), 1.18 * 7e-6)
     for size, rate in ((2**20, 20e9), (2**28, 55.1e9)):
         case = KernelCase("copy_to_device_pinned", "", m=size, direction="")
         fill(journal, case, size / rate, num_bytes=float(size))

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def short(monkeypatch, one_thread):
     monkeypatch.setattr(training, "WARM_UP_STEPS", 1)
     monkeypatch.setattr(system_calls, "_LOAD_ON_CPU_S", 0.01)
     monkeypatch.setattr(system_calls, "_LOAD_S", 0.01)
+    monkeypatch.setattr(system_calls, "_HOST_WARM_BUDGETS", 0)
+    monkeypatch.setattr(system_calls, "_HOST_BUDGETS", 0)
 
 
 @pytest.mark.parametrize("name", [n for n, run in RUNS.items() if not run.is_compiled])
@@ -229,6 +232,9 @@ def whole_run(tmp_path, monkeypatch, absent_cuda):
         def __exit__(self, *_):
             pass
 
+        def wait_until_loaded(self):
+            pass
+
         def answer(self, item_id, left_s):
             item = next(item for item in items(few) if item.id == item_id)
             return measure(item, torch.device("cuda"), tiny=True)
@@ -392,3 +398,12 @@ def test_the_context_of_a_raw_file_is_what_its_libraries_take(tmp_path):
     assert read_raw_file(path).facts.foreign_bytes == 5
     path.write_text(f"{json.dumps(device)}\n{json.dumps(held)}\n")
     assert read_raw_file(path).facts.foreign_bytes == 12
+
+
+def test_a_process_ahead_says_when_it_has_loaded_torch():
+    """Only then is the host of others undisturbed, whose launches are timed."""
+    slow = "import time; time.sleep(0.3); print('loaded', flush=True); input()"
+    with OwnProcesses([sys.executable, "-c", slow]) as processes:
+        began = time.perf_counter()
+        processes.wait_until_loaded()
+        assert time.perf_counter() - began > 0.2

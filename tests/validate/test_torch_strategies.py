@@ -21,6 +21,7 @@ DENSE = {"name": "small", "layers": 4, "hidden": 64, "heads": 8, "kv_heads": 4,
          "ffn_hidden": 128, "vocab": 512}  # fmt: skip
 EXPERTS = {"count": 4, "top_k": 2, "ffn_hidden": 32}
 CPU = World(0, 1, "gloo", torch.device("cpu"))
+GPU = World(0, 1, "nccl", torch.device("cuda"))
 WHOLE = {"base": "torch", "shards_whole_parameters": True}
 
 
@@ -100,6 +101,22 @@ def test_facts_that_torch_does_otherwise_are_replaced_and_said():
     assert as_run.job.plan.stack.fused_rotary is False
     assert any("fused_rotary" in note for note in as_run.notes)
     assert any("FSDP2 overlaps nothing" in note for note in as_run.notes)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "waits"), [(1, GPU, "expert"), (4, GPU, "layer"), (1, CPU, "none")]
+)
+def test_each_expert_of_the_reference_model_asks_the_device_for_its_rows(ranks, world, waits):
+    """An only expert of a rank has all that came; a processor computes at once."""
+    given = job(ranks, {"experts": EXPERTS}, ep=ranks)
+    assert as_torch_runs_it(given, world).job.plan.stack.expert_waits == waits
+
+
+def test_scores_that_are_not_widened_matter_to_unfused_attention_alone():
+    narrow = {"widens_scores": False}
+    check_strategies(job(1, narrow), CPU)
+    with pytest.raises(UnsupportedError, match="widens_scores"):
+        check_strategies(job(1, narrow, attention="unfused"), CPU)
 
 
 def test_a_plain_torch_job_is_predicted_as_it_is():

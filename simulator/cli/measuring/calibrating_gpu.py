@@ -112,7 +112,9 @@ def gpu(
         records.add_to(journal)
         notes = facts.notes
     _note_skipped(journal)
-    with working(f"fitting to {len(journal.measured)} kernels"):
+    kernels = counted(len(journal.measured), "kernel")
+    note(f"fitting to {kernels}, which needs no GPU and may take minutes")
+    with working(f"fitting to {kernels}"):
         calibration = _fitted(facts, journal, base_name, out.stem)
     if as_json:
         print_json({**calibration.to_dict(), "notes": [*notes, *calibration.notes]})

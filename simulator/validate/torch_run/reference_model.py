@@ -190,7 +190,6 @@ def _missing_parts(model: Model) -> Iterator[tuple[str, bool]]:
     yield "final_norm", not model.final_norm
     yield "head_bias", model.head_bias
     yield "classes", model.classes > 0
-    yield "widens_scores", not model.widens_scores
     yield "qk_norm", model.qk_norm != "none"
     yield "attention_sinks", model.attention_sinks
     yield "sliding_window", model.sliding_window > 0

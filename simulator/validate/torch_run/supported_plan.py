@@ -141,8 +141,17 @@ def _facts_of_run(job: Job, world: World) -> dict[str, Any]:
     } | {
         "fused_rmsnorm": has_fused_norm,
         "host_work_per_exchange": host_launches("dtensor_exchange") if job.plan.tp > 1 else None,
+        "expert_waits": _expert_waits(job, world),
         "keeps_half_weights": given.keeps_half_weights if whole else not given.keeps_master_weights,
     }
+
+
+def _expert_waits(job: Job, world: World) -> str:
+    """Each expert of the reference model asks the device for its rows; an only one has all."""
+    experts = job.model.experts
+    if experts is None or not world.is_gpu:
+        return "none"
+    return "layer" if experts.count == job.plan.ep else "expert"
 
 
 def _written(name: str, value: object) -> object:
@@ -290,6 +299,9 @@ def _format_is_torchs(job: Job, world: World) -> Iterator[Fault]:
 
 def _kernels_are_torchs(job: Job, _: World) -> Iterator[Fault]:
     plan = job.plan
+    if plan.attention_kernel == "unfused" and not job.model.widens_scores:
+        hint = "use plan.attention: flash"
+        yield Fault("model.widens_scores", "torch's unfused attention widens", False, hint)
     if plan.attention_kernel == "fused-softmax":
         hint = "use plan.attention: flash or unfused"
         yield Fault("plan.attention", "torch has no such kernel", plan.attention_kernel, hint)

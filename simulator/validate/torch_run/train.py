@@ -29,6 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
 from torch.optim import SGD, AdamW, Optimizer
 
 from simulator.described.job import Job
@@ -283,19 +284,16 @@ class Trainer:
         return grid.data["shard"].get_group() if is_hybrid and grid.data is not None else None
 
     def _clip(self) -> None:
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        grads = [p.grad for p in self.parameters if p.grad is not None]
+        local = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
         # Offloaded gradients are on the host; one number of them goes to the device and back.
-        squares = torch.zeros((), device=gradients[0].device if gradients else self.world.device)
-        for gradient in gradients:
-            local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            squares += torch.linalg.vector_norm(local, dtype=torch.float32).square()
-        squares = squares.to(self.world.device)
+        squares = get_total_norm(local).float().square().to(self.world.device)
         if self._gradients_are_spread:
             dist.all_reduce(squares, group=self._norm_group)
         factor = (_MAX_NORM / squares.sqrt()).clamp(max=1.0)
-        for gradient in gradients:
-            local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-            local.mul_(factor.to(local.device, local.dtype))
+        for device, dtype in {(grad.device, grad.dtype) for grad in local}:
+            alike = [grad for grad in local if (grad.device, grad.dtype) == (device, dtype)]
+            torch._foreach_mul_(alike, factor.to(device, dtype))
 
 
 @contextlib.contextmanager

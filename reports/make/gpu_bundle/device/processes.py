@@ -57,9 +57,14 @@ class OwnProcesses:
             found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
             return found
 
+    def wait_until_loaded(self) -> None:
+        """Return when the process ahead has loaded torch, which slows the host of others down."""
+        if self._next.stdout is not None:
+            self._next.stdout.readline()
+
     def _started(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -21,7 +21,6 @@ from reports.make.gpu_bundle.compare import (
     CALIBRATED,
     CAPTURED,
     FIRST_SIGHT,
-    USED,
     ComparedRun,
     compared_runs,
     page,
@@ -367,16 +366,12 @@ def test_a_folder_without_one_raw_file_of_a_device_is_refused(tmp_path, capsys):
 
 def test_captures_and_first_predictions_beside_a_raw_file_are_compared_too():
     raw = Path(compare.__file__).parents[2] / "gpu"
-    wanted = {f"run: {name}" for name in ("gpt-0.1b", USED)}
-    lines = [line for line in read_raw_lines(raw / "raw.jsonl.gz") if line["id"] in wanted]
-    runs = {run.name: run for run in compared_runs(lines, {CALIBRATED: "h100-sxm-80gb"}, raw)}
-    found = runs["gpt-0.1b"]
+    lines = [line for line in read_raw_lines(raw / "raw.jsonl.gz") if line["id"] == "run: gpt-0.1b"]
+    (found,) = compared_runs(lines, {CALIBRATED: "h100-sxm-80gb"}, raw)
     assert set(found.predicted) == {FIRST_SIGHT, CALIBRATED, CAPTURED}
     assert found.error_pct("step", FIRST_SIGHT) == pytest.approx(-7.2, abs=0.1)
     # To the byte: what the allocator reserves for a captured run is what it reserved.
     assert found.error_pct("reserved", CAPTURED) == 0
-    assert runs[USED].error_pct("step", CALIBRATED) is None
-    assert runs[USED].error_pct("step", FIRST_SIGHT) is not None
 
 
 def test_a_raw_file_may_be_gzipped_and_a_damaged_one_is_refused(tmp_path):

@@ -39,9 +39,6 @@ FIRST_SIGHT, SHIPPED, CALIBRATED, CAPTURED = (
     "first sight, shipped profile", "shipped profile", "calibrated profile",
     "calibrated profile, captured code",
 )  # fmt: skip
-USED = "gpt-0.4b-batch1"
-"""The run whose host time the launch of a calibrated profile goes back to (facts/host_work.yaml):
-its step is no test of it."""
 _BANDS_PCT = (4.0, 10.0)
 _REFUSED = 2
 
@@ -70,8 +67,6 @@ class ComparedRun:
         """Signed error [%], positive where the prediction is too large; None where none is."""
         measured, predicted = self.measured.get(name), self.predicted.get(source)
         if not measured or predicted is None or self.ran_out:
-            return None
-        if name == "step" and self.name == USED and source in {CALIBRATED, CAPTURED}:
             return None
         return error_pct(predicted[name], measured)
 

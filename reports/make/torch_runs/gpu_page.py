@@ -105,7 +105,9 @@ def page(kept: Sequence[KeptRun]) -> str:
 
 def _profiles(measured: Sequence[KeptRun]) -> str:
     jobs = (run.report.get("job") for run in measured)
-    names = {str(job["cluster"]["profile"]) for job in jobs if job}
+    files = {Path(job["cluster"]["profile"]) for job in jobs if job}
+    here = Path.cwd()
+    names = {str(file.relative_to(here) if file.is_relative_to(here) else file) for file in files}
     return ", ".join(f"`{name}`" for name in sorted(names)) or "that profile"
 
 

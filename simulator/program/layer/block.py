@@ -329,7 +329,7 @@ class Block:
             self.casts(f"{name}_input_autocast", apart, Region.SEQUENCE, products)
         if self.plan.saves_cast_weights:
             num_bytes = weights * self.shape.element_bytes
-            self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR)
+            self.save(f"{name}_weight_copy", num_bytes, Region.TENSOR, role=Role.WEIGHT_COPY)
 
     def kept_inputs(self, products: int) -> int:
         """Copies that so many products keep of their one input: each its own where it copies."""

@@ -99,6 +99,8 @@ class Role(StrEnum):
     """Adds what a part of the layer makes to what it reads."""
     ADAPTER = "adapter"
     """Computes beside the product that it adapts."""
+    WEIGHT_COPY = "weight_copy"
+    """The copy of a weight in the format of its product."""
 
 
 @dataclass(frozen=True, slots=True)

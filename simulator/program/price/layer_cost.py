@@ -44,7 +44,7 @@ from simulator.program.layer.model_ends import (
     loss_layer,
     multi_token_tensors,
 )
-from simulator.program.layer.pieces import Axis, Exchange, Layer
+from simulator.program.layer.pieces import Axis, Exchange, Layer, Role
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
 from simulator.program.price.hooked_weights import hooks_s
@@ -306,6 +306,7 @@ class UnitCosts:
         owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
         saved = _blocks(owner, outcome.kept_bytes)
         passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
+        passing_bytes += self._cached_bytes if unit is End.LOSS else ()
         # Without reentrant autograd no function of its own computes a layer again.
         calls_backward = recompute == "full" and not plan.stack.recompute_stops_early
         backward = Backward(
@@ -365,6 +366,24 @@ class UnitCosts:
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in repeated,
             hooks_s=hooks_s(self.job, layer),
+        )
+
+    @cached_property
+    def _cached_bytes(self) -> tuple[float, ...]:
+        """Copies of weights of repeated layers that are still there when forward ends [B].
+
+        Nobody saves them, but ``torch.autocast`` caches them until it is left, after the loss.
+        Ignores pipelines. Source: ``cached_cast`` of PyTorch's ``autocast_mode.cpp``.
+        """
+        plan = self.job.plan
+        if plan.recompute != "full" or plan.pp > 1 or not plan.saves_cast_weights:
+            return ()
+        repeated = Counter(unit for unit in self.layers if unit.is_repeated)
+        return tuple(
+            saved.num_bytes
+            for unit, count in repeated.items()
+            for saved in self.divided(unit).saved * count
+            if saved.role is Role.WEIGHT_COPY
         )
 
     @property

@@ -23,6 +23,8 @@ TABLE = VOCAB * 64 * 2.0
 PLAIN = {"base": "torch", "keeps_master_weights": False}
 """All of it in 16 bits."""
 
+APART = {**PLAIN, "sums_gradients_in_place": False}
+
 RESIDENT = {"stack": "deepspeed", "overlap_grad_reduce": False}
 """Gradients in buffers that stay, reduced when backward is over."""
 
@@ -55,15 +57,29 @@ def test_the_heads_gradient_lies_in_autograd_from_its_backward_to_that_of_the_em
     assert [gradients(op.gives) for op in layers] == [0, 0, 0, TABLE]
 
 
-@pytest.mark.parametrize(("tied", "tables"), [(True, 3), (False, 2)])
-def test_at_the_end_there_are_both_parts_and_their_sum(tied, tables):
-    job = tied_job(tied=tied, global_batch=1, stack=PLAIN)
+@pytest.mark.parametrize(("stack", "tables"), [(PLAIN, 2), (APART, 3)])
+def test_at_the_end_there_are_both_parts_and_before_torch_2_their_sum(stack, tables):
+    job = tied_job(global_batch=1, stack=stack)
     assert beside_residents(job) == pytest.approx(tables, abs=0.3)
 
 
-def test_a_gradient_that_is_there_already_is_a_fourth():
-    assert beside_residents(tied_job(stack=PLAIN)) == pytest.approx(4, abs=0.3)
-    assert beside_residents(tied_job(**RESIDENT)) == pytest.approx(3, abs=0.3)
+def test_two_tables_have_a_gradient_each():
+    job = tied_job(tied=False, global_batch=1, stack=PLAIN)
+    assert beside_residents(job) == pytest.approx(2, abs=0.3)
+
+
+def test_a_gradient_that_is_there_already_is_one_more():
+    assert beside_residents(tied_job(stack=PLAIN)) == pytest.approx(3, abs=0.3)
+    assert beside_residents(tied_job(stack=APART)) == pytest.approx(4, abs=0.3)
+    resident = {"base": "deepspeed", "casts_flat_gradients": False}
+    job = tied_job(**{**RESIDENT, "stack": resident})
+    assert beside_residents(job) == pytest.approx(2, abs=0.3)
+
+
+def test_torch_before_2_makes_a_tensor_of_the_sum():
+    for release, makes in (("1.13", True), ("2.0", False)):
+        job = tied_job(libraries={"torch": release}, stack="torch")
+        assert job.plan.makes_sums_of_gradients == makes
 
 
 def test_a_product_that_adds_to_the_gradient_itself_leaves_zeros_that_take_the_lookups():

@@ -41,7 +41,8 @@ def tracked_job(row: Mapping[str, str]) -> Job:
     fsdp, tp, micro, pp = (int(row[key]) for key in ("fsdp", "tp", "micro_batch", "pp"))
     ranks, replicas = max(1, fsdp), int(row["replicas"])
     stack: dict[str, Any] = {"base": "torchtitan", "sharding_units": "root", **_EAGER}
-    stack["matrix_workspaces"] = 0  # Fake tensors call no library.
+    # Fake tensors call no library, and autograd adds up tensors like them apart.
+    stack |= {"matrix_workspaces": 0, "sums_gradients_in_place": False}
     zero = 3
     if not fsdp:
         stack |= {"base": "torch", "fused_rmsnorm": True, "keeps_master_weights": False}

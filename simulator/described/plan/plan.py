@@ -442,6 +442,11 @@ class Plan(Spec):
         return self.stack.keeps_returned_logits and self.pp == 1
 
     @property
+    def makes_sums_of_gradients(self) -> bool:
+        """Whether the sum of two gradients of one parameter is a tensor of its own."""
+        return not self.stack.sums_gradients_in_place
+
+    @property
     def gathers_logits(self) -> bool:
         """Whether each of several tensor-parallel ranks computes the loss of all logits."""
         return self.tp > 1 and not self.stack.parallel_loss

@@ -338,7 +338,7 @@ class TiedGradient:
             yield waits + self._held(layers, Slice(first, end))
         if has_embedding:
             lookup = Slice(first, first, has_embedding)
-            parts = waits + part * (1 if is_new else 1 + self._makes_sum)
+            parts = waits + part * (self._makes_sum + (not is_new))
             yield made_bytes + parts + self._held(lookup, lookup)
 
     def _held(self, saved: Slice, running: Slice) -> float:
@@ -347,4 +347,5 @@ class TiedGradient:
     @property
     def _makes_sum(self) -> bool:
         choices = self.job.choices
-        return choices.frees_gradients or not choices.fuses_accumulation
+        adds_up = choices.frees_gradients or not choices.fuses_accumulation
+        return adds_up and self.job.plan.makes_sums_of_gradients

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from simulator.capture.merged_operations import layer_of, unit_of
 from simulator.capture.recording.absent_streams import Streams
 from simulator.capture.recording.fused import FusedKernels, Work, is_fusible
+from simulator.capture.recording.gradient_sums import takes_the_first
 from simulator.capture.recording.modules import Modules, in_backward
 from simulator.capture.recording.operators import (
     Operator,
@@ -99,6 +100,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return run(*args, **kwargs)
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._number(func, args)
+        is_in_place = takes_the_first(func, args)
         try:
             result = run(*args, **kwargs)
         except Exception as error:
@@ -108,7 +110,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace in _NAMESPACES_OF_EXCHANGES:
             self.exchange(func, args, kwargs, result)
         else:
-            self._operator(Operator(func, args, kwargs, result))
+            one = Operator(func, args, kwargs, result)
+            if is_in_place and on_device(args[0]):
+                self._lie_in(one.outputs, self._numbers(one.inputs[:1]))
+            self._operator(one)
         return result
 
     def _number(self, func: Any, args: Any) -> Any:

@@ -356,7 +356,7 @@ class Stack(Spec):
     until that of the lookup is there (PyTorch's autograd, which adds up all uses of a parameter
     first); false for a compiler that may order and reduce them as it likes."""
     sums_gradients_in_place: Flag = True
-    """The gradient that waits takes the other in; else their sum is a third (PyTorch before 2.0)."""
+    """A gradient that waits takes the next in; else their sum is a third (PyTorch before 2.0)."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"

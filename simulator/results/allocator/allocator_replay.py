@@ -20,6 +20,9 @@ from simulator.results.allocator.allocator_moments import (
 )
 from simulator.results.allocator.caching_allocator import CachingAllocator, Stack
 
+_AHEAD = 64
+"""Exchanges that are compared at once; any number finds the same."""
+
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 """Blocks that are taken, and those that are free after it: numbers of their sizes."""
 
@@ -117,6 +120,11 @@ class Replay:
         if end == index:
             while end < len(numbers) and numbers[end] == numbers[end - period]:
                 end += 1
+                # Slices are compared much faster, and most of a step may repeat itself.
+                while len(ahead := numbers[end : end + _AHEAD]) == _AHEAD and (
+                    ahead == numbers[end - period : end - period + _AHEAD]
+                ):
+                    end += _AHEAD
             self._repeats_until[period] = end
         return (end - index) // period
 
@@ -133,8 +141,9 @@ class Replay:
         floors = [*heights]
         for number in self.numbers[first:end]:
             for n, more in self._more[number]:
-                heights[n] += more
-                floors[n] = min(floors[n], heights[n])
+                height = heights[n] = heights[n] + more
+                if height < floors[n]:  # noqa: PLR1730 - a call costs more
+                    floors[n] = height
         return floors
 
     def moment(self, floors: list[int]) -> Moment:

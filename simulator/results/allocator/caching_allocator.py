@@ -141,7 +141,7 @@ class CachingAllocator:
         """The free blocks of each pool that anything was asked of."""
         return [*self._free.values()]
 
-    def take(self, stacks: Sequence[Stack]) -> None:  # noqa: PLR0912 - a call costs more
+    def take(self, stacks: Sequence[Stack]) -> None:  # noqa: PLR0912, PLR0915 - a call costs more
         """Put a block for its request on each stack, one after another.
 
         Blocks are mostly cut out of what the last one left, which is offered at the end only.
@@ -209,7 +209,7 @@ class CachingAllocator:
             self._offer(rest, rest_bytes, rest_of)
         for stack, count in fresh.items():
             self._reserve(stack.segment_bytes, count)
-            stack.taken += [stack.free.segment(stack.segment_bytes)] * count
+            stack.taken += [stack.free.segment(stack.segment_bytes, count)] * count
         self._served += len(stacks)
 
     def _offer(self, rest: int, num_bytes: int, free: FreeBlocks) -> None:

@@ -175,10 +175,14 @@ def reserved_memory(
         kept.reserved_bytes, exchanges, settings, steps=_STEPS,
         collects_above_bytes=settings.collects_above_share * room_bytes - resident_bytes,
     )  # fmt: skip
-    free = max(resident_bytes + replayed(), least_bytes)
+    pressed = replayed()
+    free = max(resident_bytes + pressed, least_bytes)
     if free <= room_bytes:
         return Reserved(free, free)
-    pressed = replayed(room_bytes=room_bytes - resident_bytes)
+    # Blocks that linger only where there is room are the one other thing that a limit changes.
+    lingers = any(each.lingers for each in exchanges.distinct)
+    if lingers or resident_bytes + pressed > room_bytes:
+        pressed = replayed(room_bytes=room_bytes - resident_bytes)
     return Reserved(free, max(resident_bytes + pressed, allocated_bytes))
 
 

@@ -147,6 +147,18 @@ def test_of_equal_blocks_the_first_given_back_is_first_whether_or_not_a_segment(
     assert reserved == (96 * MIB if gives[0] == 31 else 160 * MIB)
 
 
+def test_what_only_gives_back_still_makes_segments_for_two_sizes_that_round_to_one():
+    """One segment of 32 MiB lies ready, and two blocks are asked for that need as much each."""
+    sizes = (32 * MIB, 32 * MIB - 100)
+    step = [
+        Exchange(sizes[:1], sizes[:1]),
+        Exchange((40 * MIB,), ()),
+        Exchange(sizes, (*sizes, 40 * MIB)),
+    ]
+    assert plain_reserved(step, PlainAllocator(), steps=2) == 104 * MIB
+    assert reserved_bytes(step, AllocatorSettings(), steps=2) == 104 * MIB
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_programs_of_few_sizes_reserve_what_they_would_one_by_one(seed):
     """Sizes that round to the same, and devices that are full."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 import simulator as sim
-from simulator.results.allocator.exchanges import KeptReserves
+from simulator.described.plan.plan_blocks import AllocatorSettings
+from simulator.results.allocator.exchanges import Exchange, KeptReserves, told_apart
+from simulator.results.memory import reserved_memory
 from simulator.results.simulation import perturbation_cost, run_step
 
+MIB = 2**20
 NAME = "llama3-70b-64xh100"
 
 
@@ -45,6 +48,21 @@ def test_stages_that_ask_for_the_same_blocks_share_one_replay():
     result = run_step(sim.load_job(NAME, plan), "replay", kept=kept)
     assert len(result.memory) == 8
     assert kept.reserved_bytes.cache_info().hits >= 4
+
+
+@pytest.mark.parametrize(("lingers", "asked"), [((), 1), ((30 * MIB,), 2)])
+def test_a_device_that_has_room_for_all_blocks_is_not_asked_twice_unless_some_linger(
+    lingers, asked
+):
+    """It is asked again where more than the blocks may be reserved, and that is too much."""
+    kept = KeptReserves()
+    step = told_apart([Exchange((50 * MIB,) * 2, (50 * MIB,) * 2, lingers=lingers)])
+    reserved = reserved_memory(
+        step, AllocatorSettings(), kept, resident_bytes=0.0, allocated_bytes=100.0 * MIB,
+        least_bytes=140.0 * MIB, room_bytes=135.0 * MIB,
+    )  # fmt: skip
+    assert reserved == (140 * MIB, 100 * MIB)
+    assert replays(kept) == asked
 
 
 @pytest.mark.parametrize("engine", ["des", "replay"])

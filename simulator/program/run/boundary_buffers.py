@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from operator import add
+from itertools import accumulate
 
 from simulator.program.ir import Memory, Owner
-from simulator.schedule.slots import Phase, Placement, Slot, joint_groups
+from simulator.schedule.slots import Phase, Placement, Slot
 from simulator.schedule.unit_time import dependencies, peak_in_flight
 
 
@@ -100,19 +100,24 @@ class BoundaryBuffers:
 
     def _under_way(self, slots: Sequence[Slot]) -> Sequence[tuple[Slot, PassBuffers]]:
         """Receives of the group after a pass, and sends of the group before it."""
-        ends = {(slot.phase, slot.stage): slot for slot in slots}
-        sends = {key: self._sends(slot) for key, slot in ends.items()}
-        receives = {key: self._receives(slot) for key, slot in ends.items()}
+        passes = [slot[:2] for slot in slots]
+        like = dict(zip(passes, slots, strict=True))
+        sends = {each: self._sends(slot) for each, slot in like.items()}
+        receives = {each: self._receives(slot) for each, slot in like.items()}
         buffers = cache(lambda count: PassBuffers(holds=self._block * count))
-        groups = [*joint_groups(slots)]
         sent, received = (
-            [sum([by_stage[slot[:2]] for slot in group]) for group in groups]
-            for by_stage in (sends, receives)
+            [0, *accumulate(map(each.__getitem__, passes))] for each in (sends, receives)
         )
-        counts = map(add, [0, *sent], [*received[1:], 0])
+        # Slots that run together end here; before and after them one more group each.
+        ends = [n for n, slot in enumerate(slots, 1) if not slot.overlaps_next]
+        edges = [0, 0, *ends, len(slots)]
+        counts = [
+            sent[start] - sent[before] + received[after] - received[end]
+            for before, start, end, after in zip(edges, edges[1:], ends, edges[3:], strict=False)
+        ]
         return [
-            (group[-1], buffers(count))
-            for group, count in zip(groups, counts, strict=False)
+            (slots[end - 1], buffers(count))
+            for end, count in zip(ends, counts, strict=True)
             if count
         ]
 

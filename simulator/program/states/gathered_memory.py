@@ -249,6 +249,8 @@ class WholeGradients:
 
     def sums(self, rank: int, units: Iterable[Unit]) -> Memory:
         """What was taken for units since the last update; forgotten."""
+        if not self._added:
+            return ()
         return tuple(block for unit in units for block in self.added_up(rank, unit))
 
     def keep(self, rank: int, pieces: Iterable[Piece]) -> Memory:

@@ -19,6 +19,10 @@ from simulator.results.allocator.allocator_moments import (
     without_segments,
 )
 from simulator.results.allocator.caching_allocator import CachingAllocator, Stack
+from simulator.results.allocator.free_blocks import FreeBlocks
+
+_AHEAD = 64
+"""Exchanges that are compared at once; any number finds the same."""
 
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 """Blocks that are taken, and those that are free after it: numbers of their sizes."""
@@ -100,13 +104,49 @@ class Replay:
         self.taken_bytes = [*accumulate(map(self._more_bytes.__getitem__, self.numbers))]
         short, long = _Watch(self), _Watch(self)
         index, end = 0, len(self.numbers)
+        fall = self._last_fall()
+        most = self._most_taken(fall)
         while index < end:
+            # Segments that lie ready serve all that is taken: none is cut or made.
+            if index in fall and all(free.whole(size) >= n for (free, size), n in most.items()):
+                self._empty()
+                index = fall.stop
+                continue
             self.allocator.turn = index
             self._exchange(self.numbers[index])
             index += 1
             if passed := short.passed(index):
                 index += passed
                 index += long.passed(index)
+
+    def _last_fall(self) -> range:
+        """Exchanges after which nothing is taken, none of which leaves more than there was.
+
+        None where what is free then depends on more than the segments that were made.
+        """
+        depends = not self.allocator.segments_serve_again or any(
+            stack.taken for stack in self._stacks
+        )
+        if depends or 0 not in self.taken_bytes:
+            return range(0)
+        start = end = len(self.taken_bytes) - self.taken_bytes[::-1].index(0)
+        while start and all(count < 0 for _, count in self._more[self.numbers[start - 1]]):
+            start -= 1
+        return range(start, end)
+
+    def _most_taken(self, some: range) -> Counter[tuple[FreeBlocks, int]]:
+        """How many blocks of a size an exchange takes at most, by the free blocks."""
+        most: Counter[tuple[FreeBlocks, int]] = Counter()
+        for number in {*self.numbers[some.start : some.stop]}:
+            most |= Counter((stack.free, stack.size) for stack in self._exchanges[number][0])
+        return most
+
+    def _empty(self) -> None:
+        """Be as when all is free: whatever was taken where, each segment is one block again."""
+        for stack in self._stacks:
+            stack.taken.clear()
+        for free in self.allocator.pools():
+            free.empty()
 
     def repeats(self, index: int, period: int) -> int:
         """How often the exchanges before an index follow again, whole."""
@@ -117,6 +157,11 @@ class Replay:
         if end == index:
             while end < len(numbers) and numbers[end] == numbers[end - period]:
                 end += 1
+                # Slices are compared much faster, and most of a step may repeat itself.
+                while len(ahead := numbers[end : end + _AHEAD]) == _AHEAD and (
+                    ahead == numbers[end - period : end - period + _AHEAD]
+                ):
+                    end += _AHEAD
             self._repeats_until[period] = end
         return (end - index) // period
 
@@ -133,8 +178,9 @@ class Replay:
         floors = [*heights]
         for number in self.numbers[first:end]:
             for n, more in self._more[number]:
-                heights[n] += more
-                floors[n] = min(floors[n], heights[n])
+                height = heights[n] = heights[n] + more
+                if height < floors[n]:  # noqa: PLR1730 - a call costs more
+                    floors[n] = height
         return floors
 
     def moment(self, floors: list[int]) -> Moment:

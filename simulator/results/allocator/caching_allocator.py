@@ -64,10 +64,11 @@ class Stack:
         free: The blocks that may serve them.
         below_bytes: Free blocks of this size and more may not [B].
         segment_bytes: Of the segment that is made for one [B].
+        is_whole: Whether it is all given to the request, and larger than what others leave.
         taken: Those that serve them.
     """
 
-    __slots__ = ("below_bytes", "free", "segment_bytes", "size", "taken")
+    __slots__ = ("below_bytes", "free", "is_whole", "segment_bytes", "size", "taken")
 
     def __init__(self, size: int, free: FreeBlocks, max_split_bytes: float) -> None:
         self.size = size
@@ -75,6 +76,9 @@ class Stack:
         is_split = size < max_split_bytes
         self.below_bytes = max_split_bytes if is_split else size + _LARGE_SEGMENT_BYTES
         self.segment_bytes = _segment_bytes(size, free)
+        self.is_whole = (
+            size >= _LARGE_SEGMENT_BYTES and self.segment_bytes - size <= free.kept_whole_bytes
+        )
         self.taken: list[int] = []
 
 
@@ -137,15 +141,18 @@ class CachingAllocator:
         """The free blocks of each pool that anything was asked of."""
         return [*self._free.values()]
 
-    def take(self, stacks: Sequence[Stack]) -> None:  # noqa: PLR0912 - a call costs more
+    def take(self, stacks: Sequence[Stack]) -> None:  # noqa: PLR0912, PLR0915 - a call costs more
         """Put a block for its request on each stack, one after another.
 
         Blocks are mostly cut out of what the last one left, which is offered at the end only.
+        Where a whole segment is made, none is free that is as large, and what is left of others
+        is smaller, so equal requests of these stacks get one of their own, too.
         """
         blocks = self.blocks
         size_bytes, is_free, new = blocks.size_bytes, blocks.is_free, blocks.new
         befores, afters = blocks.before, blocks.after
         choices, turn = self.choices, self.turn
+        fresh: dict[Stack, int] = {}
         rest, rest_bytes, rest_of = NOTHING, 0, None
         for stack in stacks:
             size, free = stack.size, stack.free
@@ -166,11 +173,17 @@ class CachingAllocator:
                         choices.setdefault((size, size + 1), turn)
                     break
             else:
+                if stack in fresh:
+                    fresh[stack] += 1
+                    continue
                 if free is not rest_of or size > rest_bytes or not free.is_next(size, rest_bytes):
                     if rest_of is not None:
                         self._offer(rest, rest_bytes, rest_of)
                     rest, rest_of = free.pop_larger(size, stack.below_bytes), free
                     if rest == NOTHING:
+                        if stack.is_whole and self.segments_serve_again:
+                            fresh[stack], rest_of = 1, None
+                            continue
                         rest = self._new_space(stack)
                     rest_bytes = size_bytes[rest]
                 before = befores[rest]
@@ -194,6 +207,9 @@ class CachingAllocator:
             stack.taken.append(block)
         if rest_of is not None:
             self._offer(rest, rest_bytes, rest_of)
+        for stack, count in fresh.items():
+            self._reserve(stack.segment_bytes, count)
+            stack.taken += [stack.free.segment(stack.segment_bytes, count)] * count
         self._served += len(stacks)
 
     def _offer(self, rest: int, num_bytes: int, free: FreeBlocks) -> None:
@@ -252,10 +268,10 @@ class CachingAllocator:
         self._reserve(segment)
         return stack.free.segment(segment) if self.segments_are_alike else self.blocks.new(segment)
 
-    def _reserve(self, num_bytes: int) -> None:
-        _, count = self.made.get(num_bytes, (0, 0))
-        self.made[num_bytes] = self.turn, count + 1
-        self.reserved_bytes += num_bytes
+    def _reserve(self, num_bytes: int, count: int = 1) -> None:
+        _, before = self.made.get(num_bytes, (0, 0))
+        self.made[num_bytes] = self.turn, before + count
+        self.reserved_bytes += num_bytes * count
         self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
 
     def _make_room(self, segment: int, free: FreeBlocks) -> None:

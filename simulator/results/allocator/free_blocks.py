@@ -75,10 +75,12 @@ class FreeBlocks:
         queues: Of each of them, blocks in order; below zero, that many segments that nothing
             tells apart. Blocks that are free no more are passed over.
         segments: The block that stands for all segments of a size.
+        made: How many segments of each size were made, where nothing tells them apart.
     """
 
     __slots__ = (
-        "blocks", "kept_whole_bytes", "least_segment_bytes", "pool", "queues", "segments", "sizes",
+        "blocks", "kept_whole_bytes", "least_segment_bytes", "made", "pool", "queues", "segments",
+        "sizes",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +93,7 @@ class FreeBlocks:
         self.sizes: list[int] = []
         self.queues: dict[int, deque[int]] = {}
         self.segments: dict[int, int] = {}
+        self.made: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Size and block, or segments below zero, in the order in which they are looked at."""
@@ -108,11 +111,21 @@ class FreeBlocks:
             if segments:
                 yield size, segments
 
-    def segment(self, size: int) -> int:
-        """The block that stands for all segments of a size."""
+    def segment(self, size: int, count: int = 1) -> int:
+        """The block that stands for all segments of a size, of which there are so many more."""
         if size not in self.segments:
             self.segments[size] = self.blocks.new(size)
+        self.made[size] = self.made.get(size, 0) + count
         return self.segments[size]
+
+    def whole(self, size: int) -> int:
+        """How many segments of a size nothing lies in and nothing tells apart."""
+        return -sum([each for each in self.queues.get(size, ()) if each < 0])
+
+    def empty(self) -> None:
+        """Offer all segments that were made: nothing lies in any."""
+        self.queues = {size: deque([-count]) for size, count in self.made.items()}
+        self.sizes = sorted(self.made)
 
     def queue(self, size: int) -> deque[int]:
         """The blocks of a size."""

@@ -52,7 +52,7 @@ from simulator.program.states.resident import (
     state_bytes,
     workspace_memory,
 )
-from simulator.program.states.returned_logits import returned_logits_memory
+from simulator.program.states.returned_logits import returned_key_values, returned_logits_memory
 from simulator.program.states.update_memory import first_states, starting_memory
 from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
@@ -250,6 +250,7 @@ class _Builder:
             update_every=0 if schedule.synchronous else every,
             copies=copies,
             untrained=untrained_pass(job),
+            returned=returned_key_values(job),
         )
 
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:

@@ -40,19 +40,19 @@ from simulator.program.run.untrained import untrained_memory, untrained_pass
 from simulator.program.states.cast_weights import cast_weight_bytes
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
+from simulator.program.states.gradient_buckets import bucket_memory
 from simulator.program.states.outside_memory import offloaded_states, outside_memory
 from simulator.program.states.parameter_server import ServerTransfers
 from simulator.program.states.pipeline_ranks import PipelineRanks
 from simulator.program.states.placeholder_gradients import placeholder_gradient_bytes
 from simulator.program.states.resident import (
     ParameterCount,
-    bucket_memory,
     loading_memory,
     resident_memory,
     state_bytes,
     workspace_memory,
 )
-from simulator.program.states.returned_logits import returned_logits_memory
+from simulator.program.states.returned_logits import returned_key_values, returned_logits_memory
 from simulator.program.states.update_memory import first_states, starting_memory
 from simulator.program.unlike.unfold import unfold
 from simulator.schedule import Order, Slot
@@ -250,6 +250,7 @@ class _Builder:
             update_every=0 if schedule.synchronous else every,
             copies=copies,
             untrained=untrained_pass(job),
+            returned=returned_key_values(job),
         )
 
     def _rank_class(self, rank: int, slots: Sequence[Slot]) -> RankClass:
@@ -278,7 +279,8 @@ class _Builder:
 
     def _held_by(self, rank: int) -> _Held:
         job, parameters, runs = self.job, self.ranks.parameters(rank), self.ranks.runs_of(rank)
-        resident = resident_memory(job, parameters) + bucket_memory(job) + untrained_memory(job)
+        resident = resident_memory(job, parameters) + bucket_memory(job, parameters)
+        resident += untrained_memory(job)
         resident += workspace_memory(job) + returned_logits_memory(job)
         placeholder_bytes = placeholder_gradient_bytes(job, runs)
         if placeholder_bytes:

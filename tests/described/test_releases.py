@@ -110,6 +110,13 @@ def test_the_trainers_adamw_is_fused_since_transformers_4_54_on_pytorch_2_8(
     assert stack("trl", transformers=transformers, torch=torch).update_copies == copies
 
 
+@pytest.mark.parametrize(("transformers", "copies"), [("4.31", 0), ("4.32", 1)])
+def test_the_trainer_before_transformers_4_32_updates_one_parameter_after_another(
+    transformers, copies
+):
+    assert stack("trl", transformers=transformers, torch="2.0").update_copies == copies
+
+
 @pytest.mark.parametrize(
     ("transformers", "torch", "is_grouped"),
     [("4.57", "2.9", False), ("5.0", "2.8", False), ("5.0", "2.9", True)],

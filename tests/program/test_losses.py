@@ -39,6 +39,7 @@ def a_job(kind: str, **plan) -> Job:
         ("whole-graph", HALF, 2 * HALF),
         ("eager", FULL, 2 * FULL),
         ("eager-16bit", HALF, 2 * HALF),
+        ("eager-32bit", FULL, 2 * FULL),
         ("shifted", FULL, FULL),
         ("chunked", HALF, 2 * FULL / 8),
         ("sum", 0, HALF),
@@ -128,7 +129,8 @@ def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
 @pytest.mark.parametrize(
     ("kind", "more"),
     [("fused", 0), ("chunked", 0), ("whole-graph", 0), ("linear-fused", 0), ("sum", HALF),
-     ("compiled", HALF), ("eager", HALF), ("eager-16bit", HALF), ("eager-shifted", FULL)],
+     ("compiled", HALF), ("eager", HALF), ("eager-16bit", HALF), ("eager-32bit", FULL),
+     ("eager-shifted", FULL)],
 )  # fmt: skip
 def test_a_loop_that_names_its_logits_keeps_them_where_their_loss_does_not(kind, more):
     assert total_bytes(returned_logits_memory(named_job(kind))) == more
@@ -148,8 +150,16 @@ def test_logits_with_a_name_are_there_beside_the_backward_of_every_layer():
     assert peaks[1] - peaks[0] == HALF
 
 
-@pytest.mark.parametrize(("is_named", "copies"), [(False, 3), (True, 4)])
-def test_torch_holds_logits_in_backward_while_they_have_a_name(is_named, copies):
+@pytest.mark.parametrize(
+    ("kind", "copy", "is_named", "copies"),
+    [
+        ("eager-16bit", HALF, False, 3),
+        ("eager-16bit", HALF, True, 4),
+        ("eager-32bit", FULL, False, 3),
+        ("eager-32bit", FULL, True, 4),
+    ],
+)
+def test_torch_holds_logits_in_backward_while_they_have_a_name(kind, copy, is_named, copies):
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -160,15 +170,16 @@ def test_torch_holds_logits_in_backward_while_they_have_a_name(is_named, copies)
         labels = torch.zeros(T, dtype=torch.int64)
         with MemTracker() as tracker:
             logits = hidden @ head
+            logits = logits.float() if copy == FULL else logits
             loss = torch.nn.functional.cross_entropy(logits, labels)
             if not is_named:
                 del logits
             loss.backward()
         peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-    job = named_job("eager-16bit", is_named=is_named)
+    job = named_job(kind, is_named=is_named)
     costs = StageCosts(job)
     held = total_bytes(costs.saved(LOSS) + costs.backward(LOSS).holds + returned_logits_memory(job))
-    assert held == copies * HALF
+    assert held == copies * copy
     assert held == pytest.approx(peak, rel=2 / T)
 
 

@@ -20,7 +20,6 @@ from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import (
     ParameterCount,
     added_up,
-    bucket_memory,
     optimizer_traffic_bytes,
     padded_vocab,
     resident_memory,
@@ -278,16 +277,6 @@ def test_megatron_accumulates_in_the_format_that_the_plan_reduces_in():
     )
     assert (state_bytes(megatron).gradients, state_bytes(megatron).reduced) == (2.0, 2.0)
     assert (state_bytes(fsdp).gradients, state_bytes(fsdp).reduced) == (4.0, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("zero", "overlaps", "buffers"), [(1, True, 2), (2, True, 2), (2, False, 1), (3, True, 0)]
-)
-def test_deepspeed_holds_whole_buckets_however_little_is_trained(zero, overlaps, buffers):
-    stack = {"base": "deepspeed", "bucket": "100 MB"}
-    lora = {"rank": 8, "targets": ["query"]}
-    job = small_job(gpus=4, zero=zero, lora=lora, overlap_grad_reduce=overlaps, stack=stack)
-    assert total_bytes(bucket_memory(job)) == buffers * 100e6
 
 
 def test_fsdp_under_autocast_alone_gathers_fp32_and_passes_fp32_on():

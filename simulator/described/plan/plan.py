@@ -447,6 +447,11 @@ class Plan(Spec):
         return not self.stack.sums_gradients_in_place
 
     @property
+    def holds_returned_key_values(self) -> bool:
+        """Whether what the loop holds has keys and values of all layers in it."""
+        return self.holds_returned_logits and self.stack.hands_out_key_values
+
+    @property
     def gathers_logits(self) -> bool:
         """Whether each of several tensor-parallel ranks computes the loss of all logits."""
         return self.tp > 1 and not self.stack.parallel_loss

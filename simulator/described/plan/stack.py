@@ -250,8 +250,10 @@ class Stack(Spec):
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
     hands_out_key_values: Flag = False
-    """Layers that are fully recomputed also return keys and values, which stay until backward
-    (``use_cache`` of transformers, where checkpoints are not its own)."""
+    """Layers also return keys and values (``use_cache`` of transformers, which its own checkpoints
+    turn off). Those of fully recomputed layers stay until backward, and a loop that holds what its
+    model returned (``keeps_returned_logits``) has those of one microbatch through the next forward.
+    """
     frozen_units_keep_inputs: Flag = False
     """Where weights are sharded and layers, all of them frozen beside adapters, are recomputed with
     reentrant autograd, their inputs and the gradients of these stay until backward ends (FSDP1)."""

@@ -32,6 +32,7 @@ CrossEntropy = Literal[
     "eager",
     "eager-shifted",
     "eager-16bit",
+    "eager-32bit",
     "shifted",
     "chunked",
     "linear-fused",
@@ -48,8 +49,10 @@ forward (nanotron's ``sharded_cross_entropy``); ``eager`` keeps fp32 log-probabi
 makes fp32 gradients beside them (PyTorch's own); ``eager-shifted`` is that of an fp32 copy of fp32
 logits, those of all tokens but the last, while the 16-bit ones are there, too (``logits.float()``
 and ``shift_logits`` of transformers 4.46). ``eager-16bit`` is that of a copy of 16-bit logits,
-which nothing casts, neither autocast nor the model. ``shifted`` is one kernel that makes gradients
-in place, but of an fp32 copy (a kernel of Unsloth's or Liger's behind transformers 4.45).
+which nothing casts, neither autocast nor the model; ``eager-32bit`` that of fp32 logits, which the
+model casts and returns (``cast_float_and_contiguous`` of prime-rl). ``shifted`` is one kernel that
+makes gradients in place, but of an fp32 copy (a kernel of Unsloth's or Liger's behind transformers
+4.45).
 ``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
 ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
 of a part of the tokens, and the gradients of them at once (Liger's

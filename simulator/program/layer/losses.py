@@ -154,6 +154,11 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             forward=Copies(6), backward=Copies(8), kernels=5, kept=_ONE_HALF,
             passing=(_ONE_HALF,) * 2, working=(_ONE_HALF,) * 2,
         ),
+        # That of "eager", of logits that the model has cast.
+        "eager-32bit": LossKernel(
+            forward=Copies(1, 5), backward=Copies(1, 6), kernels=4, kept=_ONE_FULL,
+            passing=(_ONE_FULL,), freed=(_ONE_HALF,), working=(_ONE_FULL,) * 2, returned=_ONE_FULL,
+        ),
         # Cast, copy, and the kernel's passes; backward puts the copy back and casts it.
         "shifted": LossKernel(
             forward=Copies(1, 6), backward=Copies(1, 6), kernels=5, kept=_ONE_FULL,

@@ -61,6 +61,7 @@ from simulator.program.ir import (
     total_bytes,
 )
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.states.gradient_buckets import adds_by_parameter
 from simulator.program.states.outside_memory import PARAMETER_BUFFERS, TILE_NUMEL
 from simulator.program.states.resident import (
     ParameterCount,
@@ -306,7 +307,9 @@ class StateOffload:
         if adds_on_gpu and rank in self._sent:
             after = (*after, self._sent[rank])
         if earlier is not None and adds_on_gpu:
-            sums = ((Owner.COMMUNICATION, num_bytes),)
+            sums: Memory = ((Owner.COMMUNICATION, num_bytes),)
+            if adds_by_parameter(self.job):
+                sums = ()
             back = links.copy(
                 rank, TO_DEVICE, num_bytes, (*after, earlier), layers=layers, takes=sums
             )

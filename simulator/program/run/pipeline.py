@@ -80,6 +80,7 @@ class Pipeline:
             middle of the order; 0 is never.
         copies: Takes activations off the GPU, where they do not stay.
         untrained: What runs before every forward of another network.
+        returned: What the model returned of the microbatch before, held while forward runs.
     """
 
     order: Order
@@ -92,6 +93,7 @@ class Pipeline:
     update_every: int = 0
     copies: ActivationOffload | None = None
     untrained: UntrainedPass | None = None
+    returned: Memory = ()
 
 
 def add_pipeline(
@@ -298,7 +300,8 @@ class _Emitter:
             operation.takes, operation.leaves = gathered + memory.early, memory.later
             operation.lingers, operation.by_unit = memory.lingers, memory.by_unit
             in_turn = self.attachment.weights_in_turn(run, is_forward=True)
-            operation.holds = self._joined(memory.holds, in_turn)
+            held = self._joined(in_turn, self.pipeline.returned)
+            operation.holds = self._joined(memory.holds, held)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
             if self.pipeline.copies is not None:
                 self.pipeline.copies.send(rank, end, run)

@@ -3,6 +3,7 @@
 resident                       bytes that one rank holds from step to step
 pipeline_ranks                 which layers each rank of a pipeline holds, and who holds the same
 gather_units                   which parameters are gathered together; buckets of gradients
+gradient_buckets               buffers that gradients pass through
 data_parallel_collectives      the collectives of every ZeRO stage, and their cost
 separate_parameters            weights that are gathered one by one
 gathered_memory, update_memory, outside_memory    memory while gathering, updating, outside tensors

@@ -1,9 +1,10 @@
 """How much memory do weights take while they are gathered, and gradients until they are sharded?
 
 Parameters that share a collective are whole together. Gradients are copied into a bucket one by
-one, and leave when it is full. Where none stay from the step before, the first backward of a step
-makes them. Under ZeRO 2 the first of several backwards of one virtual stage makes them, the later
-ones add to them, and the reductions after the last one shard them.
+one, and leave when it is full. Where that bucket is a buffer that is always there, no other
+gradient is whole than the one that is copied. Where none stay from the step before, the first
+backward of a step makes them. Under ZeRO 2 the first of several backwards of one virtual stage
+makes them, the later ones add to them, and the reductions after the last one shard them.
 
 Where one rank holds both ends of the model, the table of tokens and the output matrix are one
 parameter, whose gradient comes in two parts: the head's when backward begins, that of the lookup,
@@ -34,6 +35,7 @@ from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.adapters import frozen
 from simulator.program.layer.model_ends import embedding_tensors
 from simulator.program.states.gather_units import Piece, Unit, Units
+from simulator.program.states.gradient_buckets import copies_into_bucket
 from simulator.program.states.resident import (
     frozen_bytes,
     new_gradient_bytes,
@@ -135,6 +137,9 @@ class UnitMemory:
     def _gradients(self, units: Sequence[Unit]) -> Memory:
         if not self._choices.shards_gradients:
             return ()
+        if copies_into_bucket(self.job):
+            numels = (unit.parameters.largest for unit in units)
+            return tuple((Owner.GRADIENTS, n * self._state.gathered) for n in numels if n)
         parts = [[part] for unit in units for part in unit.parts]
         others = [unit for unit in units if not unit.parts]
         made = [*parts, others] if others else parts

@@ -307,12 +307,9 @@ def workspace_memory(job: Job) -> Memory:
     return ((Owner.WORKSPACES, kept_bytes),) if kept_bytes else ()
 
 
-def bucket_memory(job: Job) -> Memory:
-    """Buffers that gradients wait in for their reduction, however many are trained."""
-    choices = job.choices
-    if not job.plan.stack.holds_bucket or not choices.shards_states or choices.shards_weights:
-        return ()
-    return ((Owner.COMMUNICATION, choices.bucket_bytes * (2 if choices.overlaps_reduction else 1)),)
+def holds_bucket(job: Job) -> bool:
+    """Whether gradients are copied into a buffer that is always there, to be reduced."""
+    return job.plan.stack.holds_bucket and job.choices.hands_out_weights
 
 
 def bucket_traffic_bytes(job: Job) -> float:

@@ -114,6 +114,7 @@ class UnitTimes(NamedTuple):
         waits: Where the host waits for counts of its experts.
         repeats_waits: Whether it does so again where forward is repeated.
         hooks_s: Host time of hooks that gather its weights, each time it is visited [s].
+        host_work: Host time per launch, over that of a layer with experts.
     """
 
     time: LayerTime
@@ -122,6 +123,7 @@ class UnitTimes(NamedTuple):
     waits: ExpertWaits | None = None
     repeats_waits: bool = False
     hooks_s: float = 0.0
+    host_work: float = 1.0
 
 
 class ForwardMemory(NamedTuple):
@@ -293,7 +295,7 @@ class UnitCosts:
         plan, layer = self.job.plan, self.divided(unit)
         if not self._has_backward(unit):
             alone = _alone(layer, self.shape.element_bytes)
-            return _forward_only(layer, alone, self.timer, self._hiding)
+            return _forward_only(layer, alone, self.timer, self._hiding, self._host_work(unit))
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
         outcome = self._recomputation(layer, recompute)
@@ -365,7 +367,13 @@ class UnitCosts:
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in repeated,
             hooks_s=hooks_s(self.job, layer),
+            host_work=self._host_work(unit),
         )
+
+    def _host_work(self, unit: Unit) -> float:
+        """Host time per launch of a unit, over that of a layer with experts."""
+        is_dense = isinstance(unit, LayerUnit) and unit.kind.mlp == "dense"
+        return self.job.plan.stack.dense_host_work if is_dense else 1.0
 
     @property
     def _added_bytes(self) -> float:
@@ -443,14 +451,16 @@ def _alone(layer: Layer, element_bytes: float) -> Memory:
     return _blocks(Owner.TEMPORARIES, (*sizes, *layer.buffer_bytes))
 
 
-def _forward_only(layer: Layer, alone: Memory, timer: PieceTimer, hiding: Hiding) -> UnitCost:
+def _forward_only(
+    layer: Layer, alone: Memory, timer: PieceTimer, hiding: Hiding, host_work: float
+) -> UnitCost:
     """A unit through which no gradient goes: it keeps nothing."""
     nothing = replace(layer, saved=(), working_bytes=(), buffer_bytes=())
 
     def times() -> UnitTimes:
         forward = layer_time(layer, timer, hiding, {}).forward
         time = LayerTime(forward, PassTime(), PassTime(), PassTime())
-        return UnitTimes(time, time)
+        return UnitTimes(time, time, host_work=host_work)
 
     return UnitCost(
         saved=(),

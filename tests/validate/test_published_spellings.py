@@ -255,6 +255,9 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("gradient all-reduce not overlapped", "plan.overlap_grad_reduce", False),
         ("a2a not overlapped", "plan.overlap_grad_reduce", None),
         ("bf16 gradient all-reduce", "plan.grad_reduce_precision", "bf16"),
+        ("bf16 mixed precision, fp32 gradients; DDP", "plan.grad_reduce_precision", "fp32"),
+        ("gradients are kept in fp32", "plan.grad_reduce_precision", "fp32"),
+        ("fp32 grad accumulation", "plan.grad_reduce_precision", "bf16"),
         ("fp8 rowwise", "plan.stack.float8_scaling", "rows"),
         ("eager attention", "plan.stack.fused_elementwise", None),
         ("deterministic kernels (no grad-accum fusion)", "plan.stack.fused_accumulation", False),
@@ -297,6 +300,11 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("adafactor", "plan.optimizer", "adafactor"),
         ("8-bit AdamW", "plan.optimizer", "adam-8bit"),
         ("no dropout", "plan.stack.dropout", False),
+        ("use_reentrant False", "plan.stack.recompute_stops_early", True),
+        ("checkpointing without reentrant autograd", "plan.stack.recompute_stops_early", True),
+        ("non-reentrant checkpoints", "plan.stack.recompute_stops_early", True),
+        ("reentrant checkpoints", "plan.stack.recompute_stops_early", False),
+        ("use_reentrant: true", "plan.stack.recompute_stops_early", False),
     ],
 )
 def test_phrases_of_notes_are_read_in_other_words(notes, field, value):

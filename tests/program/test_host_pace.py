@@ -207,18 +207,19 @@ def test_whole_passes_that_are_graphs_wait_for_no_launch():
     assert waits_s(stack="torch", cuda_graphs="full") == 0
 
 
-def host_s_of_a_layer_of_experts(model: dict[str, object]) -> float:
+def host_s_of_a_layer(model: dict[str, object], **plan: object) -> float:
     """Forward and backward on a host that takes 5 us for a bare launch."""
-    plan = {"tp": 2, "ep": 8, "sequence_parallel": True, "stack": "megatron-core"}
+    plan = {**plan, "stack": "megatron-core"}
     cluster = {"profile": "h100-sxm-80gb", "gpus": 8}
-    batch = {"global": 4, "micro": 1, "seq_len": 4096}
+    batch = {"global": 8, "micro": 1, "seq_len": 4096}
     job = {"model": model, "cluster": cluster, "batch": batch, "plan": plan}
     costs = StageCosts(job_from_document(job))
     assert costs.job.cluster.profile.kernels.launch_s == 5e-6
-    launched = costs.units.of(costs.units.layers[-1]).times.launched
+    times = costs.units.of(costs.units.layers[-1]).times
+    launched = times.launched
     passes = (launched.forward, launched.backward_input, launched.backward_weight)
     launches = sum(each.kernels + each.exchanges for each in passes)
-    return launches * costs.host_s_per_kernel
+    return launches * costs.host_s_per_kernel * times.host_work
 
 
 def test_layers_of_experts_keep_a_host_as_long_as_those_of_megatron_core_do():
@@ -229,9 +230,37 @@ def test_layers_of_experts_keep_a_host_as_long_as_those_of_megatron_core_do():
     latent = {"base": "moonlight-16b-a3b"}
     experts = {"count": 64, "top_k": 6, "ffn_hidden": 768}
     grouped = {"base": "qwen3-30b-a3b", "experts": experts}
-    host_s = [host_s_of_a_layer_of_experts(model) for model in (latent, grouped)]
+    split = {"tp": 2, "ep": 8, "sequence_parallel": True}
+    host_s = [host_s_of_a_layer(model, **split) for model in (latent, grouped)]
     assert sum(host_s) == pytest.approx(8.5e-3 + 5.6e-3 + (263 + 143) * 4e-6, rel=0.01)
     assert host_s == pytest.approx([9.55e-3, 6.17e-3], rel=0.2)
+
+
+def test_a_dense_layer_keeps_a_host_as_long_as_one_of_megatron_core_does():
+    """Timed as those of experts are: 2.1 ms without its 30 launches, of 4 us each."""
+    llama = {"base": "llama3-8b"}
+    assert host_s_of_a_layer(llama) == pytest.approx(2.1e-3 + 30 * 4e-6, rel=0.01)
+
+
+def test_a_host_spends_more_on_each_launch_of_layers_without_experts_alone():
+    """Twice as much per launch is as long again, and nothing where all layers have experts."""
+
+    def more_s(**fields: object) -> float:
+        model, facts = small_model(vocab=8, **fields), {"base": "torch", "host_work_per_launch": 20}
+        profile = network_profile()
+        kernels = profile.kernels.model_copy(update={"launch_s": 1e-3})
+        slow = profile.model_copy(update={"kernels": kernels})
+        once, twice = (
+            StageCosts(small_job(model, profile=slow, stack={**facts, "dense_host_work": work}))
+            for work in (1, 2)
+        )
+        (run,) = stage_slices(once.job, 1)
+        return twice.work(run, Phase.FORWARD).seconds - once.work(run, Phase.FORWARD).seconds
+
+    experts = {"count": 4, "top_k": 2, "ffn_hidden": 128}
+    assert more_s(layers=2) > 0
+    assert more_s(layers=4) == pytest.approx(2 * more_s(layers=2))
+    assert more_s(layers=4, experts=experts) == 0
 
 
 def test_a_layer_that_is_a_graph_is_one_launch_each_way():

@@ -429,6 +429,9 @@ class Stack(Spec):
     host_work_per_launch: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.5
     """Host time per kernel of a layer, in units of a bare launch: Python, autograd, and the
     small kernels that an eager framework launches around each one. 2.5 is an assumption."""
+    dense_host_work: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """The same in a layer without experts, over that: where its few kernels stand for more Python
+    each than the many small ones of experts do."""
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Host time per collective of a layer, in the same units; by default as per kernel. More
     where tensors wrap others, as torch's DTensor does in Python."""

@@ -44,7 +44,7 @@ from simulator.program.layer.model_ends import (
     loss_layer,
     multi_token_tensors,
 )
-from simulator.program.layer.pieces import Axis, Exchange, Layer, Role
+from simulator.program.layer.pieces import Axis, Exchange, Layer
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
 from simulator.program.price.hooked_weights import hooks_s
@@ -58,6 +58,7 @@ from simulator.program.price.layer_time import (
     with_input_gathered,
 )
 from simulator.program.price.piece_time import PieceTimer
+from simulator.program.states.cached_copies import cached_copy_bytes
 from simulator.program.states.placeholder_gradients import head_placeholder
 from simulator.program.states.resident import padded_vocab, state_bytes
 from simulator.program.strategies.backward_memory import Backward, gradient_sizes
@@ -114,6 +115,7 @@ class UnitTimes(NamedTuple):
         waits: Where the host waits for counts of its experts.
         repeats_waits: Whether it does so again where forward is repeated.
         hooks_s: Host time of hooks that gather its weights, each time it is visited [s].
+        host_work: Host time per launch, over that of a layer with experts.
     """
 
     time: LayerTime
@@ -122,6 +124,7 @@ class UnitTimes(NamedTuple):
     waits: ExpertWaits | None = None
     repeats_waits: bool = False
     hooks_s: float = 0.0
+    host_work: float = 1.0
 
 
 class ForwardMemory(NamedTuple):
@@ -293,7 +296,7 @@ class UnitCosts:
         plan, layer = self.job.plan, self.divided(unit)
         if not self._has_backward(unit):
             alone = _alone(layer, self.shape.element_bytes)
-            return _forward_only(layer, alone, self.timer, self._hiding)
+            return _forward_only(layer, alone, self.timer, self._hiding, self._host_work(unit))
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
         outcome = self._recomputation(layer, recompute)
@@ -306,7 +309,9 @@ class UnitCosts:
         owner = Owner.LOGITS if unit in (End.HEAD, End.LOSS) else Owner.ACTIVATIONS
         saved = _blocks(owner, outcome.kept_bytes)
         passing_bytes = outcome.passing_bytes + layer.passing_bytes + layer.buffer_bytes
-        passing_bytes += self._cached_bytes if unit is End.LOSS else ()
+        if unit is End.LOSS:
+            repeated = (self.divided(each) for each in self.layers if each.is_repeated)
+            passing_bytes += cached_copy_bytes(plan, repeated)
         # Without reentrant autograd no function of its own computes a layer again.
         calls_backward = recompute == "full" and not plan.stack.recompute_stops_early
         backward = Backward(
@@ -366,25 +371,13 @@ class UnitCosts:
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in repeated,
             hooks_s=hooks_s(self.job, layer),
+            host_work=self._host_work(unit),
         )
 
-    @cached_property
-    def _cached_bytes(self) -> tuple[float, ...]:
-        """Copies of weights of repeated layers that are still there when forward ends [B].
-
-        Nobody saves them, but ``torch.autocast`` caches them until it is left, after the loss.
-        Ignores pipelines. Source: ``cached_cast`` of PyTorch's ``autocast_mode.cpp``.
-        """
-        plan = self.job.plan
-        if plan.recompute != "full" or plan.pp > 1 or not plan.saves_cast_weights:
-            return ()
-        repeated = Counter(unit for unit in self.layers if unit.is_repeated)
-        return tuple(
-            saved.num_bytes
-            for unit, count in repeated.items()
-            for saved in self.divided(unit).saved * count
-            if saved.role is Role.WEIGHT_COPY
-        )
+    def _host_work(self, unit: Unit) -> float:
+        """Host time per launch of a unit, over that of a layer with experts."""
+        is_dense = isinstance(unit, LayerUnit) and unit.kind.mlp == "dense"
+        return self.job.plan.stack.dense_host_work if is_dense else 1.0
 
     @property
     def _added_bytes(self) -> float:
@@ -462,14 +455,16 @@ def _alone(layer: Layer, element_bytes: float) -> Memory:
     return _blocks(Owner.TEMPORARIES, (*sizes, *layer.buffer_bytes))
 
 
-def _forward_only(layer: Layer, alone: Memory, timer: PieceTimer, hiding: Hiding) -> UnitCost:
+def _forward_only(
+    layer: Layer, alone: Memory, timer: PieceTimer, hiding: Hiding, host_work: float
+) -> UnitCost:
     """A unit through which no gradient goes: it keeps nothing."""
     nothing = replace(layer, saved=(), working_bytes=(), buffer_bytes=())
 
     def times() -> UnitTimes:
         forward = layer_time(layer, timer, hiding, {}).forward
         time = LayerTime(forward, PassTime(), PassTime(), PassTime())
-        return UnitTimes(time, time)
+        return UnitTimes(time, time, host_work=host_work)
 
     return UnitCost(
         saved=(),

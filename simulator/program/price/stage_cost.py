@@ -402,7 +402,7 @@ class StageCosts:
             launches += (kernels + launched_alone.exchanges) * turns
             step = self._step(direction, exposed, kernels * turns, launched_alone.exchanges * turns)
             steps.append(step)
-            host_s += step.host_s
+            host_s += step.host_s * times.host_work
             device_s += step.device_s
         repeats = times.repeats_waits and phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
         if times.waits and (phase is Phase.FORWARD or repeats):

@@ -8,6 +8,7 @@ data_parallel_collectives      the collectives of every ZeRO stage, and their co
 separate_parameters            weights that are gathered one by one
 gathered_memory, update_memory, outside_memory    memory while gathering, updating, outside tensors
 placeholder_gradients          what stands in for gradients that are already added up
+cached_copies                  16-bit copies of weights that autocast holds until forward ends
 optimizer_states               what each optimizer keeps, reads and writes
 parameter_server               hosts that hold and update the parameters
 """

@@ -16,6 +16,7 @@ from simulator.cli.console import note
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.files import PICTURES, is_there
+from simulator.units import chance, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.job import Job
+    from simulator.planning.search.search import PlanChoice
+    from simulator.results.views.verdict import WhatIf
 
 
 def option(help: str, metavar: str | None = None, *, name: str | None = None, **more: Any) -> Any:
@@ -292,6 +295,50 @@ PageFile = Annotated[
 ]
 
 
+WrittenJob = Annotated[
+    Path | None,
+    option(
+        "Write the job with the best plan to this file, ready for clustersim run.",
+        "FILE.yaml",
+        name="--write",
+        callback=written_as(".yaml", ".yml"),
+    ),
+]
+
+
+def refuse_to_write_over(job_file: Path, path: Path | None) -> None:
+    """Refuse to write a job over the file that it was read from, whose comments would be lost.
+
+    Raises:
+        InputError: The two are one file; made before anything takes time.
+    """
+    if path is not None and path.exists() and is_there(job_file) and path.samefile(job_file):
+        rule = "is the job itself, whose comments would be lost"
+        raise InputError.single("--write", rule, str(path), "choose another name")
+
+
+def write_job(job: Job | None, path: Path | None, best: PlanChoice | WhatIf | None) -> None:
+    """Write a job where ``--write`` asks for one, and say so.
+
+    Args:
+        job: What to write, with files named from the new file's folder; None if nothing fits.
+        path: Where to.
+        best: Its step and odds, for the first line.
+    """
+    if job is None or path is None or best is None:
+        return
+    from simulator.described.documents import moved
+    from simulator.described.job import job_yaml
+    from simulator.described.load import job_from_document
+    from simulator.files import write_whole
+
+    step, odds = format_seconds(best.step_time_s), chance(best.fits_probability)
+    why = f"A step is predicted to take {step}, and the job is {odds} likely to fit."
+    document = moved(job.document, Path(job.source).parent, path.parent)
+    write_whole(path, f"# {why}\n{job_yaml(job_from_document(document, source=str(path)))}")
+    note(f"wrote {path}")
+
+
 def write_answer_page(answer: Answer, path: Path | None, context: typer.Context) -> None:
     """Write an answer's page where ``--html`` asks for one, and say so."""
     if path is not None:
@@ -308,7 +355,9 @@ def write_page_of(page: AnswerPage, path: Path, context: typer.Context) -> None:
 
 _ON_THE_PAGE = frozenset({"changes", "campaign_file", "tokens"})
 """Parameters that are part of the job, which a page shows."""
-_OF_THE_MACHINE = frozenset({"as_json", "workers", "dask", "plot", "out", "fresh", "pareto"})
+_OF_THE_MACHINE = frozenset(
+    {"as_json", "workers", "dask", "plot", "out", "fresh", "pareto", "write"}
+)
 """Parameters that change nothing that a page says."""
 
 

@@ -31,7 +31,7 @@ Gpus = Annotated[int | None, option("Number of GPUs, if the file does not state 
 ModelName = Annotated[
     str | None,
     option(
-        "The model, if the file does not state it: a name or a config.json.",
+        "The model, if the file does not state it: a name, also of the hub, or a config.json.",
         "NAME|PATH",
         name="--model",
         autocompletion=complete_model,
@@ -105,8 +105,12 @@ def import_huggingface(
     note("the file does not state cluster, batch and plan: edit them in the job")
 
 
-def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
+def _model_of_hub(config: str, field: str = "CONFIG") -> tuple[ModelDocument, str]:
     """The model of a file, folder or name of the hub as a job writes it, and what was understood.
+
+    Args:
+        config: The file, folder or name.
+        field: What states it, for messages.
 
     Raises:
         InputError: Neither this machine nor the package knows the name, or the file is wrong.
@@ -137,7 +141,7 @@ def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
         f"https://huggingface.co/{config}/raw/main/config.json; then name it or the file here"
     )
     rule = f"is not a file, no shipped model, and not in the local cache {hub_cache_folder()}"
-    raise InputError.single("CONFIG", rule, config, hint)
+    raise InputError.single(field, rule, config, hint)
 
 
 def _given(
@@ -163,13 +167,27 @@ def _given(
         profile=profile,
         # A batch that is stated per GPU follows from their number, whichever option states it.
         gpus=gpus or _whole_or_none(changed.get("cluster.gpus")),
-        model=model,
+        model=_chosen_model(model),
         global_batch=global_batch,
         micro_batch=micro_batch,
         seq_len=seq_len,
         ignore=tuple(ignore or ()),
         changes=changed,
     )
+
+
+_ENDINGS_OF_MODELS = (".json", ".yaml", ".yml")
+
+
+def _chosen_model(name: str | None) -> ModelDocument | None:
+    """What ``--model`` says as a job writes it; what a name of the hub stands for is noted."""
+    from simulator.importers.hub_models import is_hub_name
+
+    if name is None or name.endswith(_ENDINGS_OF_MODELS) or not is_hub_name(name):
+        return name
+    model, said = _model_of_hub(name, "--model")
+    note(said)
+    return model
 
 
 def _whole_or_none(value: object) -> int | None:

@@ -150,11 +150,10 @@ def refuse_other_files(path: Path) -> None:
         raise InputError.single("JOB.yaml", "is not a file", str(path), hint)
     if path.suffix in {".yaml", ".yml"} or not is_there(path):
         return
-    if path.suffix in {".toml", ".sh"}:
-        hint = "clustersim import makes a job of a framework's files"
-        raise InputError.single("JOB.yaml", "is not a job", str(path), hint)
     from simulator.capture.file import is_capture
+    from simulator.described.other_kinds import refuse_another_ending
 
+    refuse_another_ending(str(path))
     if is_capture(path):
         rule = "is a capture, which only run, traffic and memory read"
         raise InputError.single("JOB.yaml", rule, str(path), "give a job as YAML")

@@ -111,7 +111,7 @@ class Given:
     Attributes:
         profile: Hardware profile: a shipped name or a path.
         gpus: GPUs of the job; None where the file says it.
-        model: A shipped model's name or a path; None where the file says it.
+        model: As a job writes it; None where the file says it.
         global_batch: Sequences per step; None where the file says it.
         micro_batch: Sequences at a time; None where the file says it.
         seq_len: Tokens per sequence; None where the file says it.
@@ -122,7 +122,7 @@ class Given:
 
     profile: str = "h100-sxm-80gb"
     gpus: int | None = None
-    model: str | None = None
+    model: dict[str, Any] | str | None = None
     global_batch: int | None = None
     micro_batch: int | None = None
     seq_len: int | None = None

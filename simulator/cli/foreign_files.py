@@ -273,9 +273,10 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         document = deployment_document(
             engine, file, profile=profile, model=model, gpus=gpus, ignore=ignore or ()
         )
-        load_serving(document)
+        job = load_serving(document)
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
-        note("the file does not state the traffic: add a workload")
+        note("the file does not state the traffic; until you add a workload, it is")
+        note(f"  {job.workload.title}")
 
     import_launch.__doc__ = (
         f"Convert a launch line of {engine} to a deployment.\n\n"

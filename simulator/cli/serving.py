@@ -114,7 +114,8 @@ def run(
 
 def _print_answers(job: ServingJob, answers: Answers) -> None:
     columns = [*text_columns(""), *number_columns("")]
-    print_table(_title(job), columns, _lines(answers, job.workload.objective))
+    title = f"{_title(job)}\n{job.workload.title}"
+    print_table(title, columns, _lines(answers, job.workload.objective))
     spreads = {"TTFT": answers.ttft_s, "TPOT": answers.tpot_s, "end to end": answers.end_to_end_s}
     names = list(answers.ttft_s)
     rows = [

@@ -110,6 +110,7 @@ def test_a_file_that_no_sweep_wrote_is_not_overwritten(clustersim, job_file, tmp
         (("--grid", "plan.tp=1", "--grid", "plan.tp=2"), "twice"),
         (("--grid", "plan.tp=1]"), "not valid YAML"),
         (("--grid", "plan.tp=1..4"), "write every value, for example --grid plan.tp=1,2,4"),
+        (("--grid", "plan.tp=1-4"), "write every value, for example --grid plan.tp=1,2,4"),
         (("--grid", "plan.tp=x,7"), "no combination can run: plan.tp: should be a valid integer"),
         ((*TP, "--out", "table.txt"), "must end in .csv or .parquet"),
         ((*TP, "--workers", "2", "--dask", "tcp://host:1"), "has its own workers"),

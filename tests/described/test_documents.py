@@ -209,6 +209,11 @@ def test_where_nothing_is_known_there_is_no_hint():
         ({"plan.zero": 7}, "use 3 or less"),
         ({"plan.offload": {"share": 2}}, "use 1 or less"),
         ({"plan.tp": 1.5}, "write a whole number"),
+        ({"plan.tp": "8"}, "write 8, without quotes"),
+        (
+            {"campaign": {"systems": [{"power": {}}]}},
+            "write NAME: {...} for each in place of a list",
+        ),
         ({"plan.stack": {"base": "torch", "host_work_per_launch": "high"}}, "write a number"),
         ({"plan.clip_gradients": "maybe"}, "write true or false"),
     ],

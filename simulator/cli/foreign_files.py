@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -88,8 +88,6 @@ def import_huggingface(
 
     Example:  clustersim import hf Qwen/Qwen3-8B > job.yaml
     """
-    import yaml
-
     from simulator.described.load import job_from_document
 
     model, report = _model_of_hub(config)
@@ -100,7 +98,7 @@ def import_huggingface(
         "plan": {},
     }
     job_from_document(document)
-    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+    _echo_yaml(document)
     note(report)
     note("the file does not state cluster, batch and plan: edit them in the job")
 
@@ -242,10 +240,14 @@ def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
 
 
 def _tell(job: Job, report: ImportReport) -> None:
+    _echo_yaml(job.document)
+    note(str(report))
+
+
+def _echo_yaml(document: Mapping[str, Any]) -> None:
     import yaml
 
-    typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)
-    note(str(report))
+    typer.echo(yaml.safe_dump(dict(document), sort_keys=False), nl=False)
 
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
@@ -265,8 +267,6 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         gpus: Gpus = None,
         ignore: Ignore = None,
     ) -> None:
-        import yaml
-
         from simulator.serving.described import load_serving
         from simulator.serving.launch_lines import deployment_document
 
@@ -274,7 +274,7 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
             engine, file, profile=profile, model=model, gpus=gpus, ignore=ignore or ()
         )
         job = load_serving(document)
-        typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+        _echo_yaml(document)
         note("the file does not state the traffic; until you add a workload, it is")
         note(f"  {job.workload.title}")
 

@@ -19,7 +19,7 @@ from simulator.files import PICTURES, is_there
 from simulator.units import chance, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
@@ -242,14 +242,14 @@ PAGES = (".html", ".htm")
 """How pages are written."""
 
 
-def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], Path | None]:
-    """The check of an option that names a file to write, made before anything takes time.
+def file_to_write(help: str, *suffixes: str, metavar: str = "FILE", name: str | None = None) -> Any:
+    """An option that names a file to write; its suffix is checked before anything takes time.
 
     Args:
+        help: What is written.
         suffixes: How the name may end.
-
-    Returns:
-        A callback for the option; it raises InputError where the name ends otherwise.
+        metavar: What stands for it in the help.
+        name: The option's, where it is not that of the parameter.
     """
 
     def check(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
@@ -258,22 +258,12 @@ def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], P
             raise InputError.single(parameter.opts[0], rule, str(path), "change the suffix")
         return path
 
-    return check
-
-
-def file_to_write(help: str, *suffixes: str, metavar: str = "FILE") -> Any:
-    """An option that names a file to write, with one of the suffixes."""
-    return option(help, metavar, callback=written_as(*suffixes))
+    return option(help, metavar, name=name, callback=check)
 
 
 Picture = Annotated[
     Path | None,
-    option(
-        "Draw it to this file: .png, .svg or .pdf.",
-        "FILE",
-        name="--plot",
-        callback=written_as(*PICTURES),
-    ),
+    file_to_write("Draw it to this file: .png, .svg or .pdf.", *PICTURES, name="--plot"),
 ]
 
 
@@ -285,22 +275,18 @@ BothTimelines = Annotated[
 
 PageFile = Annotated[
     Path | None,
-    option(
-        "Write a self-contained HTML page to forward or print.",
-        "FILE",
-        name="--html",
-        callback=written_as(*PAGES),
-    ),
+    file_to_write("Write a self-contained HTML page to forward or print.", *PAGES, name="--html"),
 ]
 
 
 WrittenJob = Annotated[
     Path | None,
-    option(
+    file_to_write(
         "Write the job with the best plan to this file, ready for clustersim run.",
-        "FILE.yaml",
+        ".yaml",
+        ".yml",
+        metavar="FILE.yaml",
         name="--write",
-        callback=written_as(".yaml", ".yml"),
     ),
 ]
 

@@ -17,7 +17,6 @@ from simulator.cli.options import (
     file_to_write,
     parse_assignments,
     write_page_of,
-    written_as,
 )
 from simulator.files import PICTURES
 
@@ -50,11 +49,7 @@ def run(
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PICTURES),
-            help="Draw batches, queue and cache of a replica over time.",
-        ),
+        file_to_write("Draw batches, queue and cache of a replica over time.", *PICTURES),
     ] = None,
     trace: Annotated[
         Path | None,

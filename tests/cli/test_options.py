@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from simulator.cli.completion import complete_model, complete_profile
-from simulator.cli.options import parse_assignments, written_as
+from simulator.cli.options import file_to_write, parse_assignments
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.plots.style import save
@@ -54,7 +54,8 @@ def test_names_are_completed_from_the_shipped_files():
 @pytest.mark.parametrize("suffix", PICTURES)
 def test_what_a_command_takes_as_a_picture_is_what_a_picture_is_written_as(tmp_path, suffix):
     path = tmp_path / f"picture{suffix.upper()}"
-    assert written_as(*PICTURES)(SimpleNamespace(opts=["--plot"]), path) == path
+    check = file_to_write("", *PICTURES).callback
+    assert check(SimpleNamespace(opts=["--plot"]), path) == path
     save(Figure(), path)
     assert path.stat().st_size > 0
 

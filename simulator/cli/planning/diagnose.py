@@ -59,7 +59,8 @@ def diagnose(
         list[str] | None,
         option(
             "A measured part of the step, by its name in the breakdown of clustersim run: "
-            '"optimizer=0.3 s"; may be repeated.',
+            '"optimizer=0.3 s"; may be repeated. Backward includes recompute where that is not '
+            "given.",
             "NAME=TIME",
         ),
     ] = None,

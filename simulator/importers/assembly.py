@@ -321,6 +321,8 @@ def _default(name: str, plan: Mapping[str, Any], base: Stack, changed: Mapping[s
     default: Any = Plan.model_fields[name].default
     if default is None:
         default = changed.get(name, getattr(base, name, None))
+    if name == "grad_reduce_precision" and plan.get("master_weights") is False:
+        return None  # gradients are then 16-bit, and are reduced so where nothing is said
     if name == "grad_reduce_precision" and default is not None:
         return gradient_format(plan.get("precision", "bf16"), default)
     if name in _UNDER_ZERO_3 and plan.get("zero", base.zero) == 3:

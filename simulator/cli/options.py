@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -232,6 +233,28 @@ def quantity(
         rule = "must not be negative" if or_zero else "must be above zero"
         raise InputError.single(option, rule, text)
     return value
+
+
+_THROUGHPUT = re.compile(r"\s*(\d[\d,_]*(?:\.\d+)?)\s*tokens/s(/GPU)?\s*", re.IGNORECASE)
+
+
+def measured_step_s(text: str, job: Job) -> float:
+    """Seconds of a step that ``--step`` says: its time, or how many tokens it trains per second.
+
+    Args:
+        text: "15.9 s", "520,000 tokens/s" of all GPUs, or "8200 tokens/s/GPU" of each.
+        job: What ran.
+
+    Raises:
+        InputError: It is neither.
+    """
+    found = _THROUGHPUT.fullmatch(text)
+    if found is None:
+        return quantity(text, "--step", "s", example_unit="s")
+    rate = float(re.sub("[,_]", "", found[1])) * (job.cluster.gpus if found[2] else 1)
+    if rate <= 0:
+        raise InputError.single("--step", "must be above zero", text)
+    return job.batch.global_batch * job.batch.seq_len / rate
 
 
 TRACES = (".json", ".json.gz")

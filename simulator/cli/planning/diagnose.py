@@ -18,7 +18,15 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, option, quantity, read_job
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    measured_step_s,
+    option,
+    quantity,
+    read_job,
+)
 from simulator.errors import InputError
 from simulator.units import (
     format_bytes,
@@ -43,7 +51,12 @@ def diagnose(
     job_file: JobFile,
     *,
     step: Annotated[
-        str, option('The measured step time, such as "15.9 s".', "TIME", name="--step")
+        str,
+        option(
+            'The measured step time, such as "15.9 s", or throughput, such as "8200 tokens/s/GPU".',
+            "TIME",
+            name="--step",
+        ),
     ],
     memory: Annotated[
         str | None, option('The measured peak memory, such as "61 GiB".', "SIZE", name="--memory")
@@ -98,7 +111,7 @@ def diagnose(
     with counting("simulations") as count:
         answer = api.diagnose(
             job,
-            quantity(step, "--step", "s", example_unit="s"),
+            measured_step_s(step, job),
             memory_bytes=None if memory is None else quantity(memory, "--memory", "bytes"),
             memory_kind=_memory_kind(memory_kind),
             phases_s=dict(map(_phase, phase or ())),

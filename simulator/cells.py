@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from simulator.errors import InputError
 from simulator.files import read_text
+from simulator.units import UNITS, parse_quantity
 
 Row = Mapping[str, str]
 
@@ -58,6 +59,31 @@ def measured(row: Row, key: str) -> float | None:
     if value is None or 0 < value < math.inf:
         return value
     raise InputError.single(key, f"must be a positive number, not {said!r}")
+
+
+def measured_si(row: Row, key: str, unit: str, dimension: str) -> float | None:
+    """SI value of a number above 0; None where the cell is empty.
+
+    Args:
+        row: Of the table.
+        key: The column.
+        unit: Of a number that has none behind it.
+        dimension: A key of :data:`simulator.units.UNITS`.
+
+    Raises:
+        InputError: The cell holds something else.
+    """
+    said = text(row, key)
+    if not said[-1:].isalpha() or said.lower() == "none":
+        value = measured(row, key)
+        return None if value is None else value * float(UNITS[dimension][unit])
+    try:
+        value = parse_quantity(said, dimension, unit)
+    except ValueError as error:
+        raise InputError.single(key, str(error)) from error
+    if value > 0:
+        return value
+    raise InputError.single(key, f"must be above zero, not {said!r}")
 
 
 def whole(row: Row, key: str) -> int:

@@ -58,6 +58,11 @@ _OTHER_SPELLINGS = (
     (r"(?<=[a-zA-Z])ps\Z", "/s"),
     (r"(?<=[kKmMgGtTpP])b(?=(/s)?\Z)", "bit"),
     (r"[\u00b5\u03bc]", "u"),
+    (r"(?i)\A(days?)\Z", "d"),
+    (r"(?i)\A(hours?|hrs?)\Z", "h"),
+    (r"(?i)\A(minutes?|mins)\Z", "min"),
+    (r"(?i)\A(seconds?|secs?)\Z", "s"),
+    (r"(?i)\A(milliseconds?|msecs?)\Z", "ms"),
 )
 """How others write units, and how they are written here."""
 

@@ -44,6 +44,7 @@ NAMES = {
     "SWIFT",
     "DeepEP",
     "DJL",
+    "TRL",
     "LLaVA",
     "ViT",
 }

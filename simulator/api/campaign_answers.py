@@ -382,7 +382,11 @@ def capacity(
         InputError: The plan cannot run, or the campaign lacks a field.
     """
     from simulator.planning.campaign.capacity import capacity as capacity_of
-    from simulator.planning.campaign.capacity import cluster_sizes, compare_clusters
+    from simulator.planning.campaign.capacity import (
+        cluster_sizes,
+        compare_clusters,
+        need_a_price,
+    )
     from simulator.processor import core_count
 
     searches = deadline_s is not None or budget_usd is not None
@@ -390,6 +394,8 @@ def capacity(
         found = capacity_of(job, members=members, seed=seed, on_member=on_member)
         return CapacityAnswer(found)
     names = systems or [job.cluster.profile.name]
+    if budget_usd is not None:
+        need_a_price(job, names)
     sizes = gpus or (cluster_sizes(job) if searches else [job.cluster.gpus])
     count = len(names) * len(sizes)
     clusters = compare_clusters(

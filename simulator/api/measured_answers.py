@@ -122,7 +122,8 @@ def diagnose(
         memory_bytes: The measured peak memory [B].
         memory_kind: Kind of that memory: ``allocated``, ``reserved`` or ``device``; ``device`` is
             shown where none was measured.
-        phases_s: Measured parts of the step, by their name in the breakdown [s].
+        phases_s: Measured parts of the step, by their name in the breakdown [s]; ``backward``
+            includes ``recompute`` where that is not given.
         trace: One rank's profile of torch.profiler, in place of the phases.
         error_share: Standard deviation of prediction errors of this system, as a share.
         on_trial: Called after each simulation.

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from simulator.planning.changes.helpful_changes import FitSearch
     from simulator.planning.compared_strategies import Comparison, FamilyResult, Outcome
-    from simulator.planning.search.search import Progress
+    from simulator.planning.search.search import PlanChoice, Progress
     from simulator.planning.search.space import Axes
     from simulator.results.step import StepResult
+    from simulator.results.views.verdict import WhatIf
 
 _BIGGEST = 2
 """Owners of memory that a table names."""
@@ -60,9 +61,15 @@ class AdviseAnswer(Answer):
 
     @property
     def best(self) -> Job | None:
-        """The job with the best plan of the best strategy; None if nothing fits."""
-        first = self.strategies[0].choice if self.strategies else None
-        return self.job.replace(first.changes) if first else None
+        """The job with the best strategy's plan, or the nearest remedy; None if nothing fits."""
+        return self.job.replace(self.best_step.changes) if self.best_step else None
+
+    @property
+    def best_step(self) -> PlanChoice | WhatIf | None:
+        """What the best job changes, and its step; None if nothing fits."""
+        if self.way_out is not None:
+            return self.way_out.nearest
+        return self.strategies[0].choice if self.strategies else None
 
     def to_dict(self) -> dict[str, Any]:
         """Every strategy with its best plan, or the rungs of the way out."""

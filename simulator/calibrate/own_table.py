@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulator.cells import Row, measured, read_table
+from simulator.cells import Row, measured_si, read_table
 from simulator.described.documents import parse_yaml
 from simulator.described.job import Job
 from simulator.described.load import load_job, load_profile, profile_names
@@ -27,7 +27,6 @@ from simulator.results.step_error import job_teaching_exposure, traits_of
 from simulator.validate.published.anchored_runs import own_run
 from simulator.validate.published.published_runs import read_rows, simulated
 
-_GIB = 2.0**30
 _COLUMNS = ("job", "measured_step_s")
 _OTHERS = ("id", "measured_mem_gib", "notes")
 """Columns without a dot that a table with jobs may have."""
@@ -136,13 +135,13 @@ def _job_rows(table: Path, profile: str) -> Read:
 def _job_row(
     row: Row, changes: dict[str, str], folder: Path, profile: str
 ) -> tuple[Job, OwnRun] | str:
-    measured_s = measured(row, "measured_step_s")
+    measured_s = measured_si(row, "measured_step_s", "s", "s")
     if measured_s is None:
         return _NO_STEP
     values: dict[str, Any] = {path: parse_yaml(text, path) for path, text in changes.items()}
     job = on_system(_job_of(row["job"], folder, values), profile)
-    held_gib = measured(row, "measured_mem_gib") if "measured_mem_gib" in row else None
-    return job, job_run(job, run_step(job), measured_s, held_gib and _GIB * held_gib)
+    held_bytes = measured_si(row, "measured_mem_gib", "GiB", "bytes")
+    return job, job_run(job, run_step(job), measured_s, held_bytes)
 
 
 def on_system(job: Job, profile: str) -> Job:

@@ -85,7 +85,7 @@ def counting(things: str) -> Iterator[Callable[[], None]]:
     """Show how many things are done; yields what counts one more."""
     numbers = itertools.count(1)
     with status_line() as show:
-        yield lambda: show(f"{next(numbers)} {things} done")
+        yield lambda: show(f"{things}: {next(numbers)} done")
 
 
 @contextlib.contextmanager

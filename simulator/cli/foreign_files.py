@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -31,7 +31,7 @@ Gpus = Annotated[int | None, option("Number of GPUs, if the file does not state 
 ModelName = Annotated[
     str | None,
     option(
-        "The model, if the file does not state it: a name or a config.json.",
+        "The model, if the file does not state it: a name, also of the hub, or a config.json.",
         "NAME|PATH",
         name="--model",
         autocompletion=complete_model,
@@ -88,8 +88,6 @@ def import_huggingface(
 
     Example:  clustersim import hf Qwen/Qwen3-8B > job.yaml
     """
-    import yaml
-
     from simulator.described.load import job_from_document
 
     model, report = _model_of_hub(config)
@@ -100,13 +98,17 @@ def import_huggingface(
         "plan": {},
     }
     job_from_document(document)
-    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+    _echo_yaml(document)
     note(report)
     note("the file does not state cluster, batch and plan: edit them in the job")
 
 
-def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
+def _model_of_hub(config: str, field: str = "CONFIG") -> tuple[ModelDocument, str]:
     """The model of a file, folder or name of the hub as a job writes it, and what was understood.
+
+    Args:
+        config: The file, folder or name.
+        field: What states it, for messages.
 
     Raises:
         InputError: Neither this machine nor the package knows the name, or the file is wrong.
@@ -137,7 +139,7 @@ def _model_of_hub(config: str) -> tuple[ModelDocument, str]:
         f"https://huggingface.co/{config}/raw/main/config.json; then name it or the file here"
     )
     rule = f"is not a file, no shipped model, and not in the local cache {hub_cache_folder()}"
-    raise InputError.single("CONFIG", rule, config, hint)
+    raise InputError.single(field, rule, config, hint)
 
 
 def _given(
@@ -163,13 +165,27 @@ def _given(
         profile=profile,
         # A batch that is stated per GPU follows from their number, whichever option states it.
         gpus=gpus or _whole_or_none(changed.get("cluster.gpus")),
-        model=model,
+        model=_chosen_model(model),
         global_batch=global_batch,
         micro_batch=micro_batch,
         seq_len=seq_len,
         ignore=tuple(ignore or ()),
         changes=changed,
     )
+
+
+_ENDINGS_OF_MODELS = (".json", ".yaml", ".yml")
+
+
+def _chosen_model(name: str | None) -> ModelDocument | None:
+    """What ``--model`` says as a job writes it; what a name of the hub stands for is noted."""
+    from simulator.importers.hub_models import is_hub_name
+
+    if name is None or name.endswith(_ENDINGS_OF_MODELS) or not is_hub_name(name):
+        return name
+    model, said = _model_of_hub(name, "--model")
+    note(said)
+    return model
 
 
 def _whole_or_none(value: object) -> int | None:
@@ -224,10 +240,14 @@ def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
 
 
 def _tell(job: Job, report: ImportReport) -> None:
+    _echo_yaml(job.document)
+    note(str(report))
+
+
+def _echo_yaml(document: Mapping[str, Any]) -> None:
     import yaml
 
-    typer.echo(yaml.safe_dump(dict(job.document), sort_keys=False), nl=False)
-    note(str(report))
+    typer.echo(yaml.safe_dump(dict(document), sort_keys=False), nl=False)
 
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm"}
@@ -247,17 +267,16 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         gpus: Gpus = None,
         ignore: Ignore = None,
     ) -> None:
-        import yaml
-
         from simulator.serving.described import load_serving
         from simulator.serving.launch_lines import deployment_document
 
         document = deployment_document(
             engine, file, profile=profile, model=model, gpus=gpus, ignore=ignore or ()
         )
-        load_serving(document)
-        typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
-        note("the file does not state the traffic: add a workload")
+        job = load_serving(document)
+        _echo_yaml(document)
+        note("the file does not state the traffic; until you add a workload, it is")
+        note(f"  {job.workload.title}")
 
     import_launch.__doc__ = (
         f"Convert a launch line of {engine} to a deployment.\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -16,13 +17,16 @@ from simulator.cli.console import note
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.files import PICTURES, is_there
+from simulator.units import chance, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.job import Job
+    from simulator.planning.search.search import PlanChoice
+    from simulator.results.views.verdict import WhatIf
 
 
 def option(help: str, metavar: str | None = None, *, name: str | None = None, **more: Any) -> Any:
@@ -147,11 +151,10 @@ def refuse_other_files(path: Path) -> None:
         raise InputError.single("JOB.yaml", "is not a file", str(path), hint)
     if path.suffix in {".yaml", ".yml"} or not is_there(path):
         return
-    if path.suffix in {".toml", ".sh"}:
-        hint = "clustersim import makes a job of a framework's files"
-        raise InputError.single("JOB.yaml", "is not a job", str(path), hint)
     from simulator.capture.file import is_capture
+    from simulator.described.other_kinds import refuse_another_ending
 
+    refuse_another_ending(str(path))
     if is_capture(path):
         rule = "is a capture, which only run, traffic and memory read"
         raise InputError.single("JOB.yaml", rule, str(path), "give a job as YAML")
@@ -232,6 +235,28 @@ def quantity(
     return value
 
 
+_THROUGHPUT = re.compile(r"\s*(\d[\d,_]*(?:\.\d+)?)\s*tokens/s(/GPU)?\s*", re.IGNORECASE)
+
+
+def measured_step_s(text: str, job: Job) -> float:
+    """Seconds of a step that ``--step`` says: its time, or how many tokens it trains per second.
+
+    Args:
+        text: "15.9 s", "520,000 tokens/s" of all GPUs, or "8200 tokens/s/GPU" of each.
+        job: What ran.
+
+    Raises:
+        InputError: It is neither.
+    """
+    found = _THROUGHPUT.fullmatch(text)
+    if found is None:
+        return quantity(text, "--step", "s", example_unit="s")
+    rate = float(re.sub("[,_]", "", found[1])) * (job.cluster.gpus if found[2] else 1)
+    if rate <= 0:
+        raise InputError.single("--step", "must be above zero", text)
+    return job.batch.global_batch * job.batch.seq_len / rate
+
+
 TRACES = (".json", ".json.gz")
 """How traces are written."""
 
@@ -240,14 +265,14 @@ PAGES = (".html", ".htm")
 """How pages are written."""
 
 
-def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], Path | None]:
-    """The check of an option that names a file to write, made before anything takes time.
+def file_to_write(help: str, *suffixes: str, metavar: str = "FILE", name: str | None = None) -> Any:
+    """An option that names a file to write; its suffix is checked before anything takes time.
 
     Args:
+        help: What is written.
         suffixes: How the name may end.
-
-    Returns:
-        A callback for the option; it raises InputError where the name ends otherwise.
+        metavar: What stands for it in the help.
+        name: The option's, where it is not that of the parameter.
     """
 
     def check(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
@@ -256,22 +281,12 @@ def written_as(*suffixes: str) -> Callable[[typer.CallbackParam, Path | None], P
             raise InputError.single(parameter.opts[0], rule, str(path), "change the suffix")
         return path
 
-    return check
-
-
-def file_to_write(help: str, *suffixes: str, metavar: str = "FILE") -> Any:
-    """An option that names a file to write, with one of the suffixes."""
-    return option(help, metavar, callback=written_as(*suffixes))
+    return option(help, metavar, name=name, callback=check)
 
 
 Picture = Annotated[
     Path | None,
-    option(
-        "Draw it to this file: .png, .svg or .pdf.",
-        "FILE",
-        name="--plot",
-        callback=written_as(*PICTURES),
-    ),
+    file_to_write("Draw it to this file: .png, .svg or .pdf.", *PICTURES, name="--plot"),
 ]
 
 
@@ -283,13 +298,53 @@ BothTimelines = Annotated[
 
 PageFile = Annotated[
     Path | None,
-    option(
-        "Write a self-contained HTML page to forward or print.",
-        "FILE",
-        name="--html",
-        callback=written_as(*PAGES),
+    file_to_write("Write a self-contained HTML page to forward or print.", *PAGES, name="--html"),
+]
+
+
+WrittenJob = Annotated[
+    Path | None,
+    file_to_write(
+        "Write the job with the best plan to this file, ready for clustersim run.",
+        ".yaml",
+        ".yml",
+        metavar="FILE.yaml",
+        name="--write",
     ),
 ]
+
+
+def refuse_to_write_over(job_file: Path, path: Path | None) -> None:
+    """Refuse to write a job over the file that it was read from, whose comments would be lost.
+
+    Raises:
+        InputError: The two are one file; made before anything takes time.
+    """
+    if path is not None and path.exists() and is_there(job_file) and path.samefile(job_file):
+        rule = "is the job itself, whose comments would be lost"
+        raise InputError.single("--write", rule, str(path), "choose another name")
+
+
+def write_job(job: Job | None, path: Path | None, best: PlanChoice | WhatIf | None) -> None:
+    """Write a job where ``--write`` asks for one, and say so.
+
+    Args:
+        job: What to write, with files named from the new file's folder; None if nothing fits.
+        path: Where to.
+        best: Its step and odds, for the first line.
+    """
+    if job is None or path is None or best is None:
+        return
+    from simulator.described.documents import moved
+    from simulator.described.job import job_yaml
+    from simulator.described.load import job_from_document
+    from simulator.files import write_whole
+
+    step, odds = format_seconds(best.step_time_s), chance(best.fits_probability)
+    why = f"A step is predicted to take {step}, and the job is {odds} likely to fit."
+    document = moved(job.document, Path(job.source).parent, path.parent)
+    write_whole(path, f"# {why}\n{job_yaml(job_from_document(document, source=str(path)))}")
+    note(f"wrote {path}")
 
 
 def write_answer_page(answer: Answer, path: Path | None, context: typer.Context) -> None:
@@ -308,7 +363,9 @@ def write_page_of(page: AnswerPage, path: Path, context: typer.Context) -> None:
 
 _ON_THE_PAGE = frozenset({"changes", "campaign_file", "tokens"})
 """Parameters that are part of the job, which a page shows."""
-_OF_THE_MACHINE = frozenset({"as_json", "workers", "dask", "plot", "out", "fresh", "pareto"})
+_OF_THE_MACHINE = frozenset(
+    {"as_json", "workers", "dask", "plot", "out", "fresh", "pareto", "write"}
+)
 """Parameters that change nothing that a page says."""
 
 

@@ -72,6 +72,7 @@ OfJob = Annotated[
 ]
 
 _NEVER_DRAINS = "never drains; the step time is that of as many microbatches in a full pipeline"
+_ASYNCHRONOUS = f"asynchronous; the pipeline {_NEVER_DRAINS}"
 
 
 def list_schedules(*, as_json: AsJson = False) -> None:
@@ -281,7 +282,7 @@ def _print_run(run: UnitRun) -> None:
     _print_picture(run)
     typer.echo(f"\n{legend(run)}\n")
     typer.echo(f"bubble {percent(run.bubble_share)} of a step of {run.step_time:g}{_where(run)}")
-    typer.echo(f"training: {'synchronous' if run.info.synchronous else _asynchronous(run)}")
+    typer.echo(f"training: {'synchronous' if run.info.synchronous else _ASYNCHRONOUS}")
     typer.echo(f"with blocking sends: {_buffers(run.buffers_needed)}")
     if run.info.placement.copies > 1:
         typer.echo(f"every rank holds stages of {run.info.placement.copies} copies of the model")
@@ -316,10 +317,6 @@ def _where(run: UnitRun) -> str:
         if run.bubble_share and not waits
         else ""
     )
-
-
-def _asynchronous(run: UnitRun) -> str:
-    return f"asynchronous; the pipeline {_NEVER_DRAINS}"
 
 
 def _buffers(messages: int) -> str:

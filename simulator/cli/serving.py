@@ -17,7 +17,6 @@ from simulator.cli.options import (
     file_to_write,
     parse_assignments,
     write_page_of,
-    written_as,
 )
 from simulator.files import PICTURES
 
@@ -50,11 +49,7 @@ def run(
     as_json: AsJson = False,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=written_as(*PICTURES),
-            help="Draw batches, queue and cache of a replica over time.",
-        ),
+        file_to_write("Draw batches, queue and cache of a replica over time.", *PICTURES),
     ] = None,
     trace: Annotated[
         Path | None,
@@ -114,7 +109,8 @@ def run(
 
 def _print_answers(job: ServingJob, answers: Answers) -> None:
     columns = [*text_columns(""), *number_columns("")]
-    print_table(_title(job), columns, _lines(answers, job.workload.objective))
+    title = f"{_title(job)}\n{job.workload.title}"
+    print_table(title, columns, _lines(answers, job.workload.objective))
     spreads = {"TTFT": answers.ttft_s, "TPOT": answers.tpot_s, "end to end": answers.end_to_end_s}
     names = list(answers.ttft_s)
     rows = [

@@ -173,6 +173,25 @@ def _file_names(node: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, node
 
 
+def moved(node: Any, here: Path, there: Path, field: str = "") -> Any:
+    """A document for another folder: the files that it names are named from there.
+
+    Args:
+        node: The document, or a value of it.
+        here: Folder that its relative paths start from.
+        there: Folder that they start from afterwards.
+        field: Name of the field that holds the value.
+    """
+    if isinstance(node, Mapping):
+        return {key: moved(value, here, there, str(key)) for key, value in node.items()}
+    if isinstance(node, list):
+        return [moved(each, here, there) for each in node]
+    if not isinstance(node, str) or field not in _NAMES_FILE or Path(node).is_absolute():
+        return node
+    is_path = node.endswith(_NAMED_ENDINGS) or os.sep in node
+    return os.path.relpath(here / node, there) if is_path and (here / node).exists() else node
+
+
 def yaml_mapping(text: str, file: str = "") -> dict[str, Any]:
     """The mapping that a YAML text stands for.
 

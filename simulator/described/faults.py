@@ -40,6 +40,7 @@ _TYPES = {
     "bool": "write true or false",
     "string": "write it as text, in quotes if it looks like a number",
 }
+_NAMED = "write NAME: {...} for each in place of a list"
 NO_SUCH_FIELD = "no such field"
 """Rule that a misspelt name breaks."""
 
@@ -97,7 +98,8 @@ def faults_of(
         elif fault.rule == _BLOCK:
             block = _block_at(spec, location)
             inside = list(_field_types(block)) if _is_spec(block) else []
-            fault = replace(fault, hint=nearest_hint("", inside))
+            is_list = isinstance(detail["input"], list) and not inside
+            fault = replace(fault, hint=_NAMED if is_list else nearest_hint("", inside))
         written = value_hint(path, detail["input"])
         yield replace(fault, hint=written) if written and written not in fault.rule else fault
 
@@ -157,7 +159,9 @@ def _way_out(detail: ErrorDetails) -> str:
 
 
 def _whole_number_hint(text: str) -> str:
-    """How a short form such as 4k or 1e6 is written out; empty for other texts."""
+    """How a short form such as 4k or 1e6, or a quoted number, is written; empty for others."""
+    if re.fullmatch(r"[0-9]+", text):
+        return f"write {text}, without quotes"
     found = re.fullmatch(r"([0-9]{1,9})(?:([kKM])|[eE]([0-9]|1[0-5]))", text.strip())
     if not found:
         return ""

@@ -131,7 +131,7 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
         InputError: With every fault of the document.
     """
     has_none = not any(field in document for field in _NEEDED)
-    if has_none:
+    if "cluster" not in document and "batch" not in document:
         refuse_another_kind(document, source)
     if has_none and len(document) > _MISSPELT:
         rule = f"is not a job: it has none of the fields {', '.join(_NEEDED)}"

@@ -1,7 +1,8 @@
 """Which adapters do settings train, beside which frozen weights?
 
-axolotl says ``adapter``, LLaMA-Factory ``finetuning_type``, ms-swift ``tuner_type``; torchtune has
-builders of its own for such models, XTuner a LoraConfig. Names of matrices are PEFT's.
+axolotl says ``adapter``, LLaMA-Factory ``finetuning_type``, ms-swift ``tuner_type``, TRL
+``use_peft``; torchtune has builders of its own for such models, XTuner a LoraConfig. Names of
+matrices are PEFT's.
 
 Source: PEFT's LoraConfig, bitsandbytes' formats, the trainers' own settings; as facts.
 """
@@ -13,11 +14,13 @@ from typing import Any
 
 from simulator.importers.settings import Settings, leave_out, option_table, spellings_table
 
-_KINDS = ("adapter", "finetuning_type", "tuner_type", "train_type", "sft_type")
+_KINDS = ("adapter", "finetuning_type", "tuner_type", "train_type", "sft_type", "use_peft")
 _WHOLE = ("full", "", "none", None, False)
 _LOW_RANK = ("lora", "qlora")
 _RANK = 8
 """Of PEFT's LoraConfig."""
+_TRL_RANK, _TRL_DROPOUT = 16, 0.05
+"""Of TRL's ModelConfig."""
 _NEMO_RANK = 32
 _ALL = ("all",)
 _FOUR_BIT = ("load_in_4bit",)
@@ -25,7 +28,7 @@ _EIGHT_BIT = ("load_in_8bit",)
 _BITS = ("quantization_bit", "quant_bits")
 _TYPES = ("quantization_type", "bnb_4bit_quant_type", "bnb_config_kwargs.bnb_4bit_quant_type")
 _DOUBLE = ("double_quantization", "bnb_4bit_use_double_quant",
-           "bnb_config_kwargs.bnb_4bit_use_double_quant")  # fmt: skip
+           "bnb_config_kwargs.bnb_4bit_use_double_quant", "use_bnb_nested_quant")  # fmt: skip
 _SAVED = ("lora_modules_to_save", "modules_to_save", "additional_target")
 
 
@@ -37,7 +40,8 @@ def adapter_fields(settings: Settings) -> dict[str, Any]:
     key, kind = settings.first(*_KINDS)
     if kind in _WHOLE:
         return {}
-    if kind not in _LOW_RANK:
+    by_trl = key == "use_peft"
+    if not by_trl and kind not in _LOW_RANK:
         rule = f"is not modelled; known: full, {', '.join(_LOW_RANK)}"
         settings.fault(key, rule, kind, leave_out(key))
         return {}
@@ -46,11 +50,11 @@ def adapter_fields(settings: Settings) -> dict[str, Any]:
     _check_what_else_is_trained(settings)
     return _lora(
         settings,
-        rank=settings.whole(*spellings["rank"], default=_RANK),
+        rank=settings.whole(*spellings["rank"], default=_TRL_RANK if by_trl else _RANK),
         targets=_targets(settings, *spellings["targets"]),
-        dropout=settings.number("lora_dropout", default=0.0),
+        dropout=settings.number("lora_dropout", default=_TRL_DROPOUT if by_trl else 0.0),
         base=base,
-        is_double=settings.switch(*_DOUBLE, default=True),
+        is_double=settings.switch(*_DOUBLE, default=not by_trl),
         switches=("use_dora", "peft_use_dora", "use_rslora", "peft_use_rslora"),
     )
 

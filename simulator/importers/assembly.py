@@ -111,7 +111,7 @@ class Given:
     Attributes:
         profile: Hardware profile: a shipped name or a path.
         gpus: GPUs of the job; None where the file says it.
-        model: A shipped model's name or a path; None where the file says it.
+        model: As a job writes it; None where the file says it.
         global_batch: Sequences per step; None where the file says it.
         micro_batch: Sequences at a time; None where the file says it.
         seq_len: Tokens per sequence; None where the file says it.
@@ -122,7 +122,7 @@ class Given:
 
     profile: str = "h100-sxm-80gb"
     gpus: int | None = None
-    model: str | None = None
+    model: dict[str, Any] | str | None = None
     global_batch: int | None = None
     micro_batch: int | None = None
     seq_len: int | None = None
@@ -321,6 +321,8 @@ def _default(name: str, plan: Mapping[str, Any], base: Stack, changed: Mapping[s
     default: Any = Plan.model_fields[name].default
     if default is None:
         default = changed.get(name, getattr(base, name, None))
+    if name == "grad_reduce_precision" and plan.get("master_weights") is False:
+        return None  # gradients are then 16-bit, and are reduced so where nothing is said
     if name == "grad_reduce_precision" and default is not None:
         return gradient_format(plan.get("precision", "bf16"), default)
     if name in _UNDER_ZERO_3 and plan.get("zero", base.zero) == 3:

@@ -90,6 +90,9 @@ def torchtitan_draft(
         "cp_method": _context_method(settings, degrees["cp"]),
         "recompute": _recomputation(settings),
         "precision": _precision(settings),
+        "master_weights": settings.choice(
+            "training.dtype", meanings={"float32": None, "bfloat16": False}, default=None
+        ),
         "optimizer": _optimizer(settings),
         "clip_gradients": settings.number("training.max_norm", default=1.0) > 0,
         "overlap_tp": settings.switch(

@@ -391,4 +391,16 @@ def _obstacle(job: Job, family: Family, found: PlanSearch) -> str:
         return "the job's stack has no model parallelism"
     if family.has_pp and not has_pipeline(job):
         return "the job's stack has no pipeline"
-    return "no valid plan for this job"
+    return _broken_rule(job, family) or "no valid plan for this job"
+
+
+def _broken_rule(job: Job, family: Family) -> str:
+    """What keeps the job from data parallelism alone of this kind; empty for other families."""
+    if family.has_tp or family.has_pp:
+        return ""
+    alone = {f"plan.{degree}": 1 for degree in ("tp", "pp", "vpp", "cp")}
+    try:
+        job.replace({**alone, "plan.zero": family.zero[0]})
+    except InputError as error:
+        return f"{error.faults[0].path} {error.faults[0].rule}"
+    return ""

@@ -50,6 +50,8 @@ class TimeView(Protocol):
 class PhaseTimes:
     """Seconds of some categories of a step's breakdown, as frameworks log them.
 
+    A backward beside which no recomputation is logged holds it.
+
     Attributes:
         measured_s: Seconds by category, such as ``forward`` [s].
     """
@@ -58,8 +60,10 @@ class PhaseTimes:
 
     def predicted_s(self, job: Job, result: StepResult) -> Seconds:
         """The breakdown of a mean GPU [s]."""
-        breakdown = result.breakdown_s
-        return {name: breakdown.get(Category(name), 0.0) for name in self.measured_s}
+        found = {name: result.breakdown_s.get(Category(name), 0.0) for name in self.measured_s}
+        if Category.BACKWARD in found and Category.RECOMPUTE not in found:
+            found[Category.BACKWARD] += result.breakdown_s.get(Category.RECOMPUTE, 0.0)
+        return found
 
 
 @dataclass(frozen=True)

@@ -180,23 +180,29 @@ class Journal:
             return
 
     def _read(self) -> int:
-        """Take over the rows of earlier runs; returns how many bytes are whole lines."""
+        """Take over the rows of earlier runs; returns how many bytes of whole lines are kept.
+
+        Those of another sweep none of whose combinations could run are worth nothing.
+        """
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         lines = whole.splitlines()
         if not lines:
             return 0
         try:
-            self._check(json.loads(lines[0]))
-            self.rows = dict(_journal_entry(json.loads(line)) for line in lines[1:])
+            changed = self._changed(json.loads(lines[0]))
+            rows = dict(_journal_entry(json.loads(line)) for line in lines[1:])
+            if changed and rows and all(row.get("error") for row in rows.values()):
+                return 0
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._refusal("is not a journal of a sweep") from error
-        return len(whole)
-
-    def _check(self, identity: Mapping[str, str]) -> None:
-        changed = [name for name in self._identity if identity.get(name) != self._identity[name]]
         if changed:
             raise self._refusal(f"belongs to another sweep, of another {' and '.join(changed)}")
+        self.rows = rows
+        return len(whole)
+
+    def _changed(self, identity: Mapping[str, str]) -> list[str]:
+        return [name for name in self._identity if identity.get(name) != self._identity[name]]
 
     def _refusal(self, rule: str) -> InputError:
         hint = "choose another --out, or add --fresh to discard its rows"

@@ -124,7 +124,7 @@ def build_pipelines_figure(
         box_in = (_LEFT_IN, top_in, _WIDTH_IN, height_in)
         view = _add_view(figure, box_in, len(rows), (0.0, longest_s))
         if view.points(_typical_box_s(scene)) >= _NARROW_PT:
-            _draw_boxes(view, scene, layout)
+            _draw_boxes(view, scene)
         else:
             _draw_blended(view, scene, layout, len(rows))
         _label_rows(view, result, rows, centre=sum(layout.compute) / 2)
@@ -165,7 +165,7 @@ def _one_panel(
     figure = style.new_figure(_TOP_IN + height_in + _AXIS_IN + legend_in)
     box_in = (_LEFT_IN, _TOP_IN, _WIDTH_IN, height_in)
     view = _add_view(figure, box_in, len(classes), (0.0, result.step_time_s))
-    _draw_boxes(view, scene, layout)
+    _draw_boxes(view, scene)
     _label_rows(view, result, classes, centre=math.fsum(layout.compute) / 2)
     style.show_seconds(view.axes.xaxis, result.step_time_s)
     return figure
@@ -208,7 +208,7 @@ def _add_close_ups(
         window = (start_s, start_s + span_s)
         box_in = (_LEFT_IN + place * (width_in + _PANEL_GAP_IN), top_in, width_in, height_in)
         view = _add_view(figure, box_in, len(classes), window)
-        _draw_boxes(view, scene, layout)
+        _draw_boxes(view, scene)
         named = classes if place == 0 else ()
         _label_rows(view, result, named, centre=math.fsum(layout.compute) / 2)
         style.show_seconds(view.axes.xaxis, step_s, ticks=4)
@@ -258,7 +258,7 @@ def _num_chunks(scene: Scene) -> int:
     return 1 + max((look.chunk for look in scene.work), default=0)
 
 
-def _draw_boxes(view: _View, scene: Scene, layout: RowLayout) -> None:
+def _draw_boxes(view: _View, scene: Scene) -> None:
     chunks = _num_chunks(scene)
     for category, boxes in scene.waits.items():
         collection = _add_boxes(view, boxes, f"wait {category}")

@@ -164,7 +164,6 @@ def _draw_pie(axes: Axes, points: Sequence[KernelPoint], total_s: float) -> None
 def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
     total_s = math.fsum(point.seconds for point in points)
     shown = sorted(points, key=lambda point: -point.seconds)[:_MOST_BARS]
-    several = len({point.layer for point in points}) > 1
     for row, point in enumerate(shown):
         axes.barh(row + 0.5, 100, 0.72, color="#EFEFEF")
         axes.barh(row + 0.5, 100 * point.share_of_roof, 0.72, color=_COLOR[point.direction])
@@ -178,14 +177,21 @@ def _draw_bars(axes: Axes, points: Sequence[KernelPoint]) -> None:
         )
     axes.set_ylim(max(len(shown), 8), 0)
     axes.set_xlim(0, 100)
-    names = [
+    style.name_rows(axes, _labels(shown, points), 72 * _PLOT_IN / max(len(shown), 8))
+    style.name_axes(axes, x="share of the roofline [%]")
+    style.add_heading(axes, "achieved, and share of the time")
+
+
+def _labels(shown: Sequence[KernelPoint], points: Sequence[KernelPoint]) -> list[str]:
+    """What rows are called; what is cut off at the end is the direction, which colours say too."""
+    layers: dict[str, set[str]] = {}
+    for point in points:
+        layers.setdefault(point.name, set()).add(point.layer)
+    return [
         style.shorten(
-            f"{style.words(point.name)}, {point.direction}"
-            + (f" ({point.layer})" if several else ""),
+            (f"{point.layer.removesuffix(' layer')}: " if len(layers[point.name]) > 1 else "")
+            + f"{style.words(point.name)}, {point.direction}",
             34,
         )
         for point in shown
     ]
-    style.name_rows(axes, names, 72 * _PLOT_IN / max(len(shown), 8))
-    style.name_axes(axes, x="share of the roofline [%]")
-    style.add_heading(axes, "achieved, and share of the time")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -90,10 +91,21 @@ class PrefillPool(Spec):
     @field_validator("pp")
     @classmethod
     def _fills_whole_replicas(cls, pp: int, info: ValidationInfo) -> int:
-        gpus, tp = info.data.get("gpus"), info.data.get("tp")
-        if gpus and tp and gpus % (tp * pp):
-            raise ValueError(f"tp x pp must divide the {gpus} GPUs")
-        return pp
+        return _divides_the_gpus(pp, info, "tp")
+
+
+def _divides_the_gpus(degree: int, info: ValidationInfo, *others: str) -> int:
+    """A degree that, times others, leaves whole replicas of the GPUs.
+
+    Raises:
+        ValueError: It does not.
+    """
+    gpus, degrees = info.data.get("gpus"), [info.data.get(name) for name in others]
+    ranks = degree * math.prod(each or 1 for each in degrees)
+    if gpus and None not in degrees and gpus % ranks:
+        names = " x ".join((*others, str(info.field_name)))
+        raise ValueError(f"{names} = {ranks} must divide the {gpus} GPUs")
+    return degree
 
 
 class Deployment(Spec):
@@ -113,7 +125,7 @@ class Deployment(Spec):
     """Scheduler by name; empty is the engine's own."""
     tp: Count = 1
     """Ranks that share every head and product."""
-    pp: Count = 1
+    pp: Count = Field(default=1, validate_default=True)
     """Pipeline stages."""
     attention_dp: Count = Field(default=1, validate_default=True)
     """Groups of ``tp`` ranks that attend to requests of their own and share the experts."""
@@ -201,13 +213,15 @@ class Deployment(Spec):
             raise ValueError("serving does not support Mamba-2 layers; use a model without ssm")
         return model
 
+    @field_validator("pp")
+    @classmethod
+    def _fills_whole_replicas(cls, pp: int, info: ValidationInfo) -> int:
+        return _divides_the_gpus(pp, info, "tp")
+
     @field_validator("attention_dp")
     @classmethod
-    def _fills_whole_replicas(cls, attention_dp: int, info: ValidationInfo) -> int:
-        gpus, tp, pp = (info.data.get(name) for name in ("gpus", "tp", "pp"))
-        if gpus and tp and pp and gpus % (tp * pp * attention_dp):
-            raise ValueError(f"tp x pp x attention_dp must divide the {gpus} GPUs")
-        return attention_dp
+    def _splits_whole_replicas(cls, attention_dp: int, info: ValidationInfo) -> int:
+        return _divides_the_gpus(attention_dp, info, "tp", "pp")
 
     @field_validator("ep")
     @classmethod
@@ -316,6 +330,18 @@ class Workload(Spec):
     """What counts as served well."""
     warm_up_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """First requests that latencies leave out."""
+
+    @property
+    def title(self) -> str:
+        """One line that describes the traffic."""
+        if self.trace:
+            return f"requests of {Path(self.trace).name}"
+        came = self.arrivals
+        how = "all at once" if came.kind == "all-at-once" else f"from {came.users} users at a time"
+        if came.rate is not None:
+            how = f"at {came.rate:g} per second ({came.kind})"
+        lengths = f"prompts of {self.prompt.mean:,} tokens, answers of {self.answer.mean:,}"
+        return f"{self.requests:,} requests {how}, {lengths}"
 
 
 class ServingJob(Spec):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
+_Key = TypeVar("_Key", tuple[str, str], tuple[str, str, str])
 CLOSE_PCT = 15.0
 """Errors up to this one count as close [%]."""
 
@@ -48,6 +50,16 @@ class Accuracy:
             close_share=sum(size <= close_pct for size in sizes) / len(sizes),
             skipped=skipped,
         )
+
+
+def accuracy_by(
+    errors_pct: Iterable[tuple[_Key, float | None]], close_pct: float = CLOSE_PCT
+) -> dict[_Key, Accuracy]:
+    """Accuracy of signed errors [%] by what they are of, sorted."""
+    members: dict[_Key, list[float | None]] = {}
+    for key, error in errors_pct:
+        members.setdefault(key, []).append(error)
+    return {key: Accuracy.of(members[key], close_pct) for key in sorted(members)}
 
 
 def error_pct(predicted: float | None, measured: float | None) -> float | None:

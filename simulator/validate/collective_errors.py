@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from simulator.tables.collective_rows import (
     reason_to_skip,
 )
 from simulator.tables.spellings import profile_name_of
-from simulator.validate.accuracy import Accuracy, error_pct
+from simulator.validate.accuracy import Accuracy, accuracy_by, error_pct
 
 _WITHIN_PCT = 25.0
 """Errors up to this one count as close [%]."""
@@ -74,15 +74,13 @@ class CollectiveReport:
     @property
     def summary(self) -> Accuracy:
         """Accuracy over all rows."""
-        return _accuracy(self.rows)
+        return Accuracy.of((row.error_pct for row in self.rows), _WITHIN_PCT)
 
     @property
     def groups(self) -> dict[tuple[str, str], Accuracy]:
         """Accuracy per (gpu, collective), sorted."""
-        members: dict[tuple[str, str], list[CollectiveResult]] = {}
-        for row in self.rows:
-            members.setdefault((row.gpu, row.collective), []).append(row)
-        return {key: _accuracy(members[key]) for key in sorted(members)}
+        errors_pct = (((row.gpu, row.collective), row.error_pct) for row in self.rows)
+        return accuracy_by(errors_pct, _WITHIN_PCT)
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON: ``rows``, ``summary`` and ``groups``."""
@@ -94,10 +92,6 @@ class CollectiveReport:
                 for (gpu, collective), accuracy in self.groups.items()
             ],
         }
-
-
-def _accuracy(results: Iterable[CollectiveResult]) -> Accuracy:
-    return Accuracy.of((result.error_pct for result in results), _WITHIN_PCT)
 
 
 def validate_collectives(csv_path: str | Path) -> CollectiveReport:

@@ -20,7 +20,7 @@ from simulator.tables.kernel_rows import (
     profile_name_of,
     read_kernel_rows,
 )
-from simulator.validate.accuracy import Accuracy, error_pct
+from simulator.validate.accuracy import Accuracy, accuracy_by, error_pct
 from simulator.validate.kernel_answers import compared, family_of
 
 
@@ -70,22 +70,14 @@ class KernelReport:
         return Accuracy.of(row.error_pct for row in self.rows)
 
     @property
-    def groups(self) -> dict[tuple[str, ...], Accuracy]:
+    def groups(self) -> dict[tuple[str, str, str], Accuracy]:
         """Accuracy per (gpu, op, dtype), sorted."""
-        return self._by(lambda row: (row.gpu, row.op, row.dtype))
+        return accuracy_by(((row.gpu, row.op, row.dtype), row.error_pct) for row in self.rows)
 
     @property
-    def families(self) -> dict[tuple[str, ...], Accuracy]:
+    def families(self) -> dict[tuple[str, str], Accuracy]:
         """Accuracy per (gpu, family), sorted."""
-        return self._by(lambda row: (row.gpu, row.family))
-
-    def _by(
-        self, key: Callable[[KernelResult], tuple[str, ...]]
-    ) -> dict[tuple[str, ...], Accuracy]:
-        errors: dict[tuple[str, ...], list[float | None]] = {}
-        for row in self.rows:
-            errors.setdefault(key(row), []).append(row.error_pct)
-        return {key: Accuracy.of(errors[key]) for key in sorted(errors)}
+        return accuracy_by(((row.gpu, row.family), row.error_pct) for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON: ``rows``, ``summary``, ``groups`` and ``families``."""

@@ -54,7 +54,7 @@ def test_no_strategy_that_fits_is_an_answer(clustersim, job_file):
     assert "No strategy fits" in outcome.err
 
 
-def test_one_machine_is_answered_with_what_people_do_on_one(clustersim, write):
+def test_one_machine_is_answered_with_what_people_do_on_one(clustersim, write, tmp_path):
     job = write(
         """
         model: llama3-8b
@@ -68,5 +68,21 @@ def test_one_machine_is_answered_with_what_people_do_on_one(clustersim, write):
     answer = json.loads(outcome.out)
     assert [rung["name"] for rung in answer["rungs"]][-2:] == ["LoRA", "QLoRA"]
     assert answer["nearest"]["fits"]
-    lines = clustersim("advise", job).out.splitlines()
+    best = tmp_path / "best.yaml"
+    lines = clustersim("advise", job, "--write", best).out.splitlines()
     assert any("--set plan.lora.base_precision=nf4" in line for line in lines)
+    assert json.loads(clustersim("run", best, "--json").out)["fits"]
+
+
+def test_a_strategy_that_a_setting_of_the_job_rules_out_names_the_setting(clustersim, write):
+    job = write(
+        """
+        model: {base: llama3.1-8b, layers: 4}
+        cluster: {profile: h100-sxm-80gb, gpus: 8}
+        batch: {global: 16, seq_len: 2048}
+        plan: {stack: torchtitan, zero: 3, reshard_after_forward: false}
+        """
+    )
+    found = json.loads(clustersim("advise", job, *FEW, "--workers", "1", "--json").out)
+    said = {each["family"]["name"]: each["obstacle"] for each in found["strategies"]}
+    assert "plan.reshard_after_forward does not apply" in said["DDP"]

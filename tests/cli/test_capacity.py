@@ -107,6 +107,16 @@ def test_a_budget_picks_the_fastest_cluster_that_it_pays(clustersim, job_file):
     assert clustersim(*words, "--keep-plan", "--budget", "0.01 USD").code == 1
 
 
+def test_a_budget_without_a_price_is_refused_before_any_search(clustersim, job_file, monkeypatch):
+    def searched(*_: object, **__: object) -> None:
+        raise AssertionError("a cluster was simulated")
+
+    monkeypatch.setattr("simulator.planning.campaign.capacity.compare_clusters", searched)
+    outcome = clustersim("capacity", job_file, "--tokens", "1B", "--budget", "1 MUSD")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--set campaign.systems.h100-sxm-80gb.on_demand" in outcome.err
+
+
 def test_wrong_amounts_are_refused(clustersim, job_file):
     for option, text in (("--deadline", "soon"), ("--budget", "5"), ("--gpus", "many")):
         outcome = clustersim("capacity", job_file, "--tokens", "1B", option, text)

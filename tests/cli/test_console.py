@@ -55,7 +55,7 @@ def test_words_are_folded_to_the_width_of_the_terminal(terminal):
 
 
 @pytest.mark.parametrize(
-    ("between_s", "lines"), [(0.0, ["1 rows done", "2 rows done"]), (60.0, [])]
+    ("between_s", "lines"), [(0.0, ["rows: 1 done", "rows: 2 done"]), (60.0, [])]
 )
 def test_off_a_terminal_long_work_is_heard_of_from_time_to_time(
     monkeypatch, capsys, between_s, lines

@@ -9,9 +9,9 @@ import pytest
 
 
 def test_hypotheses_are_said_with_what_settles_them(clustersim, job_file):
-    outcome = clustersim("diagnose", job_file, "--step", "900ms", "--memory", "61GiB", "--top", "2")
+    outcome = clustersim("diagnose", job_file, "--step", "200ms", "--memory", "6GiB", "--top", "2")
     assert outcome.code == 0
-    assert "reserved memory measured 61.0 GiB, predicted " in outcome.out
+    assert "reserved memory measured 6.00 GiB, predicted " in outcome.out
     assert "possible cause" in outcome.out
     assert "none: an ordinary prediction error" in outcome.out
     assert "1. " in outcome.out
@@ -78,3 +78,19 @@ def test_no_cause_is_hidden_that_is_likelier_than_one_shown(clustersim, job_file
     assert [row.split("  ")[0] for row in rows] == [each["change"] for each in found[:3]]
     (most,) = re.findall(r"each at most ([0-9.]+) %", outcome.out)
     assert float(most) <= min(float(re.findall(r"([0-9.]+) %", row)[-1]) for row in rows) + 0.1
+
+
+def test_memory_that_is_far_off_says_what_each_kind_of_it_would_be(clustersim, job_file):
+    step = json.loads(clustersim("run", job_file, "--json").out)
+    held = max(each["peak_reserved_bytes"] for each in step["memory"])
+    words = ("diagnose", job_file, "--step", f"{step['step_time_s']} s", "--error", "5%")
+    low = clustersim(*words, "--memory", f"{held / 2**31} GiB").out
+    assert "predicted of each kind: allocated" in low
+    assert "--memory-kind" in low
+    assert "kind" not in clustersim(*words, "--memory", f"{held / 2**30} GiB").out
+
+
+def test_what_is_all_but_impossible_is_not_said_to_be_checked(clustersim, job_file):
+    outcome = clustersim("diagnose", job_file, "--step", "900ms", "--memory", "1GiB")
+    assert "something that is not on the list" in outcome.out
+    assert "To check" not in outcome.out

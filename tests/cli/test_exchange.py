@@ -117,10 +117,33 @@ def test_gpus_count_for_the_batch_whichever_option_states_them(clustersim):
     assert "global: 128" in either[0]
 
 
-def test_a_framework_s_file_in_place_of_a_job_is_sent_to_import(clustersim):
-    outcome = clustersim("run", FILES / "llama3_70b.toml")
+@pytest.mark.parametrize("name", ["gpt2", "openai-community/gpt2"])
+def test_a_model_is_named_as_here_or_as_on_the_hub(clustersim, name):
+    words = (FILES / "ds_config.json", "--model", name, "--gpus", 8, "--seq-len", 1024)
+    assert "model: gpt2\n" in clustersim("import", "deepspeed", *words).out
+
+
+def test_a_model_that_nobody_knows_says_how_to_get_its_config(clustersim):
+    words = (FILES / "ds_config.json", "--model", "someone/something", "--gpus", 8)
+    outcome = clustersim("import", "deepspeed", *words)
     assert outcome.code == 2
-    assert "is not a job; clustersim import makes a job of a framework's files" in outcome.err
+    assert "hf download someone/something config.json" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("llama3_70b.toml", "import torchtitan {}"),
+        ("launch_gpt.sh", "import megatron {}"),
+        ("../../../workloads/capture/ddp.py", "capture {} --world N"),
+    ],
+)
+def test_a_framework_s_file_in_place_of_a_job_is_sent_to_the_command_that_reads_it(
+    clustersim, name, way
+):
+    outcome = clustersim("run", FILES / name)
+    assert outcome.code == 2
+    assert f"clustersim {way.format(FILES / name)}" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -132,6 +155,8 @@ def test_a_framework_s_file_in_place_of_a_job_is_sent_to_import(clustersim):
             "base_model: NousResearch/Llama-3.2-1B\n\n",
             "clustersim import axolotl",
         ),
+        ("model: {seq_length: 8}\nddp: {}\n", "clustersim import nemo"),
+        ("model_name_or_path: gpt2\ndataset_name: d\n", "clustersim import accelerate"),
         ("model_type: llama\nhidden_size: 4096\n", "clustersim import hf"),
         ("deployment: {gpus: 8}\nworkload: {}\n", "clustersim serve run"),
         ("offers: {}\nworkloads: {}\n", "clustersim rent"),

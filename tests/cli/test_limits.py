@@ -13,6 +13,14 @@ def test_limits_are_given_with_their_step(clustersim, job_file):
         assert limit["largest"] >= limit["now"]
 
 
+def test_the_largest_microbatch_comes_with_the_batch_that_it_is_one_of(clustersim, job_file):
+    outcome = clustersim("limits", job_file)
+    said = outcome.err.splitlines()[-1]
+    micro, batch = (word.rpartition("=")[2] for word in said.split() if "=" in word)
+    changes = ("--set", f"batch.micro={micro}", "--set", f"batch.global={batch}")
+    assert clustersim("run", job_file, *changes).code == 0
+
+
 def test_limits_of_a_job_that_does_not_fit_end_with_1(clustersim, job_file):
     outcome = clustersim("limits", job_file, "--set", "cluster.device.memory=4 GiB")
     assert outcome.code == 1

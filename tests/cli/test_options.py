@@ -12,7 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from simulator.cli.completion import complete_model, complete_profile
-from simulator.cli.options import parse_assignments, written_as
+from simulator.cli.options import file_to_write, measured_step_s, parse_assignments
+from simulator.described.load import load_job
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.plots.style import save
@@ -51,10 +52,25 @@ def test_names_are_completed_from_the_shipped_files():
     assert "llama3.1-8b" in complete_model("llama3.1")
 
 
+@pytest.mark.parametrize(
+    "text", ["4 s", "4000ms", "16384 tokens/s", "16,384 Tokens/s", "1024.0 tokens/s/GPU"]
+)
+def test_a_measured_step_is_said_by_its_time_or_its_tokens(job_file, text):
+    """The job has 32 sequences of 2048 tokens on 16 GPUs: 65,536 tokens."""
+    assert measured_step_s(text, load_job(job_file)) == 4.0
+
+
+@pytest.mark.parametrize("text", ["0 tokens/s", "7000 tokens", "fast tokens/s", "4"])
+def test_a_step_that_is_neither_is_refused(job_file, text):
+    with pytest.raises(InputError, match="--step"):
+        measured_step_s(text, load_job(job_file))
+
+
 @pytest.mark.parametrize("suffix", PICTURES)
 def test_what_a_command_takes_as_a_picture_is_what_a_picture_is_written_as(tmp_path, suffix):
     path = tmp_path / f"picture{suffix.upper()}"
-    assert written_as(*PICTURES)(SimpleNamespace(opts=["--plot"]), path) == path
+    check = file_to_write("", *PICTURES).callback
+    assert check(SimpleNamespace(opts=["--plot"]), path) == path
     save(Figure(), path)
     assert path.stat().st_size > 0
 

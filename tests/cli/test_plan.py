@@ -224,3 +224,26 @@ def test_a_plan_that_needs_megatron_fsdp_says_so(clustersim, job_file, stack, ze
     asked = ("--set", f"plan.stack={stack}", "--vary", f"plan.zero={zero}", "--no-why")
     for command in (("plan", job_file, *FEW, *asked), ("advise", job_file, *FEW, *asked[:-1])):
         assert ("--use-megatron-fsdp" in clustersim(*command).out) is is_said
+
+
+def test_the_written_job_takes_the_step_of_the_best_plan(clustersim, job_file, tmp_path):
+    best = tmp_path / "elsewhere" / "best.yaml"
+    outcome = clustersim("plan", job_file, *FEW, "--workers", "1", "--json", "--write", best)
+    assert outcome.err.splitlines()[-1] == f"wrote {best}"
+    step = json.loads(clustersim("run", best, "--json").out)
+    first = json.loads(outcome.out)["choices"][0]
+    assert step["step_time_s"] == pytest.approx(first["step_time_s"], rel=1e-12)
+
+
+def test_a_plan_is_never_written_over_the_job_itself(clustersim, job_file):
+    before = job_file.read_text()
+    outcome = clustersim("plan", job_file, *FEW, "--write", job_file)
+    assert (outcome.code, job_file.read_text()) == (2, before)
+    assert "choose another name" in outcome.err
+
+
+def test_no_job_is_written_where_no_plan_fits(clustersim, job_file, tmp_path):
+    small = ("--set", "cluster.device.memory=2 GiB")
+    best = tmp_path / "best.yaml"
+    assert clustersim("plan", job_file, *FEW, *small, "--write", best).code == 1
+    assert not best.exists()

@@ -94,6 +94,16 @@ def test_fresh_replaces_what_another_sweep_left(clustersim, job_file, tmp_path):
     assert len(pd.read_csv(tmp_path / "table.csv")) == 1
 
 
+def test_a_grid_that_could_not_run_does_not_stand_in_the_way_of_the_next(
+    clustersim, job_file, tmp_path
+):
+    out = ("--out", tmp_path / "table.csv")
+    assert clustersim("sweep", job_file, "--grid", "plan.tp=3", *out).code == 2
+    assert clustersim("sweep", job_file, "--grid", "plan.tp=1", *out).code == 0
+    refused = clustersim("sweep", job_file, "--grid", "plan.tp=2", *out)
+    assert "belongs to another sweep" in refused.err
+
+
 def test_a_file_that_no_sweep_wrote_is_not_overwritten(clustersim, job_file, tmp_path):
     (tmp_path / "table.csv").write_text("mine")
     outcome = clustersim("sweep", job_file, *TP, "--out", tmp_path / "table.csv")
@@ -110,6 +120,7 @@ def test_a_file_that_no_sweep_wrote_is_not_overwritten(clustersim, job_file, tmp
         (("--grid", "plan.tp=1", "--grid", "plan.tp=2"), "twice"),
         (("--grid", "plan.tp=1]"), "not valid YAML"),
         (("--grid", "plan.tp=1..4"), "write every value, for example --grid plan.tp=1,2,4"),
+        (("--grid", "plan.tp=1-4"), "write every value, for example --grid plan.tp=1,2,4"),
         (("--grid", "plan.tp=x,7"), "no combination can run: plan.tp: should be a valid integer"),
         ((*TP, "--out", "table.txt"), "must end in .csv or .parquet"),
         ((*TP, "--workers", "2", "--dask", "tcp://host:1"), "has its own workers"),

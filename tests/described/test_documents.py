@@ -14,6 +14,7 @@ from simulator.described.cluster.network import ScaleUp
 from simulator.described.documents import (
     data_folder,
     merged,
+    moved,
     named_file,
     names_in,
     parse_yaml,
@@ -208,6 +209,11 @@ def test_where_nothing_is_known_there_is_no_hint():
         ({"plan.zero": 7}, "use 3 or less"),
         ({"plan.offload": {"share": 2}}, "use 1 or less"),
         ({"plan.tp": 1.5}, "write a whole number"),
+        ({"plan.tp": "8"}, "write 8, without quotes"),
+        (
+            {"campaign": {"systems": [{"power": {}}]}},
+            "write NAME: {...} for each in place of a list",
+        ),
         ({"plan.stack": {"base": "torch", "host_work_per_launch": "high"}}, "write a number"),
         ({"plan.clip_gradients": "maybe"}, "write true or false"),
     ],
@@ -303,3 +309,17 @@ def test_hints_reach_into_blocks_that_are_keyed_by_a_number_format():
     faults = {fault.path: fault.hint for fault in raised.value.faults}
     assert faults["kernels.gemm.bf16.efficency"].startswith("did you mean 'efficiency'")
     assert faults["kernels.gemm.bf17"].startswith("did you mean 'bf16'")
+
+
+def test_a_moved_document_names_the_same_files(write, tmp_path):
+    write("", "ours.yaml")
+    pools = [{"profile": "ours.yaml", "gpus": 8}, {"profile": "h100-sxm-80gb"}]
+    document = {
+        "model": str(tmp_path / "m.json"),
+        "cluster": {"pools": pools},
+        "job": "absent.yaml",
+    }
+    new = moved(document, tmp_path, tmp_path / "elsewhere")
+    assert new["cluster"]["pools"][0]["profile"] == "../ours.yaml"
+    new["cluster"]["pools"][0]["profile"] = "ours.yaml"
+    assert new == document

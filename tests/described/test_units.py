@@ -96,6 +96,11 @@ def test_what_is_no_quantity_of_the_dimension_is_refused(text, dimension, says):
         ("TFLOPS", "flop_per_s", "TFLOP/s"),
         ("TFlops/s", "flop_per_s", "TFLOP/s"),
         ("\u00b5s", "s", "us"),
+        ("days", "s", "d"),
+        ("hrs", "s", "h"),
+        ("Minutes", "s", "min"),
+        ("sec", "s", "s"),
+        ("msec", "s", "ms"),
         ("usd/H", "usd_per_s", "USD/h"),
     ],
 )

@@ -10,6 +10,7 @@ from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.importers.assembly import Given
 from simulator.importers.finetuning.accelerate import read_accelerate_files
+from simulator.importers.finetuning.trainer import read_deepspeed_files
 from tests.importers.samples import FILES, edited
 
 NVME = {"size": "15 TB", "read": "25 GB/s", "write": "20 GB/s"}
@@ -160,3 +161,47 @@ def test_a_backend_of_dynamo_compiles_the_model(tmp_path, backend, is_compiled):
     )
     given = Given(model="llama3.1-8b", seq_len=2048, micro_batch=1)
     assert read_accelerate_files([path], given)[0].plan.compile is is_compiled
+
+
+SFT = {
+    "model_name_or_path": "Qwen/Qwen3-8B",
+    "dataset_name": "trl-lib/Capybara",
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "gradient_checkpointing": True,
+    "bf16": True,
+    "max_length": 4096,
+    "packing": True,
+    "use_liger_kernel": True,
+    "use_peft": True,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "lora_target_modules": "all-linear",
+}
+"""What ``trl sft --config`` takes: SFTConfig, and what its script adds (TRL's ModelConfig)."""
+
+
+def test_a_configuration_of_trl_is_read_as_it_stands(tmp_path):
+    path = tmp_path / "sft.json"
+    path.write_text(json.dumps(SFT))
+    job, report = read_accelerate_files([FILES / "fsdp.yaml", path], Given())
+    assert (job.model.name, job.batch.seq_len, job.batch.global_batch) == ("qwen3-8b", 4096, 128)
+    assert (job.plan.recompute, job.plan.cross_entropy) == ("full", "linear-fused")
+    assert job.plan.lora.rank == 16
+    assert any("documents that are packed" in each for each in report.assumed)
+
+
+def test_documents_that_trl_packs_by_cutting_them_see_the_whole_sequence(tmp_path):
+    path = tmp_path / "sft.json"
+    path.write_text(json.dumps({**SFT, "packing_strategy": "wrapped"}))
+    _, report = read_accelerate_files([FILES / "fsdp.yaml", path], Given())
+    assert not any("documents" in each for each in report.assumed)
+
+
+def test_the_length_that_the_user_says_counts_before_that_of_the_file(tmp_path):
+    path = tmp_path / "sft.json"
+    path.write_text(json.dumps(SFT))
+    config = tmp_path / "ds.json"
+    config.write_text('{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3}}')
+    job, _ = read_deepspeed_files([config, path], Given(gpus=8, seq_len=8192))
+    assert (job.batch.seq_len, job.plan.zero, job.plan.lora.rank) == (8192, 3, 16)

@@ -81,7 +81,29 @@ def test_a_shipped_model_has_the_parameters_of_its_config(name: str) -> None:
 def test_every_family_but_aliases_has_a_config_or_is_recorded() -> None:
     tested = {config(name)["model_type"] for name in NAMES}
     tested |= {values["model_type"] for values, _ in recorded()}
-    assert set(family_names()) - tested == {"kimi_k2"}
+    assert set(family_names()) - tested == {"kimi_k2", *VISION}
+
+
+VISION = {
+    "qwen2_vl": "qwen2.5-7b", "qwen2_vl_text": "qwen2.5-7b", "qwen2_5_vl": "qwen2.5-7b",
+    "qwen2_5_vl_text": "qwen2.5-7b", "qwen3_vl_text": "qwen3-8b",
+    "qwen3_vl_moe_text": "qwen3-30b-a3b",
+}  # fmt: skip
+"""The model with the same layers for each family that sees pictures.
+
+Source: modeling code of transformers 4.57: Qwen2_5_VLAttention and Qwen2VLAttention have biases of
+queries, keys and values; Qwen3VLTextAttention and its MoE twin are Qwen3's.
+"""
+
+
+@pytest.mark.parametrize(("family", "name"), VISION.items())
+def test_the_language_model_of_one_that_sees_has_the_layers_of_its_sister(family, name):
+    inner = {key: value for key, value in config(name).items() if key != "tie_word_embeddings"}
+    whole = {"text_config": {**inner, "model_type": family}, "tie_word_embeddings": True}
+    seen, report = read_huggingface_config({**whole, "vision_config": {"depth": 32}}, "same")
+    plain, _ = read_huggingface_config({**inner, "tie_word_embeddings": True}, "same")
+    assert seen == plain
+    assert "only text_config is read; vision_config ignored" in report.assumed
 
 
 @pytest.mark.parametrize("family", ["jamba", "qwen3_next", "gemma3n_text", "diffllama"])

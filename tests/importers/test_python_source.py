@@ -140,3 +140,17 @@ def test_a_recipe_in_python_is_the_job_that_it_configures(tmp_path, code, given,
     assert (job.cluster.gpus, plan.tp, plan.pp, plan.vpp, job.batch.global_batch) == degrees
     assert plan.precision == "bf16"
     assert not report.unsupported
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("recipe = llama3_70b.pretrain_recipe(num_nodes=8)\n", "the file and function that it"),
+        ("def a():\n    pass\n\n\ndef b():\n    pass\n", "with one of a, b"),
+    ],
+)
+def test_a_script_that_does_not_say_its_recipe_is_told_what_to_give(tmp_path, code, says):
+    path = tmp_path / "train.py"
+    path.write_text(code, encoding="utf-8")
+    with pytest.raises(InputError, match=says):
+        FORMATS["nemo"].read([path], Given(gpus=8))

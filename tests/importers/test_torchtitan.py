@@ -118,3 +118,10 @@ def test_no_degree_is_zero(tmp_path, degree):
     )
     with pytest.raises(InputError, match="_degree = 0: must be at least 1"):
         read_torchtitan_config(config, Given(gpus=64))
+
+
+def test_training_in_16_bits_keeps_no_fp32_weights_and_reduces_as_the_file_says(tmp_path):
+    """Source: torchtitan's job_config.py, ``training.dtype`` and ``mixed_precision_reduce``."""
+    path = edited(tmp_path, "llama3_70b.toml", ("[training]", '[training]\ndtype = "bfloat16"'))
+    plan = read_torchtitan_config(path, Given(gpus=512))[0].plan
+    assert (plan.master_weights, plan.grad_reduce_precision) == (False, "fp32")

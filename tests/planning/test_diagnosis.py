@@ -13,6 +13,7 @@ from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.observed_run import Observation, PredictionErrors, phase_times
 from simulator.planning.run_diagnosis import diagnose, errors_of, hidden_changes, suspects
+from simulator.program.ir import Category
 from simulator.results.simulation import run_step
 from simulator.results.step_error import job_error
 from simulator.results.students_t import students_t_quantile
@@ -180,3 +181,15 @@ def test_a_phase_that_no_breakdown_has_is_refused():
         phase_times({"sleeping": 1.0}, 2.0)
     with pytest.raises(InputError, match="not be longer than the step"):
         phase_times({"forward": 3.0}, 2.0)
+
+
+def test_a_backward_that_is_logged_alone_holds_what_is_recomputed_in_it(job):
+    full = job.replace(**{"plan.recompute": "full"})
+    step = run_step(full)
+    backward_s, recompute_s = (
+        step.breakdown_s[Category(each)] for each in ("backward", "recompute")
+    )
+    alone = phase_times({"backward": 1.0}, 2.0).predicted_s(full, step)
+    assert alone == {"backward": backward_s + recompute_s}
+    apart = phase_times({"backward": 1.0, "recompute": 0.5}, 2.0).predicted_s(full, step)
+    assert apart == {"backward": backward_s, "recompute": recompute_s}

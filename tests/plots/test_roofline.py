@@ -62,3 +62,17 @@ def test_the_picture_is_written(tmp_path, suffix):
     path = tmp_path / f"roofline{suffix}"
     save(build_roofline_figure(POINTS, "a layer"), path)
     assert path.stat().st_size > 5000
+
+
+def test_kernels_that_two_kinds_of_layers_have_are_told_apart():
+    name, other = "attention_output", "weight gradient"
+    points = [
+        KernelPoint(name, "dense layer", other, 1e12, 1e9, 2.0, 1e15, 1e12),
+        KernelPoint(name, "expert layer", other, 1e12, 1e9, 1.0, 1e15, 1e12),
+        KernelPoint("expert_up", "expert layer", other, 1e12, 1e9, 0.5, 1e15, 1e12),
+    ]
+    _, bars = build_roofline_figure(points, "x").axes
+    labels = [label.get_text() for label in bars.get_yticklabels()]
+    assert labels[0].startswith("dense: attention output")
+    assert labels[1].startswith("expert: attention output")
+    assert labels[2] == "expert up, weight gradient"

@@ -66,6 +66,27 @@ def test_more_gpus_bear_a_larger_rate(job, capsys):
     assert few["gpus"] == -(-100 // few["rate_per_replica"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ([], "60 requests at 4 per second (poisson), prompts of 256 tokens, answers of 32"),
+        (["workload.arrivals={kind: all-at-once}"], "60 requests all at once, "),
+        (["workload.arrivals={kind: closed-loop, users: 8}"], "requests from 8 users at a time"),
+    ],
+)
+def test_a_run_says_which_traffic_it_is_of(job, capsys, changes, said):
+    words = [word for change in changes for word in ("--set", change)]
+    assert said in ended(["serve", "run", job, *words], capsys)[1].out.splitlines()[1]
+
+
+def test_gpus_that_leave_part_of_a_replica_are_refused_where_they_are_divided(job, capsys):
+    words = ["--set", "deployment.gpus=3", "--set", "deployment.tp=2"]
+    code, said = ended(["serve", "run", job, *words], capsys)
+    assert code == 2
+    assert "deployment.pp = 1: tp x pp = 2 must divide the 3 GPUs" in said.err
+    assert said.err.startswith("1 error")
+
+
 def test_a_misspelt_field_is_named(job, capsys):
     code, said = ended(["serve", "run", job, "--set", "deployment.tpp=2"], capsys)
     assert code == 2

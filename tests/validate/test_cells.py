@@ -63,3 +63,19 @@ def test_sizes_are_those_of_nccl_tests(said, size):
 def test_what_was_measured_is_positive(said):
     with pytest.raises(InputError, match="must be a positive number"):
         cells.measured({"measured_step_s": said}, "measured_step_s")
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("48", 48.0), ("48 s", 48.0), ("350ms", 0.35), ("1,024", 1024.0), ("-", None)],
+)
+def test_a_measured_cell_may_state_its_unit(said, seconds):
+    assert cells.measured_si({"t": said}, "t", "s", "s") == seconds
+    if seconds is not None:
+        assert cells.measured_si({"m": "3"}, "m", "GiB", "bytes") == 3 * 2**30
+
+
+@pytest.mark.parametrize("said", ["48 parsecs", "0 s", "-3", "inf", "fast"])
+def test_a_measured_cell_of_no_such_unit_is_refused(said):
+    with pytest.raises(InputError, match="t: "):
+        cells.measured_si({"t": said}, "t", "s", "s")

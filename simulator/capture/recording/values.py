@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,13 @@ from simulator.errors import InputError
 
 
 class UnknownNumber(float):
-    """A number that only a real run knows."""
+    """A number that only a real run knows.
+
+    Attributes:
+        was_asked_for: Whether any tensor of this process was asked for one.
+    """
+
+    was_asked_for: ClassVar[bool] = False
 
     def __new__(cls) -> UnknownNumber:
         """Not a number, whatever it is called with."""
@@ -128,7 +134,10 @@ def unknown_values() -> Iterator[None]:
             if _known(self):
                 return method(self, *args, **kwargs)
             verdict = getattr(self, _VERDICT, None)
-            return answer() if verdict is None else verdict
+            if verdict is not None:
+                return verdict
+            UnknownNumber.was_asked_for = True
+            return answer()
 
         return ask
 

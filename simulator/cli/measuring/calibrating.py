@@ -289,7 +289,10 @@ def runs(
         option("The job of a single run, in place of a table.", "JOB.yaml", name="--job"),
     ] = None,
     step: Annotated[
-        str | None, option("With --job: its measured step time, such as 15.9s.", "TIME")
+        str | None,
+        option(
+            'With --job: its measured step time, such as 15.9s, or "8200 tokens/s/GPU".', "TIME"
+        ),
     ] = None,
     memory: Annotated[
         str | None, option("With --job: its measured device memory, such as 61GiB.", "BYTES")
@@ -373,18 +376,17 @@ def _of_job(
 ) -> OwnSystem:
     from simulator.calibrate.own_system import own_system
     from simulator.calibrate.own_table import job_run, on_system
-    from simulator.cli.options import read_job
+    from simulator.cli.options import measured_step_s, read_job
     from simulator.results.simulation import run_step
 
     if step is None:
         hint = "give the measured step time: --step 15.9s"
         raise InputError.single("--step", "is missing", hint=hint)
-    measured_s = quantity(step, "--step", "s", example_unit="s")
     measured_bytes = None if memory is None else quantity(memory, "--memory", "bytes")
     job = read_job(path, changes)
     name = profile or str(job.document["cluster"]["profile"])
     job = on_system(job, name)
-    run = job_run(job, run_step(job), measured_s, measured_bytes)
+    run = job_run(job, run_step(job), measured_step_s(step, job), measured_bytes)
     return own_system(name, [(job, run)])
 
 

@@ -22,10 +22,13 @@ from simulator.cli.options import (
     PageFile,
     Picture,
     Risk,
+    WrittenJob,
     option,
     read_job,
+    refuse_to_write_over,
     whole_numbers,
     write_answer_page,
+    write_job,
 )
 from simulator.cli.planning.plan import (
     Vary,
@@ -51,6 +54,7 @@ def advise(
     changes: Changes = None,
     risk: Risk = DEFAULT_RISK,
     workers: Workers = None,
+    write: WrittenJob = None,
     html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,11 +69,12 @@ def advise(
 
     Exits with 1 if no strategy fits.
 
-    Example:  clustersim advise job.yaml --set cluster.gpus=32
+    Example:  clustersim advise job.yaml --set cluster.gpus=32 --write best.yaml
     """
     from simulator import api
 
     job = read_job_to_search(job_file, changes)
+    refuse_to_write_over(job_file, write)
     with search_status() as show:
         found = api.advise(
             job,
@@ -84,6 +89,7 @@ def advise(
     else:
         _print_answer(found)
     write_answer_page(found, html, context)
+    write_job(found.best, write, found.best_step)
     if found.way_out is None:
         need_one_that_fits((each.choice is not None for each in found.strategies), "strategy")
 

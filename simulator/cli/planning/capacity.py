@@ -22,7 +22,6 @@ from simulator.cli.console import (
     text_columns,
 )
 from simulator.cli.options import (
-    PAGES,
     AsJson,
     AskedRisk,
     Changes,
@@ -328,12 +327,7 @@ def rent(
         ),
     ] = None,
     plot: Picture = None,
-    html: Annotated[
-        Path | None,
-        file_to_write(
-            "Write a self-contained HTML page to forward or print.", *PAGES, metavar="FILE.html"
-        ),
-    ] = None,
+    html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare offers of GPUs to rent.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,15 @@ from simulator.cli.console import (
     print_table,
     text_columns,
 )
-from simulator.cli.options import AsJson, Changes, JobFile, option, quantity, read_job
+from simulator.cli.options import (
+    AsJson,
+    Changes,
+    JobFile,
+    measured_step_s,
+    option,
+    quantity,
+    read_job,
+)
 from simulator.errors import InputError
 from simulator.units import (
     format_bytes,
@@ -31,16 +40,23 @@ if TYPE_CHECKING:
     from simulator.planning.observed_run import MemoryKind
     from simulator.planning.run_diagnosis import Diagnosis, Hypothesis
 
-_MEMORY_KINDS = ("allocated", "reserved", "device")
+_MEMORY_KINDS: tuple[MemoryKind, ...] = ("allocated", "reserved", "device")
 _MOST_CHECKS = 3
 """Causes of which is said what settles them."""
+_LEAST_LIKELY = 0.01
+"""A cause that is less likely is not worth a check."""
 
 
 def diagnose(
     job_file: JobFile,
     *,
     step: Annotated[
-        str, option('The measured step time, such as "15.9 s".', "TIME", name="--step")
+        str,
+        option(
+            'The measured step time, such as "15.9 s", or throughput, such as "8200 tokens/s/GPU".',
+            "TIME",
+            name="--step",
+        ),
     ],
     memory: Annotated[
         str | None, option('The measured peak memory, such as "61 GiB".', "SIZE", name="--memory")
@@ -56,7 +72,8 @@ def diagnose(
         list[str] | None,
         option(
             "A measured part of the step, by its name in the breakdown of clustersim run: "
-            '"optimizer=0.3 s"; may be repeated.',
+            '"optimizer=0.3 s"; may be repeated. Backward includes recompute where that is not '
+            "given.",
             "NAME=TIME",
         ),
     ] = None,
@@ -94,7 +111,7 @@ def diagnose(
     with counting("simulations") as count:
         answer = api.diagnose(
             job,
-            quantity(step, "--step", "s", example_unit="s"),
+            measured_step_s(step, job),
             memory_bytes=None if memory is None else quantity(memory, "--memory", "bytes"),
             memory_kind=_memory_kind(memory_kind),
             phases_s=dict(map(_phase, phase or ())),
@@ -111,7 +128,7 @@ def diagnose(
 def _memory_kind(word: str) -> MemoryKind:
     for known in _MEMORY_KINDS:
         if word == known:
-            return known  # type: ignore[return-value]
+            return known
     rule = f"must be one of {', '.join(_MEMORY_KINDS)}"
     raise InputError.single("--memory-kind", rule, word)
 
@@ -145,11 +162,7 @@ def _print(found: Diagnosis, top: int) -> None:
         f"{format_seconds(result.step_time_s)}: {signed_percent(off)}"
     )
     if observed.memory_bytes is not None:
-        held = observed.held_bytes(result)
-        typer.echo(
-            f"{observed.memory_kind} memory measured {format_bytes(observed.memory_bytes)}, "
-            f"predicted {format_bytes(held)}: {signed_percent(observed.memory_bytes / held - 1)}"
-        )
+        _echo_memory(found, observed.memory_bytes)
     _echo_interval(found)
     if found.agrees:
         typer.echo(AGREES)
@@ -162,13 +175,30 @@ def _print(found: Diagnosis, top: int) -> None:
     better = found.better_than_nothing
     if not better and not found.agrees:
         typer.echo("No cause on the list explains it better than an ordinary prediction error.")
-    checks = [] if found.agrees else [each for each in shown if each in better]
+    likely = [each for each in shown if each in better and each.probability >= _LEAST_LIKELY]
+    checks = [] if found.agrees else likely
     for number, each in enumerate(checks[:_MOST_CHECKS], 1):
         typer.echo(f"{number}. {each.words}. To check: {each.check}")
     if not found.is_explained:
         typer.echo("No single cause on the list explains it: check the job or the machine.")
     if observed.times is None:
         note("a trace (--trace) or logged parts of the step (--phase) would separate more causes")
+
+
+def _echo_memory(found: Diagnosis, measured_bytes: float) -> None:
+    """How far off the memory is; where another kind of it is nearer, what each is."""
+    observed, result = found.observation, found.result
+    held = {kind: replace(observed, memory_kind=kind).held_bytes(result) for kind in _MEMORY_KINDS}
+    off = {kind: measured_bytes / num_bytes - 1 for kind, num_bytes in held.items()}
+    kind = observed.memory_kind
+    typer.echo(
+        f"{kind} memory measured {format_bytes(measured_bytes)}, "
+        f"predicted {format_bytes(held[kind])}: {signed_percent(off[kind])}"
+    )
+    nearest = min(off, key=lambda each: abs(off[each]))
+    if nearest != kind and abs(off[kind]) > found.errors.memory:
+        kinds = ", ".join(f"{each} {format_bytes(held[each])}" for each in _MEMORY_KINDS)
+        typer.echo(f"predicted of each kind: {kinds}; --memory-kind says which was measured")
 
 
 def _echo_interval(found: Diagnosis) -> None:

@@ -21,13 +21,16 @@ from simulator.cli.options import (
     JobFile,
     PageFile,
     Risk,
+    WrittenJob,
     file_to_write,
     note_doubts,
     option,
     parse_assignments,
     refuse_other_files,
+    refuse_to_write_over,
     whole_numbers,
     write_answer_page,
+    write_job,
 )
 from simulator.cli.planning.sweep import Dask, DaskSecurity, Workers, cluster_asked, parse_grid
 from simulator.described.job import plan_text
@@ -156,6 +159,7 @@ def plan(
     workers: Workers = None,
     dask: Dask = None,
     dask_security: DaskSecurity = None,
+    write: WrittenJob = None,
     html: PageFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -171,12 +175,13 @@ def plan(
 
     Example:  clustersim plan job.yaml --top 5 --vary plan.recompute=none,selective
 
-    Example:  clustersim plan job.yaml --html plan.html
+    Example:  clustersim plan job.yaml --write best.yaml --html plan.html
     """
     from simulator import api
     from simulator.planning.search.best_plans import GPUS
 
     job = read_job_to_search(job_file, changes)
+    refuse_to_write_over(job_file, write)
     if sizes and pareto is None:
         raise InputError.single("--gpus", "is for --pareto", sizes, "add --pareto FILE.png")
     axes = _axes(job, vary, max_tp)
@@ -213,6 +218,7 @@ def plan(
                 typer.echo(line)
         note(found.pruned_text())
     write_answer_page(found, html, context)
+    write_job(found.best, write, next(iter(found.choices), None))
     if not found.choices:
         note(found.nothing_fits())
         raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -188,7 +189,7 @@ def parse_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, list[A
             raise InputError.single(option, "must be FIELD=VALUE,VALUE", text, hint)
         if field in grid:
             raise InputError.single(option, f"sets {field} twice", text)
-        if ".." in values:
+        if ".." in values or re.fullmatch(r"\d+-\d+", values):
             hint = f"write every value, for example {option} {field}=1,2,4"
             raise InputError.single(option, "does not know ranges", text, hint)
         grid[field] = parse_yaml(f"[{values}]", f"{option} {text}")

@@ -110,8 +110,8 @@ def limits(
 ) -> None:
     """Find the largest microbatch, sequence and depth that fit.
 
-    Each is raised alone; depth is the number of layers. The column "50 % likely to fit" shows
-    what a higher risk would allow.
+    Each is raised alone, but batch.global grows with batch.micro. Depth is the number of layers.
+    The column "50 % likely to fit" shows what a higher risk would allow.
 
     Exits with 1 if the job itself exceeds the risk.
 
@@ -130,6 +130,9 @@ def limits(
     for limit in found:
         if limit.obstacle:
             note(f"{limit.field}: {limit.obstacle}")
+        elif limit.field == "batch.micro" and limit.largest > limit.now:
+            sequences = job.batch.global_batch // limit.now * limit.largest
+            note(f"batch.micro={limit.largest} is that of batch.global={sequences}")
     if any(not limit.obstacle and limit.largest < limit.now for limit in found):
         note(f"The job as it is runs out of memory with a probability above {percent(risk)}.")
         raise typer.Exit(1)

@@ -104,6 +104,10 @@ def _parsed(text: str, origin: str) -> Mapping[str, Any]:
     return values
 
 
+_OF_THE_WHOLE = ("model_type", "tie_word_embeddings")
+"""Settings of a model with a vision tower that its language model has where it has none."""
+
+
 def _text_part(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
     """Return the language model of a configuration that may hold a vision tower too."""
     text = values.get("text_config")
@@ -111,7 +115,8 @@ def _text_part(values: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
         return values, []
     others = sorted(key for key in values if key.endswith("_config") and key != "text_config")
     note = "only text_config is read" + (f"; {', '.join(others)} ignored" if others else "")
-    return {"model_type": values.get("model_type"), **text}, [note]
+    shared = {key: values[key] for key in _OF_THE_WHOLE if key in values}
+    return {**shared, **text}, [note]
 
 
 def _family(text: Mapping[str, Any], origin: str) -> str:
@@ -125,7 +130,7 @@ def _family(text: Mapping[str, Any], origin: str) -> str:
     if family is None or family in family_names():
         return family or ""
     if family in network_names():
-        rule = "has layers that are not simulated; its parameters are: clustersim models count"
+        rule = "has layers that are not simulated; clustersim models count counts its parameters"
         raise UnsupportedError.single("model_type", rule, family, _CAPTURED, origin)
     return ""
 

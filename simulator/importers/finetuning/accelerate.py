@@ -2,9 +2,11 @@
 
 ``accelerate config`` says on how many GPUs and how states are sharded; TrainingArguments
 (a JSON or YAML of its fields) say batch, format and recomputation. Either will do, and
-both together are read as one. The model and the length of its sequences stand elsewhere.
+both together are read as one. The model and the length of its sequences stand elsewhere,
+but in a configuration of TRL, which is TrainingArguments with settings of its own.
 
-Source: accelerate 1.x's configuration and transformers 4.x's TrainingArguments, as facts.
+Source: accelerate 1.x's configuration, transformers 4.x's TrainingArguments, and SFTConfig and
+ModelConfig of TRL 0.20 to 1.6, as facts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError
+from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.deepspeed import assumed_attention
 from simulator.importers.finetuning.sharding import (
@@ -27,9 +30,11 @@ from simulator.importers.finetuning.sharding import (
     fsdp_sharding,
     trainer_strategy,
 )
-from simulator.importers.finetuning.trainer import optimizer
+from simulator.importers.finetuning.trainer import loss, optimizer, read_packing
+from simulator.importers.hub_models import named_model
 from simulator.importers.settings import Settings, option_rules
 
+_CHECKPOINTS = "gradient_checkpointing"
 _WANTED = "give a YAML of accelerate, or TrainingArguments as YAML or JSON"
 
 KINDS: Mapping[Any, str] = {
@@ -56,7 +61,7 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     """The job of an accelerate configuration, of TrainingArguments, or of both if they agree."""
     settings = Settings(_together(paths), "accelerate")
     kind = _kind(settings)
-    draft = Draft(model=given.model, stack=STACK_OF[kind])
+    draft = Draft(named_model(settings, given, "model_name_or_path"), stack=STACK_OF[kind])
     stated = settings.whole("num_processes")
     draft.gpus = given.gpus or stated
     ranks = draft.gpus or 0
@@ -70,6 +75,8 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         "optimizer": optimizer(settings),
         "clip_gradients": _clips(settings),
         **_offload(settings, kind),
+        **loss(settings),
+        **adapter_fields(settings),
     }
     if kind == "deepspeed" and "attention" not in draft.plan:
         settings.assumed.append(assumed_attention(draft.stack, draft.plan["precision"]))
@@ -82,6 +89,7 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
     micro = settings.whole("per_device_train_batch_size", "train_batch_size", least=1)
     steps = "gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"
     draft.set_batch(given, micro, settings.whole(*steps, default=None))
+    read_packing(settings)
     origin = " and ".join(str(path) for path in paths)
     return finished(draft, settings, option_rules("accelerate"), given, origin)
 
@@ -165,8 +173,8 @@ def _clips(settings: Settings) -> bool:
 
 
 def _recomputation(settings: Settings) -> str:
-    is_on = settings.switch(*PLUGIN_CHECKPOINTS) or settings.switch("gradient_checkpointing")
-    return "full" if is_on else "none"
+    of_plugin, of_trainer = settings.switch(*PLUGIN_CHECKPOINTS), settings.switch(_CHECKPOINTS)
+    return "full" if of_plugin or of_trainer else "none"
 
 
 def _precision(settings: Settings) -> str:

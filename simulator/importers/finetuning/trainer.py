@@ -87,7 +87,7 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
         "optimizer_kernels": _optimizer_kernels(settings),
         "clip_gradients": settings.number("max_grad_norm", default=1.0) > 0,
         "attention": _attention(settings),
-        **_loss(settings),
+        **loss(settings),
         **adapter_fields(settings),
     }
     if draft.plan["optimizer"] == "galore":
@@ -107,9 +107,8 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
     draft.facts |= checkpoint_facts(settings, draft.stack, defaults.stack)
     if settings.get("torch_compile") not in (None, False, "false"):
         draft.plan["compile"] = True
-    draft.seq_len = given.seq_len or settings.whole(
-        *_SPELLINGS["length"], default=defaults.length, least=1
-    )
+    stated_length = settings.whole(*_SPELLINGS["length"], default=defaults.length, least=1)
+    draft.seq_len = given.seq_len or stated_length
     _batch(settings, draft, given, defaults)
     return draft
 
@@ -191,7 +190,7 @@ def _attention(settings: Settings) -> str:
     return found
 
 
-def _loss(settings: Settings) -> dict[str, str]:
+def loss(settings: Settings) -> dict[str, str]:
     """How the loss is computed, where a kernel of its own replaces PyTorch's."""
     if settings.switch("cut_cross_entropy"):
         return {"cross_entropy": "cut"}
@@ -226,6 +225,17 @@ def _batch(settings: Settings, draft: Draft, given: Given, defaults: Defaults) -
     settings.assume_whole_sequences("sample_packing", "neat_packing")
 
 
+def read_packing(settings: Settings) -> None:
+    """Note which packed documents TRL keeps apart: all but those that it cuts ("wrapped").
+
+    Source: TRL's SFTConfig, ``packing_strategy`` and ``padding_free``.
+    """
+    if settings.get("packing_strategy") == "wrapped":
+        settings.switch("packing")
+    else:
+        settings.assume_whole_sequences("packing")
+
+
 _TRAINER = "give TrainingArguments as YAML or JSON"
 _AXOLOTL = "give a YAML of axolotl"
 _LLAMAFACTORY = "give a YAML of LLaMA-Factory"
@@ -248,6 +258,7 @@ def read_deepspeed_files(paths: Sequence[str | Path], given: Given) -> tuple[Job
     beside = files_beside((paths[1], paths[0]), _TRAINER)
     settings = Settings(read_flat(paths[1], _TRAINER), "TrainingArguments")
     draft = trainer_draft(settings, given, beside, Defaults())
+    read_packing(settings)
     origin = " and ".join(str(path) for path in paths)
     return finished(draft, settings, option_rules("trainer"), given, origin, beside.keys)
 

@@ -135,9 +135,13 @@ def _read_python_recipe(origin: str) -> tuple[dict[str, Any], list[str]]:
     file, _, function = origin.rpartition(":") if ".py:" in origin else (origin, "", "")
     names = function_names(Path(file))
     if not function and _USUAL not in names:
+        if not names:
+            rule = "defines no function that makes a recipe"
+            hint = "name the file and function that it takes one from, or its settings as YAML"
+            raise InputError.single("", rule, file=file, hint=hint)
         known = ", ".join(names[:20])
         hint = f"write FILE.py:FUNCTION with one of {known}"
-        raise InputError.single("", "has several recipes", file=file, hint=hint)
+        raise InputError.single("", "does not say which recipe", file=file, hint=hint)
     written, notes = read_python_config(Path(file), function or _USUAL)
     if re.search(r"_recipe$|_config$", str(written.get(TARGET, ""))):
         rule = f"starts from {written[TARGET]}, which is not in its folder"

@@ -167,14 +167,28 @@ def fastest_within_budget(found: Sequence[Capacity], budget_usd: float) -> Capac
         InputError: No price of any of them is known.
     """
     if found and all(each.money.cheapest is None for each in found):
-        name = found[0].job.cluster.profile.name
-        rule = "is missing, so no cost can be compared with the budget"
-        hint = f'for example --set campaign.systems.{name}.on_demand="… USD/h"'
-        raise InputError.single(f"campaign.systems.{name}", rule, hint=hint)
+        raise _no_price(found[0].job.cluster.profile.name)
     within = [
         each for each in found if each.money.cheapest and each.money.cheapest[1] <= budget_usd
     ]
     return min(within, key=lambda each: (each.time.wall_s, each.time.gpus), default=None)
+
+
+def need_a_price(job: Job, systems: Sequence[str]) -> None:
+    """Refuse a budget before anything takes time, where nothing is said that costs money.
+
+    Raises:
+        InputError: The job's campaign has no way to pay for any of the systems.
+    """
+    known = [job.campaign.systems[name] for name in systems if name in job.campaign.systems]
+    if not any(each.on_demand_usd_per_s or each.reserved or each.owned for each in known):
+        raise _no_price(systems[0])
+
+
+def _no_price(system: str) -> InputError:
+    rule = "is missing, so no cost can be compared with the budget"
+    hint = f'for example --set campaign.systems.{system}.on_demand="… USD/h"'
+    return InputError.single(f"campaign.systems.{system}", rule, hint=hint)
 
 
 def _moved(job: Job, system: str, gpus: int, *, keep_plan: bool) -> Job | Refusal:

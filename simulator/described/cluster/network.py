@@ -84,6 +84,9 @@ class ScaleUp(Spec):
     """One hop of a large message (NCCL's Simple protocol)."""
     launch_s: Seconds = 5e-6
     """A collective before its first hop: kernel start and synchronisation."""
+    wide_launch_s: Seconds = 1e-6
+    """What the start takes more where a collective's kernel has several channels, and it is known
+    which protocol NCCL takes."""
     low_latency_share: PositiveFraction = 0.5
     """Share of the large-message rate that small-message protocols reach."""
     pipeline_fill: PipelineFill = 0.4

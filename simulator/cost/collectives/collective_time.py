@@ -340,7 +340,7 @@ def _bulk_hop_s(demand: Demand, links: Links, by: Arithmetic) -> float:
 
 def _tree_fill_s(demand: Demand, links: Links, by: Arithmetic) -> float:
     """Seconds in which the levels of a tree between nodes fill."""
-    whole, piece = demand.fabric_bytes, links.tree_piece_bytes
+    whole, piece = demand.fabric_bytes, demand.piece_share * links.tree_piece_bytes
     passed_bytes = by.where(whole < piece, whole, piece)
     filled: float = demand.fabric_hops * passed_bytes / links.fabric_bytes_per_s
     return filled

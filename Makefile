@@ -109,10 +109,11 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 
 collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 3 minutes
 	$(BIN)/python -m reports.make.collectives.left_out reports/data/collectives_open.csv \
-	  reports/data/collectives_opened.csv reports/data/collectives_left_out.csv
+	  reports/data/collectives_opened.csv reports/data/collectives_gathered.csv \
+	  reports/data/collectives_left_out.csv
 	$(BIN)/python -m reports.make.collectives.collectives_page reports/data/collectives_left_out.csv \
 	  reports/data/overlap_opened.csv.gz reports/data/collectives_open.csv \
-	  reports/data/collectives_opened.csv > build-collectives.md
+	  reports/data/collectives_opened.csv reports/data/collectives_gathered.csv > build-collectives.md
 	mv build-collectives.md reports/collectives.md
 
 zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, measured and predicted

@@ -16,7 +16,12 @@ from pathlib import Path
 from simulator import cells
 from simulator.cells import Row, read_table
 from simulator.cost.collectives import CollectiveKind, Group, demands_of, send_recv_demand
-from simulator.cost.collectives.collective_time import Links, demand_timing, links_of
+from simulator.cost.collectives.collective_time import (
+    FULL_HOP_BYTES,
+    Links,
+    demand_timing,
+    links_of,
+)
 from simulator.cost.collectives.tiers import climb_of, network_above
 from simulator.cost.collectives.types import Demand
 from simulator.described.cluster.network import Fabric, FabricKind, Network, library_fabric
@@ -40,6 +45,13 @@ CALL_S = 0.4e-6
 """Host time to queue one more send or receive of a group call. Source: the 86 us floor of the
 all-to-all of one process that drives eight A100s (superbench logs)."""
 
+CHANNEL_S = 0.2e-6
+"""Host time to queue one more channel of a collective, with libraries that queue each by itself.
+
+Source: all_gather, all_reduce, reduce_scatter and broadcast of one process that drives eight A100s
+take 34.5 us with one channel and 1.65 us more with each other one, whichever they are (superbench
+logs)."""
+
 LATE_START = 0.5
 """Weight of the pipeline that GPUs fill which one process starts one after the other.
 
@@ -53,6 +65,15 @@ Source: "some 20-30us" (stas00/ml-engineering, network/benchmarks/all_reduce_ben
 _COLUMNS = ("id", "collective", "gpu", "gpus", "nodes", "gpus_per_node", "bytes", "time_us")
 _ONE_PROCESS = re.compile(r"\b1 process\b|-g [2-9]|Azure/AI-benchmarking-guide")
 """Signs that one process drives all GPUs; the Azure guide runs nccl-tests so."""
+
+_BY_CHANNEL = re.compile(r"\bLaunch mode (?:Parallel|Group)\b")
+"""Sign of a library that queues each channel by itself: what NCCL of the time printed."""
+
+_UNSTATED_START = re.compile(r"\bhow processes were started is not stated\b")
+
+_HIDDEN = 2
+"""Collectives that take so many times what one process needs to launch them tell nothing of who
+launched (assumption)."""
 
 _ONE_CALL = re.compile(r"\ball_reduce_bench\.py\b")
 """Sign that calls of PyTorch are timed one by one."""
@@ -136,6 +157,8 @@ def collective_row(row: Row) -> CollectiveRow:
         algorithm=algorithm_of(cells.text(row, "algo")),
         one_process=nodes == 1 and _ONE_PROCESS.search(_said(row)) is not None,
         calls=calls_per_gpu(kind, ranks, row.get("nccl_version") or ""),
+        by_channel=_BY_CHANNEL.search(_said(row)) is not None,
+        says_start=_UNSTATED_START.search(_said(row)) is None,
         one_call=_ONE_CALL.search(_said(row)) is not None,
         links=cells.text(row, "intra").lower(),
         seconds=_seconds(row, kind, ranks, num_bytes),
@@ -203,6 +226,8 @@ def reason_to_skip(row: CollectiveRow) -> str:
     in_rack = _RACK.search(f"{row.gpu} {row.links}") and row.ranks <= _RACK_GPUS
     if row.nodes > 1 and not in_rack and row.fabric is None and row.nics_per_node is None:
         return "the fabric between the nodes is not stated"
+    if not row.says_start and row.seconds < _HIDDEN * _in_turn_s(row):
+        return "who launched it is not stated, and it is short"
     if "bridge" in row.links:
         return "a bridge connects the GPUs, which the profile does not have"
     return ""
@@ -229,9 +254,22 @@ def _fabric_of_row(row: CollectiveRow, network: Network) -> Fabric:
     if nics is None:
         nics = max(1, round(fabric.nics_per_node * share))
     rate = fabric.nic_bytes_per_s if row.nic_bytes_per_s is None else row.nic_bytes_per_s
+    rate = min(rate, _reached_bytes_per_s(row, network, rate) / nics) if nics else rate
     if row.fabric is None or row.fabric == fabric.kind:
         return fabric.model_copy(update={"nics_per_node": nics, "nic_bytes_per_s": rate})
     return library_fabric(row.fabric, nics, rate)
+
+
+def _reached_bytes_per_s(row: CollectiveRow, network: Network, nic_bytes_per_s: float) -> float:
+    """What a node's GPUs that take part reach of its NICs, one way [B/s].
+
+    Each reaches one NIC, or as many slower ones as make up the one that it has in the profile.
+    Source: one H100 of a node with four NICs of 400 Gbit/s passes 42 GB/s (NVIDIA/nccl-tests issue
+    #232).
+    """
+    fabric = network.fabric
+    own = fabric.nics_per_node * fabric.nic_bytes_per_s / network.gpus_per_node
+    return row.gpus_per_node * max(nic_bytes_per_s, own)
 
 
 def group_of(row: CollectiveRow, network: Network) -> Group:
@@ -280,7 +318,7 @@ def exchange_of(row: CollectiveRow, network: Network) -> tuple[CollectiveKind | 
 def counted_s(row: CollectiveRow, seconds: float, network: Network) -> float:
     """What the row's benchmark counts of a collective that takes so long: also its launch."""
     one_call_s = ONE_CALL_S if row.one_call else 0.0
-    return one_call_s + max(host_s(row), seconds + _late_s(row, seconds, network))
+    return one_call_s + max(host_s(row, network), seconds + _late_s(row, seconds, network))
 
 
 def _late_s(row: CollectiveRow, seconds: float, network: Network) -> float:
@@ -293,12 +331,24 @@ def _late_s(row: CollectiveRow, seconds: float, network: Network) -> float:
     is_rooted = row.kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
     if not row.one_process or not network.tuning or in_switch or is_rooted:
         return 0.0
-    start_s = host_s(row)
+    start_s = _in_turn_s(row)
     return min(2 * start_s, LATE_START * sqrt(start_s * seconds))
 
 
-def host_s(row: CollectiveRow) -> float:
+def host_s(row: CollectiveRow, network: Network) -> float:
     """Seconds in which one process launches the collective on all its GPUs in turn."""
     if not row.one_process:
         return 0.0
+    more_channels = _channels(row, network) - 1 if row.by_channel else 0.0
+    return _in_turn_s(row) + row.ranks * more_channels * CHANNEL_S
+
+
+def _in_turn_s(row: CollectiveRow) -> float:
+    """The same of kernels with one channel."""
     return row.ranks * (LAUNCH_S + (row.calls - 1) * CALL_S)
+
+
+def _channels(row: CollectiveRow, network: Network) -> float:
+    """Channels of a ring: as many as it takes until each thread passes on one word in a hop."""
+    most = links_of_row(row, network).channels if row.calls == 1 else 1.0
+    return min(most, max(1.0, row.num_bytes / row.ranks / FULL_HOP_BYTES))

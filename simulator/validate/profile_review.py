@@ -144,7 +144,7 @@ def _is_without_effect(field: str, profile: HardwareProfile) -> bool:
     up = profile.network.scale_up
     if field.startswith("in_switch"):
         return not up.in_switch_reduction
-    if field in ("loaded_latency_s", "line_latency_s", "chunk_latency_s"):
+    if field in ("wide_launch_s", "loaded_latency_s", "line_latency_s", "chunk_latency_s"):
         return profile.network.tuning is None
     is_off = field in (
         "background_load", "slowness", "ring_piece_bytes", "grouped_results_exposed",

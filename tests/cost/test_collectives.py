@@ -21,6 +21,7 @@ from simulator.cost.collectives import (
     send_recv_s,
     tree_all_reduce_s,
 )
+from simulator.cost.collectives.algorithms import in_switch_chunk_bytes
 from simulator.cost.collectives.closed_forms import double_tree_parents, tree_depth
 from simulator.cost.collectives.collective_time import pipeline_fill_s, reachable_link_share
 from simulator.described.cluster.network import Network
@@ -295,6 +296,32 @@ def test_a_message_smaller_than_a_piece_is_passed_on_whole() -> None:
     )
     cost = collective_cost(CollectiveKind.ALL_REDUCE, 4e8, Group(32, 8), network, algorithm="tree")
     assert cost.seconds == pytest.approx(0.1 + 4 * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mib", "chunk_kib"),
+    [(2, 64, 128), (2, 63, 64), (2, 8, 64), (2, 7, 32), (4, 1024, 64), (4, 8, 64), (4, 7, 32)],
+)
+def test_trees_that_join_switches_pass_on_the_chunks_of_nccl(
+    nodes: int, mib: int, chunk_kib: int
+) -> None:
+    # 128 chunks at once, 16 channels of 8 ranks, are 16, 8 or 4 MiB: calcCollChunking of NCCL.
+    group = Group(8 * nodes, 8)
+    assert in_switch_chunk_bytes(mib * 2.0**20, group) == chunk_kib * 1024
+    costs = [
+        collective_cost(
+            CollectiveKind.ALL_REDUCE, mib * 2.0**20, group,
+            round_network(
+                scale_up__in_switch_reduction=True, scale_up__bandwidth="1000 GB/s",
+                fabric__tree_piece=piece, fabric__low_latency_share=0.1,
+            ),
+            algorithm="in_switch",
+        )
+        for piece in ("0 B", "64 kB")
+    ]  # fmt: skip
+    level_s = 64e3 * chunk_kib / 64 / 1e9
+    levels = 2 if nodes == 2 else 4
+    assert costs[1].seconds - costs[0].seconds == pytest.approx(levels * level_s, rel=1e-3)
 
 
 @pytest.mark.parametrize(("part_bytes", "hop_s"), [(4e9, 8.0), (2e9, 8.0), (1e9, 4.0), (1e8, 1.0)])

@@ -96,6 +96,24 @@ def test_bytes_of_an_ll_ring_take_time_beside_its_hops_once_every_thread_has_pas
     assert more_s == pytest.approx(first * 7 / 8 / rate, rel=0.1)
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_ring_starts_later_once_each_hop_fills_two_channels_however_many_hops_there_are(
+    ranks: int,
+) -> None:
+    network = load_profile("a100-sxm-80gb").network
+    up = network.scale_up.model_copy(update={"wide_launch_s": 3e-6, "loaded_latency_s": 0.0})
+    network = network.model_copy(update={"scale_up": up})
+    narrow_s, half_s, wide_s, wider_s = (
+        collective_cost(
+            CollectiveKind.ALL_GATHER, ranks * hop_bytes, Group(ranks, ranks), network
+        ).latency_s
+        for hop_bytes in (1, 4096, 8192, 16384)
+    )
+    assert half_s - narrow_s == pytest.approx(1.5e-6, rel=1e-3)
+    assert wide_s - narrow_s == pytest.approx(3e-6, rel=1e-3)
+    assert wider_s == wide_s
+
+
 def test_pcie_has_no_ll128() -> None:
     sizes = [2.0**power for power in range(9, 30)]
     protocols = {taken("l40s", CollectiveKind.ALL_GATHER, size, 8)[1] for size in sizes}

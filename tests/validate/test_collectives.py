@@ -119,8 +119,24 @@ def test_one_process_on_eight_gpus_takes_eight_launches(
     table: Callable[[Sequence[str]], Path],
 ) -> None:
     row = read_collective_rows(table([PUBLISHED[6]]))[0]
-    assert host_s(row) == pytest.approx(8 * 4.5e-6)
-    assert predicted_s(row, network_of(row, load_profile("a100-sxm-40gb").network)) == host_s(row)
+    network = network_of(row, load_profile("a100-sxm-40gb").network)
+    assert host_s(row, network) == pytest.approx(8 * 4.5e-6)
+    assert predicted_s(row, network) == host_s(row, network)
+
+
+@pytest.mark.parametrize(
+    ("kib", "measured_us"), [(64, 36.3), (128, 40.2), (256, 46.5), (512, 58.5), (1024, 73.0)]
+)
+def test_an_old_library_of_one_process_queues_every_channel_by_itself(
+    table: Callable[[Sequence[str]], Path], kib: int, measured_us: float
+) -> None:
+    # all_gather of 8 A100: microsoft/superbenchmark, tests/data/nccl_allgather.log
+    notes = "1 process; Launch mode Parallel"
+    line = f"x,,all_gather,A100-SXM4-40GB,8,1,8,NVLink3+NVSwitch,,0,0,,{kib}K,1,,{notes}"
+    row = read_collective_rows(table([line]))[0]
+    network = network_of(row, load_profile("a100-sxm-40gb").network)
+    assert host_s(row, network) == pytest.approx(measured_us * 1e-6, rel=0.06)
+    assert host_s(replace(row, by_channel=False), network) == pytest.approx(36e-6)
 
 
 @pytest.mark.parametrize(("apart_us", "one_us"), [(81.7, 103.8), (130.6, 162.6), (616, 696)])
@@ -181,6 +197,18 @@ def test_rows_are_skipped_for_facts_only(
 ) -> None:
     assert reason_to_skip(replace(row, **change)).startswith(reason)  # type: ignore[arg-type]
     assert bool(reason_to_skip(replace(row, **change))) == bool(reason)  # type: ignore[arg-type]
+
+
+def test_short_rows_are_refused_where_it_is_not_stated_who_launched(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    notes = "how processes were started is not stated"
+    lines = [
+        f"{us}-us,,all_gather,{H100},8,1,8,NVLink,,0,0,,1M,{us},,{said}"
+        for us, said in ((47, notes), (73, notes), (47, ""))
+    ]
+    reasons = [reason_to_skip(each) for each in read_collective_rows(table(lines))]
+    assert reasons == ["who launched it is not stated, and it is short", "", ""]
 
 
 def test_a_table_of_another_kind_is_refused_with_what_is_wanted(write: Callable[..., Path]) -> None:
@@ -250,6 +278,18 @@ def test_hosts_of_which_some_gpus_take_part_use_their_share_of_the_nics(
     row = read_collective_rows(table([line]))[0]
     network = network_of(row, load_profile("h100-sxm-80gb").network)
     assert (row.gpus_per_node, network.fabric.nics_per_node) == (1, 1)
+
+
+def test_a_gpu_reaches_one_of_the_nics_of_its_host_or_as_many_slow_ones_as_make_up_its_own(
+    table: Callable[[Sequence[str]], Path],
+) -> None:
+    """One H100 with four NICs of 400 Gbit/s passes 42 GB/s: NVIDIA/nccl-tests issue #232."""
+    profile = load_profile("h100-sxm-80gb").network
+    one = f"x,,all_reduce,{H100},2,2,1,NVLink,RoCE,4,400,,1G,100000,,"
+    all_of_them = f"y,,all_reduce,{H100},16,2,8,NVLink,EFA,32,100,,1G,100000,,"
+    for row, gpus in zip(read_collective_rows(table([one, all_of_them])), (1, 8), strict=True):
+        fabric = network_of(row, profile).fabric
+        assert fabric.nics_per_node * fabric.nic_bytes_per_s == pytest.approx(gpus * 50e9)
 
 
 def test_a_gather_takes_its_root_as_long_as_an_exchange_of_all_with_all(

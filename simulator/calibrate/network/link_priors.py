@@ -46,6 +46,7 @@ of both times foretell sources that no fit has seen better than spreads twice as
 
 CHOICE_PRIORS: Mapping[str, Prior] = MappingProxyType(
     {
+        "wide_launch_s": Prior(1.5e-6, 0.5),
         "loaded_latency_s": Prior(0.25e-6, 0.5),
         "line_latency_s": Prior(1.9e-6, 0.4),
         "chunk_latency_s": Prior(3.4e-6, 0.7),
@@ -53,7 +54,7 @@ CHOICE_PRIORS: Mapping[str, Prior] = MappingProxyType(
     }
 )
 """Where it is known which protocol the library takes. Source: NCCL src/graph/tuning.cc (hops of
-LL128 and of Simple, LL's rate); what a full hop takes more is an assumption.
+LL128 and of Simple, LL's rate); what a full hop and a wide kernel take more is an assumption.
 """
 
 

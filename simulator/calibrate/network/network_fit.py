@@ -29,7 +29,6 @@ from simulator.tables.collective_rows import (
     demands_of_row,
     exchange_of,
     group_of,
-    host_s,
     links_of_row,
 )
 
@@ -427,5 +426,5 @@ def _rounded(value: float) -> float:
 
 def hidden_by_launches(cases: Sequence[Case]) -> tuple[str, ...]:
     """Parameters that rows of one process hide: it launches slower than the GPUs talk."""
-    determined = sum(host_s(case.row) == 0.0 for case in cases)
+    determined = sum(not case.row.one_process for case in cases)
     return ("launch_s", "latency_s") if determined < FEW_ROWS else ()

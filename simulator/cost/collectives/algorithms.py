@@ -41,6 +41,12 @@ TREE_EFFICIENCY = 0.92 * 0.85
 PAT_EFFICIENCY = 0.75
 """Rate of PAT over that of a ring. Source: NCCL src/graph/tuning.cc."""
 
+IN_SWITCH_CHANNELS = 16
+"""Channels of in-switch reduction on Hopper. Source: NCCL src/transport/nvls.cc."""
+
+_LARGE_CHUNK_BYTES, _USUAL_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 131072.0, 65536.0, 32768.0
+_MANY_NODES = 4
+_FEW_CHUNKS = 4
 _MIN_IN_SWITCH_RANKS = 3
 _LEAST_NODES = 2
 
@@ -137,7 +143,28 @@ def in_switch_all_reduce(num_bytes: float, group: Group, network: Network) -> De
     if not network.scale_up.in_switch_reduction or r < _MIN_IN_SWITCH_RANKS:
         return None
     hops, fabric_bytes = _tree_between_nodes(num_bytes, group)
-    return Demand(0, hops, num_bytes * (1 + 1 / r), fabric_bytes, in_switch=True, is_tree=True)
+    return Demand(
+        0,
+        hops,
+        num_bytes * (1 + 1 / r),
+        fabric_bytes,
+        in_switch=True,
+        is_tree=True,
+        piece_share=in_switch_chunk_bytes(num_bytes, group) / _USUAL_CHUNK_BYTES,
+    )
+
+
+def in_switch_chunk_bytes(num_bytes: float, group: Group) -> float:
+    """What a channel passes on at a time where trees join in-switch reductions [B].
+
+    Source: NCCL src/enqueue.cc (calcCollChunking, NVLSTree): 128 KiB, or 64 from four nodes on,
+    and less where the buffer has few chunks of all channels of all ranks of a node.
+    """
+    at_once = IN_SWITCH_CHANNELS * group.local_ranks
+    chunk = _LARGE_CHUNK_BYTES if group.nodes < _MANY_NODES else _USUAL_CHUNK_BYTES
+    if num_bytes < _FEW_CHUNKS * at_once * chunk:
+        chunk = min(chunk, _USUAL_CHUNK_BYTES)
+    return min(chunk, _SMALL_CHUNK_BYTES) if num_bytes < at_once * chunk else chunk
 
 
 def in_network_all_reduce(num_bytes: float, group: Group, network: Network) -> Demand | None:

@@ -117,6 +117,8 @@ class Demand(NamedTuple):
         fabric_efficiency: Rate on the fabric, relative to a ring.
         in_switch: The scale-up switch reduces.
         is_tree: Nodes receive a piece from those below before they pass it on.
+        piece_share: What passes a level of a tree between nodes at a time, over
+            ``Fabric.tree_piece_bytes``.
         protocol: The one that the library takes.
     """
 
@@ -130,6 +132,7 @@ class Demand(NamedTuple):
     fabric_efficiency: float = 1.0
     in_switch: bool = False
     is_tree: bool = False
+    piece_share: float = 1.0
     protocol: Protocol = Protocol.FASTEST
 
 

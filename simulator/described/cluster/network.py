@@ -84,6 +84,9 @@ class ScaleUp(Spec):
     """One hop of a large message (NCCL's Simple protocol)."""
     launch_s: Seconds = 5e-6
     """A collective before its first hop: kernel start and synchronisation."""
+    wide_launch_s: Seconds = 1e-6
+    """What the start takes more where a collective's kernel has several channels, and it is known
+    which protocol NCCL takes."""
     low_latency_share: PositiveFraction = 0.5
     """Share of the large-message rate that small-message protocols reach."""
     pipeline_fill: PipelineFill = 0.4
@@ -152,7 +155,8 @@ class Fabric(Spec):
     """As for the scale-up links, for collectives that cross the fabric."""
     tree_piece_bytes: Bytes = 1.5e6
     """Bytes that one rank's share of the NICs carries before the next level of a tree starts:
-    chunks of all channels. By default near what InfiniBand's rows tell, an assumption."""
+    chunks of all channels, where they are of 64 KiB. By default near what InfiniBand's rows tell,
+    an assumption."""
     tree_channel_bytes_per_s: BytesPerSecond | None = None
     """Most that one channel of a tree, one per NIC, adds up between two nodes, up and down; no
     limit where unknown (``perChMaxTreeBws`` of NCCL's src/graph/tuning.cc)."""

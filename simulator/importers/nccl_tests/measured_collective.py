@@ -76,6 +76,8 @@ class CollectiveRow:
         links: What joins the GPUs of a node, as the table spells it.
         seconds: Measured time [s].
         source: Who measured, where a table of many sources says so.
+        by_channel: The library queues each channel by itself.
+        says_start: Whether one process or several launched is known.
         one_call: Each call is timed by itself, from the host's launch on.
     """
 
@@ -95,6 +97,8 @@ class CollectiveRow:
     links: str
     seconds: float
     source: str = ""
+    by_channel: bool = False
+    says_start: bool = True
     one_call: bool = False
 
 

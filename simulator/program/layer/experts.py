@@ -9,8 +9,6 @@ Here every expert gets as many copies as the others, as when the router is force
 a capacity nothing is dropped; with one, every expert gets exactly its capacity, padded.
 :mod:`simulator.program.strategies.expert_parallel` spreads the experts over ranks.
 
-Ignores: the time of casts of copies that are weighed in fp32.
-
 The host that waits for the counts of copies is in :mod:`simulator.program.price.expert_waits`.
 """
 
@@ -38,6 +36,7 @@ from simulator.program.layer.tensors import (
     TensorRole,
     TensorSplit,
 )
+from simulator.program.layer.weighed_copies import weighing_pieces
 
 _SCORE_BYTES = 4
 """Router scores are fp32 in every framework modelled here."""
@@ -165,6 +164,8 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW, tensors=out_of)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
+    if block.stack.weighs_copies_in_fp32:
+        block.pieces += weighing_pieces(float(copies * hidden))
     if _is_loop(block, experts):
         block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
     block.pieces.append(_reordering(Role.UNPERMUTE, moved, fused=fused))

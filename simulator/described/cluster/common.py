@@ -44,6 +44,12 @@ class Common(Spec):
     column_sum_start_s: Seconds
     """Time that PyTorch's sum over the rows of a matrix takes beside that of its bytes: few columns
     keep few multiprocessors busy, and parts of the rows are added up at last (``Reduce.cuh``)."""
+    many_tensors_share: PositiveFraction
+    """Rate of kernels that pass over many fp32 tensors at once, four elements of each per thread,
+    over that of streaming ones: a fused update, a gradient norm, a scaling of gradients
+    (``multi_tensor_apply`` of PyTorch and apex)."""
+    many_half_tensors_share: PositiveFraction
+    """The same of 16-bit tensors, of which a thread loads half as many bytes at once."""
     permute_efficiency: PositiveFraction
     """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
     permute_backward_efficiency: PositiveFraction

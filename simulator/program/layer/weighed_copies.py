@@ -25,7 +25,7 @@ _PRODUCT = 2 * _FULL
 """Traffic of a product with a number per row [B]."""
 
 _WEIGHTS_GRADIENT, _WEIGHTS_GRADIENT_KERNELS = 3 * _FULL + _FULL, 2
-"""Traffic per element of the product of the gradient and the copies, and of its sum over rows [B]."""
+"""Traffic per element of the product of gradient and copies, and of its sum over rows [B]."""
 
 
 def weighing_pieces(elements: float) -> Iterator[MemoryBound]:

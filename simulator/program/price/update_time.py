@@ -74,13 +74,13 @@ def optimizer_work(
         host_s_per_kernel: Host time of a launch [s].
     """
     profile = job.cluster.profile
-    update_s = memory_bound_s(profile, device_update_bytes(job, parameters))
-    parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
+    on_device_s = update_s(job, device_update_bytes(job, parameters))
+    parts = [Part("optimizer", Category.OPTIMIZER, on_device_s)]
     kernels = _KERNELS
     if job.choices.widens_moments:
         kernels += _WIDENING_KERNELS * math.ceil(_updated_tensors(job, runs))
     host_s = kernels * host_s_per_kernel
-    if waits_s := waiting_s([launched(profile, 1, update_s, host_s, kernels)]):
+    if waits_s := waiting_s([launched(profile, 1, on_device_s, host_s, kernels)]):
         parts.append(Part("launch", Category.HOST, waits_s))
     if moved_bytes := paged_bytes(job, parameters):
         paging_s = 2 * moved_bytes / profile.host.pcie_bytes_per_s
@@ -100,6 +100,19 @@ def optimizer_work(
         seconds, flop = projections(job, runs)
         parts.append(Part("projections", Category.OPTIMIZER, seconds))
     return Work(math.fsum(part.seconds for part in parts), tuple(parts), flop=flop)
+
+
+def update_s(job: Job, num_bytes: float) -> float:
+    """Time in which an update passes over so much memory of its GPU [s].
+
+    Ignores: numbers of two widths in one update, which is taken as one of the wider.
+    """
+    profile, per = job.cluster.profile, state_bytes(job)
+    efficiency, common = profile.kernels.memory_efficiency, profile.common
+    if job.plan.updates_many_tensors and not profile.device.launches_itself:
+        is_half = not per.master and max(per.weights, per.gradients) <= _HALF_BYTES
+        efficiency *= common.many_half_tensors_share if is_half else common.many_tensors_share
+    return memory_bound_s(profile, num_bytes, efficiency=efficiency)
 
 
 _NEWTON_SCHULZ_STEPS = 5

@@ -11,11 +11,11 @@ from simulator.program.states.resident import ParameterCount
 from tests.jobs import small_model
 
 
-def h100_job(stack: str, **plan: object) -> Job:
+def h100_job(stack: str, profile: str = "h100-sxm-80gb", **plan: object) -> Job:
     return job_from_document(
         {
             "model": small_model().model_dump(exclude_unset=True),
-            "cluster": {"profile": "h100-sxm-80gb", "gpus": 1},
+            "cluster": {"profile": profile, "gpus": 1},
             "batch": {"global": 1, "micro": 1, "seq_len": 128},
             "plan": {"stack": stack, **plan},
         }
@@ -38,6 +38,13 @@ def update_s(job: Job, numel: float) -> float:
 def test_an_update_takes_as_long_as_on_an_h100(plan, numel, measured_s):
     """Kernels of llama-1b, llama-3b, llama-8b-plain-adam-16-bit and llama-1b-foreach, summed up."""
     assert update_s(h100_job("torch", **plan), numel) == pytest.approx(measured_s, rel=0.05)
+
+
+def test_a_slower_memory_limits_the_same_kernel():
+    """A fused AdamW of 539 million bf16 parameters: pytorch/pytorch, pull request 119842."""
+    plan = {"master_weights": False, "clip_gradients": False}
+    job = h100_job("torch", "h100-hbm2e-96gb-500w", **plan)
+    assert update_s(job, 538.9e6) == pytest.approx(3.578e-3, rel=0.02)
 
 
 def test_a_compiler_updates_each_tensor_as_fast_as_memory_allows():

@@ -105,13 +105,20 @@ def optimizer_work(
 def update_s(job: Job, num_bytes: float) -> float:
     """Time in which an update passes over so much memory of its GPU [s].
 
+    A kernel over many tensors has too few bytes under way for the fastest memories: what each
+    multiprocessor waits for limits it, not the bandwidth (Little's law; that the wait is as long on
+    every GPU is an assumption).
+
     Ignores: numbers of two widths in one update, which is taken as one of the wider.
     """
     profile, per = job.cluster.profile, state_bytes(job)
-    efficiency, common = profile.kernels.memory_efficiency, profile.common
-    if job.plan.updates_many_tensors and not profile.device.launches_itself:
+    device, common = profile.device, profile.common
+    efficiency = profile.kernels.memory_efficiency
+    if job.plan.updates_many_tensors and not device.launches_itself:
         is_half = not per.master and max(per.weights, per.gradients) <= _HALF_BYTES
-        efficiency *= common.many_half_tensors_share if is_half else common.many_tensors_share
+        of_one = common.many_half_tensors_bytes_per_s if is_half else common.many_tensors_bytes_per_s
+        reached = device.sm_count * of_one / device.memory_bandwidth_bytes_per_s
+        efficiency = min(efficiency, reached)
     return memory_bound_s(profile, num_bytes, efficiency=efficiency)
 
 

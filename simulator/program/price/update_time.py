@@ -115,8 +115,9 @@ def update_s(job: Job, num_bytes: float) -> float:
     device, common = profile.device, profile.common
     efficiency = profile.kernels.memory_efficiency
     if job.plan.updates_many_tensors and not device.launches_itself:
-        is_half = not per.master and max(per.weights, per.gradients) <= _HALF_BYTES
-        of_one = common.many_half_tensors_bytes_per_s if is_half else common.many_tensors_bytes_per_s
+        of_one = common.many_tensors_bytes_per_s
+        if not per.master and max(per.weights, per.gradients) <= _HALF_BYTES:
+            of_one = common.many_half_tensors_bytes_per_s
         reached = device.sm_count * of_one / device.memory_bandwidth_bytes_per_s
         efficiency = min(efficiency, reached)
     return memory_bound_s(profile, num_bytes, efficiency=efficiency)

@@ -11,7 +11,7 @@ from simulator.program.states.resident import ParameterCount
 from tests.jobs import small_model
 
 
-def h100_job(stack: str, profile: str = "h100-sxm-80gb", **plan: object) -> Job:
+def one_device(stack: str, profile: str = "h100-sxm-80gb", **plan: object) -> Job:
     return job_from_document(
         {
             "model": small_model().model_dump(exclude_unset=True),
@@ -37,18 +37,21 @@ def update_s(job: Job, numel: float) -> float:
 )
 def test_an_update_takes_as_long_as_on_an_h100(plan, numel, measured_s):
     """Kernels of llama-1b, llama-3b, llama-8b-plain-adam-16-bit and llama-1b-foreach, summed up."""
-    assert update_s(h100_job("torch", **plan), numel) == pytest.approx(measured_s, rel=0.05)
+    assert update_s(one_device("torch", **plan), numel) == pytest.approx(measured_s, rel=0.05)
 
 
 def test_a_slower_memory_limits_the_same_kernel():
     """A fused AdamW of 539 million bf16 parameters: pytorch/pytorch, pull request 119842."""
     plan = {"master_weights": False, "clip_gradients": False}
-    job = h100_job("torch", "h100-hbm2e-96gb-500w", **plan)
+    job = one_device("torch", "h100-hbm2e-96gb-500w", **plan)
     assert update_s(job, 538.9e6) == pytest.approx(3.578e-3, rel=0.02)
 
 
-def test_a_compiler_updates_each_tensor_as_fast_as_memory_allows():
-    job = h100_job("jax")
+@pytest.mark.parametrize(
+    ("stack", "profile"), [("jax", "h100-sxm-80gb"), ("torch", "gaudi2-96gb"), ("jax", "tpu-v5p")]
+)
+def test_a_compiler_updates_each_tensor_as_fast_as_memory_allows(stack, profile):
+    job = one_device(stack, profile)
     kernels, device = job.cluster.profile.kernels, job.cluster.profile.device
     rate = kernels.memory_efficiency * device.memory_bandwidth_bytes_per_s
     more_s = update_s(job, 2e9) - update_s(job, 1e9)

@@ -102,6 +102,10 @@ def optimizer_work(
     return Work(math.fsum(part.seconds for part in parts), tuple(parts), flop=flop)
 
 
+_COMPILED_FOR = ("gaudi", "tpu")
+"""Families of devices whose graph compilers make the kernels of an update."""
+
+
 def update_s(job: Job, num_bytes: float) -> float:
     """Time in which an update passes over so much memory of its GPU [s].
 
@@ -114,7 +118,8 @@ def update_s(job: Job, num_bytes: float) -> float:
     profile, per = job.cluster.profile, state_bytes(job)
     device, common = profile.device, profile.common
     efficiency = profile.kernels.memory_efficiency
-    if job.plan.updates_many_tensors and not device.launches_itself:
+    is_gpu = not device.launches_itself and device.architecture not in _COMPILED_FOR
+    if is_gpu and job.plan.updates_many_tensors:
         of_one = common.many_tensors_bytes_per_s
         if not per.master and max(per.weights, per.gradients) <= _HALF_BYTES:
             of_one = common.many_half_tensors_bytes_per_s

@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from simulator.described.plan.plan import Plan
 from simulator.facts import host_launches
 from simulator.program.grid.stage_layers import Slice
+from simulator.program.layer.block import microbatch_shape
+from simulator.program.layer.layer_kinds import layer_kinds, model_layer
 from simulator.program.layer.pieces import MemoryBound
 from simulator.program.price.stage_cost import StageCosts
 from simulator.schedule.slots import Phase
@@ -114,6 +117,50 @@ def test_a_host_that_launches_nothing_else_takes_those_of_torch_less_the_product
     launches = [round(count * host_launches("operator")) for count in operators]
     products = (2, 4)
     assert found == [COUNT * (all_of - few) for all_of, few in zip(launches, products, strict=True)]
+
+
+class Casts(TorchDispatchMode):
+    """Counts copies in another format, and what they read and write [B]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.num_bytes = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.overloadpacket.__name__ == "_to_copy":
+            self.count += 1
+            self.num_bytes += args[0].nbytes + result.nbytes
+        return result
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_autocast_casts_weights_and_rows_of_each_expert_and_their_gradients(gated):
+    hidden, width, tokens, experts = 64, 64, 32, 4
+    rows = torch.randn(tokens, hidden, requires_grad=True)
+    linear = torch.nn.functional.linear
+    weights = [
+        [torch.randn(width, hidden, requires_grad=True) for _ in range(2 + gated)]
+        for _ in range(experts)
+    ]
+    made = []
+    with torch.autocast("cpu", dtype=torch.bfloat16), Casts() as forward:
+        for number, (up, down, *gate) in enumerate(weights):
+            mine = rows[number % 2 :: 2]
+            inner = linear(mine, up)
+            made.append(linear(inner * linear(mine, gate[0]) if gate else inner, down))
+    total = torch.cat(made).sum(dtype=torch.bfloat16)
+    with Casts() as backward:
+        total.backward()
+    experts_of = {"count": experts, "top_k": 2, "ffn_hidden": width}
+    model = small_model(experts=experts_of, gated_mlp=gated, hidden=hidden)
+    plan = Plan(stack={"base": "torch", **LOOP}, precision="bf16", zero=0)
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, tokens))
+    casts = [p for p in layer.pieces if p.name in ("expert_up_autocast", "expert_down_autocast")]
+    assert plan.autocasts
+    assert sum(piece.kernels for piece in casts) == forward.count == backward.count
+    assert sum(piece.forward_bytes for piece in casts) == forward.num_bytes
+    assert sum(piece.backward_bytes for piece in casts) == backward.num_bytes
 
 
 def test_a_run_of_layers_takes_what_the_loop_takes():

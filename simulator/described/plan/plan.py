@@ -409,6 +409,11 @@ class Plan(Spec):
         return unscales + (self.clip_gradients and scales in ("always", "clipping"))
 
     @property
+    def updates_many_tensors(self) -> bool:
+        """Whether a kernel of an update takes many tensors at once."""
+        return self.stack.updates_many_tensors
+
+    @property
     def _updates_plainly(self) -> bool:
         """Whether a whole optimizer updates fp32 weights."""
         return self.zero == 0 and self.precision in ("fp32", "tf32")

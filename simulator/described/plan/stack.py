@@ -153,6 +153,9 @@ class Stack(Spec):
     update_copies: int = Field(default=0, ge=0, le=4, strict=True)
     """fp32 tensors as large as the weights it updates that an optimizer makes on the way; a
     fused one makes none, AdamW of PyTorch 2.0 and before makes 2."""
+    updates_many_tensors: Flag = True
+    """Kernels of an update, of the gradient norm and of what scales gradients take many tensors at
+    once (``multi_tensor_apply``); else each has a kernel of its own, or a compiler makes one."""
     precision_aware: Flag = False
     """An update whose moments are 16-bit makes fp32 copies of them, of all dense or all expert
     parameters at a time, and keeps remainders of fp32 weights (Transformer Engine's FusedAdam, as

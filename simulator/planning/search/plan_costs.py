@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.kernel_time import memory_bound_s
 from simulator.described.job import Job
 from simulator.planning.search.space import PlanSpace
 from simulator.program.build import steps_around
@@ -30,6 +29,7 @@ from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.layer_part import LayerKind
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
+from simulator.program.price.update_time import update_s
 from simulator.program.states.data_parallel_collectives import Collectives
 from simulator.program.states.gather_units import Units
 from simulator.program.states.outside_memory import outside_memory
@@ -415,11 +415,8 @@ class CostTables:
     def _updated_row(self, plan: int) -> list[float]:
         """Update per dense and per expert parameter [s]."""
         job, many = self._space.plan_job(plan), 1e9
-        floor_s = memory_bound_s(job.cluster.profile, 0.0)
         traffic_bytes = [many * device_update_bytes(job, each) for each in _ONE_PARAMETER]
-        return [
-            (memory_bound_s(job.cluster.profile, size) - floor_s) / many for size in traffic_bytes
-        ]
+        return [(update_s(job, size) - update_s(job, 0.0)) / many for size in traffic_bytes]
 
     def _outside_row(self, plan: int) -> list[float]:
         job = self._space.plan_job(plan)

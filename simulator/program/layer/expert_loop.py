@@ -6,7 +6,8 @@ the output. Autograd knows nothing of the other experts: the gradient of rows th
 a tensor of zeros as large as all tokens, with these rows added, and so is added to the others'.
 
 Operators are counted as the host launches them: products of gate and up are two, where
-:class:`~simulator.program.layer.pieces.GroupedGemm` stands for both.
+:class:`~simulator.program.layer.pieces.GroupedGemm` stands for both. Under ``torch.autocast`` each
+product casts its weight, and those of gate and up cast the rows; backward casts their gradients.
 
 Ignores: that several kernels make one operator (``nonzero``, ``index_put`` with its sort).
 
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from simulator.described.model import Experts
 from simulator.facts import host_launches
 from simulator.program.layer.block import Block
+from simulator.program.layer.mlp import branches
 from simulator.program.layer.pieces import MemoryBound, Region
 
 _OPERATORS, _BACKWARD_OPERATORS = 10, 20
@@ -33,6 +35,9 @@ _UNGATED, _UNGATED_BACKWARD = 2, 5
 """Fewer operators without a gate. Forward: a product and a multiplication. Backward: the two
 products of one, the two multiplications of the other, and the sum of both branches' gradients."""
 
+_FULL_BYTES = 4.0
+"""An fp32 number."""
+
 _COPY_PASSES, _COPY_BACKWARD_PASSES = 5, 12
 """Reads and writes of the row of a copy beyond one each of picking it up and adding it. Forward:
 picking up (1), weights (2), a sum that reads and writes what is there (2). Backward: picking up
@@ -41,6 +46,34 @@ adding to zeros (2)."""
 
 _TOKEN_PASSES = 4
 """Of all tokens' rows for each expert, backward: zeros are written (1), and added (3)."""
+
+
+def autocast_pieces(block: Block, experts: Experts, copies: int) -> Iterator[MemoryBound]:
+    """Casts of every expert's weights and rows as 16 bits, and of their gradients as fp32.
+
+    Args:
+        block: A layer whose products are under autocast.
+        experts: Its experts.
+        copies: Copies of tokens that they receive.
+    """
+    moved_bytes = _FULL_BYTES + block.shape.element_bytes
+    row, products = copies * block.model.hidden, branches(block.model)
+    matrix = weights_of_experts(block, experts) // (products + 1)
+    for name, elements, kernels in (
+        ("expert_up_autocast", products * (matrix + row), 2 * products),
+        ("expert_down_autocast", matrix, 1),
+    ):
+        num_bytes = moved_bytes * elements
+        yield MemoryBound(
+            name, num_bytes, num_bytes, Region.SEQUENCE, kernels * experts.count,
+            per_expert=True, widens_backward=True,
+        )  # fmt: skip
+
+
+def weights_of_experts(block: Block, experts: Experts) -> int:
+    """Elements of the matrices of all routed experts that a rank visits."""
+    matrices = branches(block.model) + 1
+    return matrices * experts.count * experts.ffn_hidden * block.model.hidden // block.plan.ep
 
 
 def loop_pieces(

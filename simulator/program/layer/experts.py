@@ -9,8 +9,6 @@ Here every expert gets as many copies as the others, as when the router is force
 a capacity nothing is dropped; with one, every expert gets exactly its capacity, padded.
 :mod:`simulator.program.strategies.expert_parallel` spreads the experts over ranks.
 
-Ignores: the time of casts of copies that are weighed in fp32.
-
 The host that waits for the counts of copies is in :mod:`simulator.program.price.expert_waits`.
 """
 
@@ -22,7 +20,7 @@ from dataclasses import replace
 
 from simulator.described.model import Experts, Model
 from simulator.program.layer.block import Block
-from simulator.program.layer.expert_loop import loop_pieces
+from simulator.program.layer.expert_loop import autocast_pieces, loop_pieces, weights_of_experts
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
 from simulator.program.layer.mlp import (
     add_activation,
@@ -38,6 +36,7 @@ from simulator.program.layer.tensors import (
     TensorRole,
     TensorSplit,
 )
+from simulator.program.layer.weighed_copies import weighing_pieces
 
 _SCORE_BYTES = 4
 """Router scores are fp32 in every framework modelled here."""
@@ -152,11 +151,17 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     block.pieces.append(_reordering(Role.PERMUTE, moved, fused=fused))
     if block.stack.weighs_copies_in_fp32:
         block.save("expert_copies_weighed", copies * hidden * _WEIGHED_BYTES, Region.SEQUENCE)
+    is_loop = _is_loop(block, experts)
+    if is_loop and block.plan.saves_cast_weights:
+        weights_bytes = weights_of_experts(block, experts) * shape.element_bytes
+        block.save("expert_weight_copies", weights_bytes, Region.TENSOR)
     first = len(block.saved)
     gated = block.model.gated_mlp
     into = ("experts.gate", "experts.up") if gated else ("experts.up",)
     out_of = ("experts.down",)
-    block.save("expert_input", copies * hidden * shape.kept_bytes, Region.ROUTED, weights=into)
+    kept = branches(block.model) if is_loop and block.plan.autocasts else 1
+    input_bytes = kept * copies * hidden * shape.kept_bytes
+    block.save("expert_input", input_bytes, Region.ROUTED, weights=into)
     columns = branches(block.model) * width
     _grouped(block, "expert_up", copies, columns, hidden, Split.COLUMN, tensors=into)
     add_activation(block, "expert_activation", copies * width, Region.SEQUENCE)
@@ -165,7 +170,11 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW, tensors=out_of)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
-    if _is_loop(block, experts):
+    if block.stack.weighs_copies_in_fp32:
+        block.pieces += weighing_pieces(float(copies * hidden))
+    if is_loop and block.plan.autocasts:
+        block.pieces += autocast_pieces(block, experts, copies)
+    if is_loop:
         block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
     block.pieces.append(_reordering(Role.UNPERMUTE, moved, fused=fused))
     if picks:

@@ -74,13 +74,13 @@ def optimizer_work(
         host_s_per_kernel: Host time of a launch [s].
     """
     profile = job.cluster.profile
-    update_s = memory_bound_s(profile, device_update_bytes(job, parameters))
-    parts = [Part("optimizer", Category.OPTIMIZER, update_s)]
+    on_device_s = update_s(job, device_update_bytes(job, parameters))
+    parts = [Part("optimizer", Category.OPTIMIZER, on_device_s)]
     kernels = _KERNELS
     if job.choices.widens_moments:
         kernels += _WIDENING_KERNELS * math.ceil(_updated_tensors(job, runs))
     host_s = kernels * host_s_per_kernel
-    if waits_s := waiting_s([launched(profile, 1, update_s, host_s, kernels)]):
+    if waits_s := waiting_s([launched(profile, 1, on_device_s, host_s, kernels)]):
         parts.append(Part("launch", Category.HOST, waits_s))
     if moved_bytes := paged_bytes(job, parameters):
         paging_s = 2 * moved_bytes / profile.host.pcie_bytes_per_s
@@ -100,6 +100,32 @@ def optimizer_work(
         seconds, flop = projections(job, runs)
         parts.append(Part("projections", Category.OPTIMIZER, seconds))
     return Work(math.fsum(part.seconds for part in parts), tuple(parts), flop=flop)
+
+
+_COMPILED_FOR = ("gaudi", "tpu")
+"""Families of devices whose graph compilers make the kernels of an update."""
+
+
+def update_s(job: Job, num_bytes: float) -> float:
+    """Time in which an update passes over so much memory of its GPU [s].
+
+    A kernel over many tensors has too few bytes under way for the fastest memories: what each
+    multiprocessor waits for limits it, not the bandwidth (Little's law; that the wait is as long on
+    every GPU is an assumption).
+
+    Ignores: numbers of two widths in one update, which is taken as one of the wider.
+    """
+    profile, per = job.cluster.profile, state_bytes(job)
+    device, common = profile.device, profile.common
+    efficiency = profile.kernels.memory_efficiency
+    is_gpu = not device.launches_itself and device.architecture not in _COMPILED_FOR
+    if is_gpu and job.plan.updates_many_tensors:
+        of_one = common.many_tensors_bytes_per_s
+        if not per.master and max(per.weights, per.gradients) <= _HALF_BYTES:
+            of_one = common.many_half_tensors_bytes_per_s
+        reached = device.sm_count * of_one / device.memory_bandwidth_bytes_per_s
+        efficiency = min(efficiency, reached)
+    return memory_bound_s(profile, num_bytes, efficiency=efficiency)
 
 
 _NEWTON_SCHULZ_STEPS = 5

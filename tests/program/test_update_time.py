@@ -1,0 +1,58 @@
+"""Does an update take as long as kernels over many tensors were measured to take?"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.described.job import Job
+from simulator.described.load import job_from_document
+from simulator.program.price.update_time import optimizer_work
+from simulator.program.states.resident import ParameterCount
+from tests.jobs import small_model
+
+
+def one_device(stack: str, profile: str = "h100-sxm-80gb", **plan: object) -> Job:
+    return job_from_document(
+        {
+            "model": small_model().model_dump(exclude_unset=True),
+            "cluster": {"profile": profile, "gpus": 1},
+            "batch": {"global": 1, "micro": 1, "seq_len": 128},
+            "plan": {"stack": stack, **plan},
+        }
+    )
+
+
+def update_s(job: Job, numel: float) -> float:
+    return optimizer_work(job, ParameterCount(numel), [], 0.0).seconds
+
+
+@pytest.mark.parametrize(
+    ("plan", "numel", "measured_s"),
+    [
+        ({}, 1.498482688e9, 23.06e-3),
+        ({}, 3.606752256e9, 54.8e-3),
+        ({"master_weights": False}, 8.030261248e9, 73.0e-3),
+        ({"optimizer_kernels": "foreach"}, 1.498482688e9, 50.6e-3),
+    ],
+)
+def test_an_update_takes_as_long_as_on_an_h100(plan, numel, measured_s):
+    """Kernels of llama-1b, llama-3b, llama-8b-plain-adam-16-bit and llama-1b-foreach, summed up."""
+    assert update_s(one_device("torch", **plan), numel) == pytest.approx(measured_s, rel=0.05)
+
+
+def test_a_slower_memory_limits_the_same_kernel():
+    """A fused AdamW of 539 million bf16 parameters: pytorch/pytorch, pull request 119842."""
+    plan = {"master_weights": False, "clip_gradients": False}
+    job = one_device("torch", "h100-hbm2e-96gb-500w", **plan)
+    assert update_s(job, 538.9e6) == pytest.approx(3.578e-3, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("stack", "profile"), [("jax", "h100-sxm-80gb"), ("torch", "gaudi2-96gb"), ("jax", "tpu-v5p")]
+)
+def test_a_compiler_updates_each_tensor_as_fast_as_memory_allows(stack, profile):
+    job = one_device(stack, profile)
+    kernels, device = job.cluster.profile.kernels, job.cluster.profile.device
+    rate = kernels.memory_efficiency * device.memory_bandwidth_bytes_per_s
+    more_s = update_s(job, 2e9) - update_s(job, 1e9)
+    assert more_s * rate / 1e9 == pytest.approx(round(more_s * rate / 1e9))

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from simulator.capture.recording.gradient_sums import takes_the_first  # noqa: E402
+from simulator.capture.recording.operators import takes_the_first  # noqa: E402
 
 
 class Doubles(torch.autograd.Function):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -228,3 +230,40 @@ def _settings(name: str, args: Any, kwargs: Any) -> tuple[float | None, ...]:
         return ()
     leaves = tree_leaves((args, tuple(kwargs.values())))
     return tuple(float(x) for x in leaves if isinstance(x, (bool, int, float)))
+
+
+_ENGINE = "_engine_run_backward"
+_WRAPPERS = ("torch/_dynamo/eval_frame.py", "torch/_compile.py", "torch/utils/_stats.py")
+_ONLY_HOLDER = 2
+"""Holders of a storage that one tensor has: it, and Python's name for it."""
+
+
+def takes_the_first(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator is a sum of two gradients that lies in the first where nobody watches.
+
+    Autograd adds them up in the memory of the first if that has no other holder. Of tensors that a
+    dispatch mode sees it makes a new one. To be asked by the dispatch mode itself.
+
+    Ignores: PyTorch before 2.0, which always does.
+    Source: PyTorch, ``can_accumulate_inplace`` of ``torch/csrc/autograd/input_buffer.cpp`` and
+    ``isTensorSubclassLike``.
+    """
+    if func is not torch.ops.aten.add.Tensor or torch.is_grad_enabled():
+        return False
+    first, second = args[:2]
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+        return False
+    holders = torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+    return (
+        first.shape == second.shape
+        and first.dtype == second.dtype
+        and holders <= _ONLY_HOLDER
+        and _is_called_by_engine(sys._getframe(2))
+    )
+
+
+def _is_called_by_engine(frame: FrameType | None) -> bool:
+    """Whether no code of backward stands between: that of a function of its own would."""
+    while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_name == _ENGINE

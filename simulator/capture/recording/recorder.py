@@ -27,12 +27,12 @@ from torch.utils._pytree import tree_leaves
 from simulator.capture.merged_operations import layer_of, unit_of
 from simulator.capture.recording.absent_streams import Streams
 from simulator.capture.recording.fused import FusedKernels, Work, is_fusible
-from simulator.capture.recording.gradient_sums import takes_the_first
 from simulator.capture.recording.modules import Modules, in_backward
 from simulator.capture.recording.operators import (
     Operator,
     described,
     on_device,
+    takes_the_first,
     tensors_in,
     touched_bytes,
 )

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.cost.kernel_time import gemm_s, memory_bound_s
+from simulator.described.cluster.hardware import has_graph_compiler
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
 from simulator.program.communication import Call
@@ -102,10 +103,6 @@ def optimizer_work(
     return Work(math.fsum(part.seconds for part in parts), tuple(parts), flop=flop)
 
 
-_COMPILED_FOR = ("gaudi", "tpu")
-"""Families of devices whose graph compilers make the kernels of an update."""
-
-
 def update_s(job: Job, num_bytes: float) -> float:
     """Time in which an update passes over so much memory of its GPU [s].
 
@@ -118,7 +115,7 @@ def update_s(job: Job, num_bytes: float) -> float:
     profile, per = job.cluster.profile, state_bytes(job)
     device, common = profile.device, profile.common
     efficiency = profile.kernels.memory_efficiency
-    is_gpu = not device.launches_itself and device.architecture not in _COMPILED_FOR
+    is_gpu = not device.launches_itself and not has_graph_compiler(device.architecture)
     if is_gpu and job.plan.updates_many_tensors:
         of_one = common.many_tensors_bytes_per_s
         if not per.master and max(per.weights, per.gradients) <= _HALF_BYTES:

@@ -45,6 +45,12 @@ NO_SUCH_FIELD = "no such field"
 """Rule that a misspelt name breaks."""
 
 _MISSING = "is missing"
+_BLOCKS_OF_A_JOB = {
+    "model": "model: llama3.1-8b",
+    "cluster": "cluster: {profile: h100-sxm-80gb, gpus: 8}",
+    "batch": "batch: {global: 64, seq_len: 4096}",
+}
+"""What those look like that every job has."""
 _MANY = 24
 """More names than this are not listed in a hint."""
 _MEANT = 3
@@ -107,7 +113,7 @@ def faults_of(
 def without_consequences(faults: Iterable[Fault]) -> list[Fault]:
     """Faults without fields that are missing because another fault has a wrong name for them."""
     found = list(faults)
-    hints = "\n".join(fault.hint for fault in found)
+    hints = "\n".join(fault.hint for fault in found if fault.rule != _MISSING)
     return [fault for fault in found if fault.rule != _MISSING or not _names(hints, fault.path)]
 
 
@@ -130,7 +136,8 @@ def _job_hint(spec: type[BaseModel], path: str, value: object) -> str:
 def _fault(detail: ErrorDetails, path: str, names_beside: Sequence[str]) -> Fault:
     value, kind = detail["input"], detail["type"]
     if kind == "missing":
-        return Fault(path, _MISSING, hint="add it")
+        example = _BLOCKS_OF_A_JOB.get(path)
+        return Fault(path, _MISSING, hint=f"add it, such as {example}" if example else "add it")
     if kind == "extra_forbidden":
         word = path.rpartition(".")[2]
         return Fault(path, NO_SUCH_FIELD, value, nearest_hint(word, names_beside))

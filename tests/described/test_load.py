@@ -208,10 +208,13 @@ def test_a_wrong_value_is_one_fault_with_its_path(write, field, value, path, say
 
 
 @pytest.mark.parametrize("block", ["model", "cluster", "batch"])
-def test_a_missing_block_is_named(write, block):
+def test_a_missing_block_is_named_with_one_that_would_do(write, block):
     document = yaml.safe_load(JOB)
     del document[block]
-    assert faults_of(write(yaml.safe_dump(document))) == {block: "is missing; add it"}
+    [(path, said)] = faults_of(write(yaml.safe_dump(document))).items()
+    assert path == block
+    example = said.removeprefix("is missing; add it, such as ")
+    job_from_document({**document, **yaml.safe_load(example)})
 
 
 VALUES = st.recursive(

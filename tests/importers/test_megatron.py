@@ -416,3 +416,10 @@ def test_dropout_that_nobody_switched_off_is_said_to_be_assumed(tmp_path):
         path.write_text(line + extra, encoding="utf-8")
         _, report = read_megatron_script(path, Given(gpus=8))
         assert any(words in each for each in report.assumed)
+
+
+def test_the_model_that_the_user_names_counts_in_place_of_the_scripts_own(tmp_path):
+    words = ("--num-experts", "--vocab-size 1000 --num-experts")
+    named = Given(model="mixtral-8x7b")
+    job, _ = read_megatron_script(edited(tmp_path, "launch_moe.sh", words), named)
+    assert job.model.vocab == load_model("mixtral-8x7b").vocab

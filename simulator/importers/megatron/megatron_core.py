@@ -62,7 +62,7 @@ def megatron_draft(
     layers = count_of(settings, "model.layers", None)
     model = model_fields(settings, tp, name) if layers is not None else None
     draft = Draft(model=known or model, gpus=gpus)
-    if known is not None:
+    if known is not None or name is None:
         settings.pass_over("|".join(named_keys("model.")))
     draft.micro_batch = count_of(settings, "batch.micro", 1)
     draft.global_batch = count_of(settings, "batch.global", None)

@@ -18,13 +18,13 @@ from pydantic import Field
 from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, Spec, ZeroStage
 from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.plan.stack_options import (
-    AddedMasks,
     CrossEntropy,
     ExpertWaits,
     Float8Scaling,
     FusedAttention,
     GradientScaling,
     GradPrecision,
+    MaskedModels,
     ModelParallelism,
     NamedOutput,
     Offloading,
@@ -384,9 +384,13 @@ class Stack(Spec):
     repeats_kv_heads: RepeatedHeads = False
     """Grouped key and value heads are repeated to as many as query heads before attention,
     and kept so; ``unfused``: only before attention in separate kernels."""
-    adds_causal_mask: AddedMasks = False
+    adds_causal_mask: MaskedModels = False
     """Attention in separate kernels adds the mask of causal models to their scores, all of them or
     those with ``rotary`` positions, as it does that of others; else it selects by it."""
+    floors_scores: MaskedModels = False
+    """Attention in separate kernels takes the larger of its masked scores and the least number of
+    their format, of all models or those with ``rotary`` positions, which keeps those scores for
+    backward."""
     value_keeps_projection: Flag = False
     """Attention keeps the value as a part of what one product gives for queries, keys and values,
     all of which stays with it while rotated queries and keys lie beside; not where heads are

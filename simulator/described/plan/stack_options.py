@@ -101,9 +101,9 @@ heads that cuDNN does not take."""
 RepeatedHeads = Annotated[bool, Field(strict=True)] | Literal["unfused"]
 """Before which attention grouped heads are repeated: any, none, or that in separate kernels."""
 
-AddedMasks = Annotated[bool, Field(strict=True)] | Literal["rotary"]
-"""Of which causal models attention in separate kernels adds the mask to the scores: of all, of
-none, so that it selects by it, or of those with rotary positions."""
+MaskedModels = Annotated[bool, Field(strict=True)] | Literal["rotary"]
+"""Which models attention in separate kernels does something to masked scores of: all, none, or
+those with rotary positions."""
 
 Offloading = Literal["nothing", "optimizer", "shards", "infinity"]
 """What a framework can move to the host. ``optimizer``: its states, or a share of them, and

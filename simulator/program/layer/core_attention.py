@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind
+from simulator.described.plan.stack_options import MaskedModels
 from simulator.program.layer.block import MASK_BYTES, Block
 from simulator.program.layer.pieces import (
     Axis,
@@ -152,6 +153,8 @@ def _softmax(block: Block, scores: float) -> None:
         forward = _IN_PLACE_MASK_PASSES * scores * size
         backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
         _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
+    if not has_kernel and _is_of(block.stack.floors_scores, block):
+        _floor(block, scores)
     _save_in_core(block, "softmax", scores * (_FULL_BYTES if widens else size))
     if has_kernel:
         forward = _SCORE_PASSES_FUSED * scores * size
@@ -206,11 +209,34 @@ def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
     block.repeat("core_attn", {"score_mask": 1.0, "softmax": 1.0})
 
 
+def _floor(block: Block, scores: float) -> None:
+    """The larger of masked scores and a number, a kernel of its own that keeps those scores.
+
+    Backward compares twice, halves the gradient where both are alike, selects, and fills in place.
+
+    Source: ``maximum`` of PyTorch's derivatives.yaml, as it is dispatched (tests).
+    """
+    is_promoted = block.plan.autocasts and not _selects_scores(block)
+    size = _FULL_BYTES if is_promoted else block.shape.element_bytes
+    _save_in_core(block, "floored_scores", scores * size)
+    compared, halved = 2 * (size + MASK_BYTES), 2 * size
+    selected, filled = 3 * size + MASK_BYTES, 2 * size + MASK_BYTES
+    floor = MemoryBound(
+        "score_floor", scores * 2 * size, scores * (compared + halved + selected + filled),
+        Region.TENSOR, gradient_scratch=1.0,
+    )  # fmt: skip
+    block.pieces.append(floor)
+    block.repeat("core_attn", {floor.name: 1.0})
+
+
 def _selects_scores(block: Block) -> bool:
     """Whether a mask selects among scores, and is not added to them."""
-    adds = block.stack.adds_causal_mask
-    is_added = block.model.positions == "rotary" if adds == "rotary" else adds
-    return block.model.causal and not is_added
+    return block.model.causal and not _is_of(block.stack.adds_causal_mask, block)
+
+
+def _is_of(models: MaskedModels, block: Block) -> bool:
+    """Whether those models are that of the block."""
+    return block.model.positions == "rotary" if models == "rotary" else models
 
 
 def _widens_scores(block: Block) -> bool:

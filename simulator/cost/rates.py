@@ -28,9 +28,6 @@ Source: OCP Microscaling specification 1.0 (one scale byte per 32 elements) for 
 NVIDIA's NVFP4 layout (one scale byte per 16 elements).
 """
 
-_COMPILED_FOR = ("gaudi", "tpu")
-"""Families of devices whose graph compilers make the kernels of an update."""
-
 _HALF_BYTES = 2.0
 _SIXTEEN_BIT: tuple[Precision, ...] = ("bf16", "fp16")
 
@@ -140,19 +137,18 @@ def many_tensors_efficiency(profile: HardwareProfile, *, is_half: bool) -> float
     """Share of the memory bandwidth of kernels that pass over many tensors at once.
 
     They have too few bytes under way for the fastest memories: what each multiprocessor waits for
-    limits them, not the bandwidth (Little's law; that the wait is as long on every GPU is an
-    assumption). Graph compilers make kernels of their own.
+    limits them, not the bandwidth (Little's law).
 
     Args:
         profile: System with its memory and multiprocessors.
         is_half: Whether all tensors have 16-bit numbers.
     """
-    device, common = profile.device, profile.common
-    efficiency = profile.kernels.memory_efficiency
-    if device.launches_itself or device.architecture in _COMPILED_FOR:
-        return efficiency
-    of_one = common.many_half_tensors_bytes_per_s if is_half else common.many_tensors_bytes_per_s
-    return min(efficiency, device.sm_count * of_one / device.memory_bandwidth_bytes_per_s)
+    device, kernels = profile.device, profile.kernels
+    of_one = kernels.many_half_tensors_bytes_per_s if is_half else kernels.many_tensors_bytes_per_s
+    if of_one is None:
+        return kernels.memory_efficiency
+    reached = device.sm_count * of_one / device.memory_bandwidth_bytes_per_s
+    return min(kernels.memory_efficiency, reached)
 
 
 def memory_traffic_bytes(

@@ -17,6 +17,7 @@ from simulator.cost.kernel_time import (
     attention_s,
     gemm_s,
     grouped_gemm_s,
+    many_tensors_efficiency,
     memory_bound_s,
     rows_are_aligned,
     widening_s,
@@ -68,6 +69,7 @@ _SUPERLINEAR = (
     "unique", "cumsum", "cumprod", "logcumsumexp", "svd", "cholesky", "linalg_lu", "lu_solve",
     "lu_unpack", "scan", "histc", "bincount", "nonzero", "searchsorted",
 )  # fmt: skip
+_MANY_TENSORS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 _OWN = {"aten", "inductor", "fsdp", "prims", "c10d", "_c10d_functional"}
 
 
@@ -115,11 +117,20 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         num_bytes + again_bytes,
         over_rows=not again_bytes and any(word in call.name for word in _OVER_ROWS),
         reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
+        efficiency=_many_tensors_efficiency(name, call, profile),
     )
     if _widens(call):
         elements = (1 - (1 - shrink) * bool(call.sharded_bytes)) * math.prod(call.outputs[0].shape)
         seconds = max(seconds, widening_s(profile, elements))
     return Cost(seconds, 0.0, name, is_costed(namespace, name))
+
+
+def _many_tensors_efficiency(name: str, call: Call, profile: HardwareProfile) -> float | None:
+    """Share of the bandwidth where it takes many tensors at once; None where it does not."""
+    if not call.inputs or not name.startswith(_MANY_TENSORS):
+        return None
+    is_half = all(_SIZES.get(tensor.dtype, 4) == 2 for tensor in call.inputs)
+    return many_tensors_efficiency(profile, is_half=is_half)
 
 
 def _widens(call: Call) -> bool:

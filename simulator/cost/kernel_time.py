@@ -23,6 +23,7 @@ from simulator.cost.measured_products import as_the_table_says
 from simulator.cost.rates import (
     ELEMENT_BYTES,
     activation_precision,
+    many_tensors_efficiency,
     output_bytes,
     peak_flop_per_s,
     without_sustained_clock,
@@ -35,6 +36,7 @@ __all__ = [
     "attention_s",
     "gemm_s",
     "grouped_gemm_s",
+    "many_tensors_efficiency",
     "memory_bound_s",
     "output_bytes",
     "peak_flop_per_s",

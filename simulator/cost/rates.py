@@ -133,6 +133,24 @@ def memory_bound_s(
     return kernels.memory_floor_s + missed_bytes / (efficiency * bandwidth)
 
 
+def many_tensors_efficiency(profile: HardwareProfile, *, is_half: bool) -> float:
+    """Share of the memory bandwidth of kernels that pass over many tensors at once.
+
+    They have too few bytes under way for the fastest memories: what each multiprocessor waits for
+    limits them, not the bandwidth (Little's law).
+
+    Args:
+        profile: System with its memory and multiprocessors.
+        is_half: Whether all tensors have 16-bit numbers.
+    """
+    device, kernels = profile.device, profile.kernels
+    of_one = kernels.many_half_tensors_bytes_per_s if is_half else kernels.many_tensors_bytes_per_s
+    if of_one is None:
+        return kernels.memory_efficiency
+    reached = device.sm_count * of_one / device.memory_bandwidth_bytes_per_s
+    return min(kernels.memory_efficiency, reached)
+
+
 def memory_traffic_bytes(
     profile: HardwareProfile, num_bytes: float, *, meanwhile_bytes: float | None = None
 ) -> float:

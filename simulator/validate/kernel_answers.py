@@ -20,6 +20,7 @@ from simulator.cost.kernel_time import (
     attention_s,
     gemm_s,
     grouped_gemm_s,
+    many_tensors_efficiency,
     memory_bound_s,
     peak_flop_per_s,
     strided_s,
@@ -360,7 +361,8 @@ def _launch_s(row: KernelRow, profile: HardwareProfile) -> float:
 def _adam(row: KernelRow, profile: HardwareProfile) -> Comparison:
     num_bytes = _ADAM_BYTES_PER_PARAMETER * row.count("m")
     measured_s = _measured_s(row, num_bytes=num_bytes)
-    return Comparison(measured_s, memory_bound_s(profile, num_bytes))
+    efficiency = many_tensors_efficiency(profile, is_half=True)
+    return Comparison(measured_s, memory_bound_s(profile, num_bytes, efficiency=efficiency))
 
 
 def _stated_bytes(row: KernelRow) -> float:

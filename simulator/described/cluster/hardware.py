@@ -97,12 +97,6 @@ def stacks_of_family(name: str | None) -> tuple[str, ...]:
     return tuple(architecture_document(name).get("stacks", ())) if name else ()
 
 
-@cache
-def has_graph_compiler(name: str | None) -> bool:
-    """Whether a compiler of whole graphs makes the kernels that a family of chips runs."""
-    return bool(name and architecture_document(name).get("graph_compiler"))
-
-
 def peak_name(precision: Precision) -> str:
     """Field of the peak that a number format runs at: block scales do not change it."""
     return {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)

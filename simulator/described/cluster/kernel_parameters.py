@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, WithJsonSchema, model_validator
 
-from simulator.described.base import MOST_RATIO, PositiveFraction, Ratio, Seconds, Spec
+from simulator.described.base import (
+    MOST_RATIO,
+    PositiveFraction,
+    Ratio,
+    Seconds,
+    SomeBytesPerSecond,
+    Spec,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,6 +155,12 @@ class KernelModel(Spec):
     row_reduction_efficiency: PositiveFraction | None = None
     """The same where rows are also summed up (weight gradient of a norm); None is as
     ``memory_efficiency``."""
+    many_tensors_bytes_per_s: SomeBytesPerSecond | None = None
+    """What a multiprocessor moves at most in kernels that pass over many fp32 tensors at once, four
+    elements of each per thread, until memory answers: a fused update, a gradient norm, a scaling of
+    gradients (``multi_tensor_apply`` of PyTorch and apex); None is as ``memory_efficiency``."""
+    many_half_tensors_bytes_per_s: SomeBytesPerSecond | None = None
+    """The same of 16-bit tensors, of which a thread has half as many bytes under way."""
     launch_s: Seconds
     """Host time to launch one kernel from an eager framework on this system."""
     grouped_results_exposed: Annotated[float, Field(ge=0, le=1)] = 0.0

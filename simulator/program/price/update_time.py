@@ -20,8 +20,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.cost.kernel_time import gemm_s, memory_bound_s
-from simulator.described.cluster.hardware import has_graph_compiler
+from simulator.cost.kernel_time import gemm_s, many_tensors_efficiency, memory_bound_s
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
 from simulator.program.communication import Call
@@ -106,22 +105,13 @@ def optimizer_work(
 def update_s(job: Job, num_bytes: float) -> float:
     """Time in which an update passes over so much memory of its GPU [s].
 
-    A kernel over many tensors has too few bytes under way for the fastest memories: what each
-    multiprocessor waits for limits it, not the bandwidth (Little's law; that the wait is as long on
-    every GPU is an assumption).
-
     Ignores: numbers of two widths in one update, which is taken as one of the wider.
     """
     profile, per = job.cluster.profile, state_bytes(job)
-    device, common = profile.device, profile.common
-    efficiency = profile.kernels.memory_efficiency
-    is_gpu = not device.launches_itself and not has_graph_compiler(device.architecture)
-    if is_gpu and job.plan.updates_many_tensors:
-        of_one = common.many_tensors_bytes_per_s
-        if not per.master and max(per.weights, per.gradients) <= _HALF_BYTES:
-            of_one = common.many_half_tensors_bytes_per_s
-        reached = device.sm_count * of_one / device.memory_bandwidth_bytes_per_s
-        efficiency = min(efficiency, reached)
+    if not job.plan.updates_many_tensors:
+        return memory_bound_s(profile, num_bytes)
+    is_half = not per.master and max(per.weights, per.gradients) <= _HALF_BYTES
+    efficiency = many_tensors_efficiency(profile, is_half=is_half)
     return memory_bound_s(profile, num_bytes, efficiency=efficiency)
 
 

@@ -81,7 +81,7 @@ def test_the_text_agrees_with_the_json(clustersim, job_file):
 
 
 def test_a_use_of_more_than_the_peak_is_explained(clustersim, job_file):
-    one = ("cluster.gpus=1", "plan.tp=1", "plan.pp=1", "plan.lora={rank: 8}")
+    one = ("cluster.gpus=1", "plan.tp=1", "plan.pp=1", "plan.lora={rank: 8}", "batch.micro=4")
     changes = [word for change in one for word in ("--set", change)]
     frozen = clustersim("run", job_file, *changes, "--set", "cluster.kernels.slowness=0.5")
     assert "those of frozen weights too" in frozen.err

@@ -26,7 +26,7 @@ def job():
     document = {
         "model": "llama3.2-1b",
         "cluster": {"profile": "h100-sxm-80gb", "gpus": 8},
-        "batch": {"global": 32, "micro": 2, "seq_len": 4096},
+        "batch": {"global": 32, "micro": 4, "seq_len": 4096},
         "plan": {"tp": 2, "stack": "megatron-core"},
     }
     return sim.load_job(document)

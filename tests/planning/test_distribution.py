@@ -204,7 +204,7 @@ def test_what_lasts_in_a_step_spreads_steps_wider_than_what_passes():
 
 
 def test_jitter_of_links_lengthens_what_waits_for_exchanges():
-    found = step_distribution(varied(pipeline_job(), links={"sigma": 0.3}), 300)
+    found = step_distribution(varied(pipeline_job(), links={"sigma": 0.5}), 300)
     assert found.amplification > 1.01
 
 

@@ -233,7 +233,7 @@ def _settings(name: str, args: Any, kwargs: Any) -> tuple[float | None, ...]:
 
 
 _ENGINE = "_engine_run_backward"
-_WRAPPERS = ("torch/_dynamo/eval_frame.py", "torch/_compile.py", "torch/utils/_stats.py")
+_WRAPPERS = ("torch/_dynamo/eval_frame.py", "torch/_compile.py")
 _ONLY_HOLDER = 2
 """Holders of a storage that one tensor has: it, and Python's name for it."""
 

@@ -17,7 +17,6 @@ from simulator.described.base import (
     PositiveFraction,
     Ratio,
     Seconds,
-    SomeBytesPerSecond,
     Spec,
 )
 from simulator.described.documents import data_folder, read_yaml, validated
@@ -52,12 +51,6 @@ class Common(Spec):
     column_sum_start_s: Seconds
     """Time that PyTorch's sum over the rows of a matrix takes beside that of its bytes: few columns
     keep few multiprocessors busy, and parts of the rows are added up at last (``Reduce.cuh``)."""
-    many_tensors_bytes_per_s: SomeBytesPerSecond
-    """What a multiprocessor moves at most in kernels that pass over many fp32 tensors at once, four
-    elements of each per thread, until memory answers: a fused update, a gradient norm, a scaling of
-    gradients (``multi_tensor_apply`` of PyTorch and apex)."""
-    many_half_tensors_bytes_per_s: SomeBytesPerSecond
-    """The same of 16-bit tensors, of which a thread has half as many bytes under way."""
     permute_efficiency: PositiveFraction
     """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
     permute_backward_efficiency: PositiveFraction

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_t
 
-from reports.make.accuracy.band_coverage import Banded, coverage_section
+from reports.make.accuracy.band_coverage import Banded, chance_range, coverage_section, likeness
 from reports.make.accuracy.own_runs_section import LearntRun, own_runs_section
 from reports.make.fit.fit_step_errors import (
     Likelihood,
@@ -152,8 +152,31 @@ def test_one_source_that_is_far_off_does_not_decide_alone():
 def test_the_table_counts_the_runs_inside_their_bands():
     bands = [Banded("a-1", "any", 1.0, 1.0, 0.9, 1.1), Banded("b-1", "any", 2.0, 1.0, 0.9, 1.1)]
     lines = coverage_section(bands, ["b-1"]).splitlines()
-    assert "| all | 2 | 2 | 50 | 50 | 10 |" in lines
-    assert "| predicted at first sight | 1 | 1 | 0 | 0 | 10 |" in lines
+    assert "| all | 2 | 2 | 50 | 33 to 100 | 50 | 10 |" in lines
+    assert "| predicted at first sight | 1 | 1 | 0 | 14 to 100 | 0 | 10 |" in lines
+
+
+def banded(source: str, inside: list[bool]) -> list[Banded]:
+    return [
+        Banded(f"{source}-{number}", "any", 1.0 if is_inside else 2.0, 1.0, 0.9, 1.1)
+        for number, is_inside in enumerate(inside)
+    ]
+
+
+def test_runs_of_a_source_that_are_off_together_are_one_draw():
+    """Eight of ten sources lie inside as a whole: forty runs say as much as ten."""
+    bands = [band for n in range(10) for band in banded(f"s{n}", [n < 8] * 4)]
+    assert likeness(bands) == pytest.approx(1.0)
+    away = 1.645 * (0.8 * 0.2 / 10) ** 0.5
+    assert chance_range(bands, 1.0) == pytest.approx((0.8 - away, 1.0))
+
+
+def test_runs_that_are_off_each_for_itself_are_each_a_draw():
+    """Of five runs of every source one is outside, which is less alike than chance makes them."""
+    bands = [band for n in range(20) for band in banded(f"s{n}", [True] * 4 + [False])]
+    assert likeness(bands) == 0.0
+    away = 1.645 * (0.8 * 0.2 / 100) ** 0.5
+    assert chance_range(bands, 0.0) == pytest.approx((0.8 - away, 0.8 + away))
 
 
 def test_one_run_of_a_source_that_is_slower_throughout_brings_the_others_nearer():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -11,12 +12,16 @@ from typing import NamedTuple
 from reports.make.accuracy.source_means import source_means
 from simulator.cells import read_table
 from simulator.results.step_error import COVERAGE
+from simulator.validate.published.published_runs import row_source
 
 COLUMNS = ("id", "framework", "measured_step_s", "predicted_step_s", "fastest", "slowest")
 """Of the file of bands; times in seconds, ends as ratios of measured to predicted time."""
 
 _FEWEST = 20
 """Runs that a framework needs for a line of its own."""
+
+_NINE_IN_TEN = 1.645
+"""Standard deviations, on both sides, within which nine in ten of normal draws lie."""
 
 
 class Banded(NamedTuple):
@@ -48,6 +53,38 @@ def covered_share(bands: Sequence[Banded]) -> float:
     return sum(band.is_inside for band in bands) / len(bands)
 
 
+def likeness(bands: Sequence[Banded]) -> float:
+    """Correlation, between two runs of one source, of lying in the band; sources count the same.
+
+    Source: the intraclass correlation, from products of pairs (Donner, 1986), for a mean that is
+    known. Zero if no source has two runs.
+    """
+    missed: dict[str, list[float]] = defaultdict(list)
+    for band in bands:
+        missed[row_source(band.id)].append(band.is_inside - COVERAGE)
+    products = [
+        (sum(own) ** 2 - sum(miss**2 for miss in own)) / (len(own) * (len(own) - 1))
+        for own in missed.values()
+        if len(own) > 1
+    ]
+    return max(0.0, fmean(products) / (COVERAGE * (1 - COVERAGE))) if products else 0.0
+
+
+def chance_range(bands: Sequence[Banded], correlation: float) -> tuple[float, float]:
+    """Shares of these runs inside, between which nine in ten draws of bands without fault lie.
+
+    Args:
+        bands: The runs.
+        correlation: Of two runs of one source, 0 to 1.
+
+    Source: the variance of a mean of clusters (Kish, 1965); the normal approximation.
+    """
+    sizes = Counter(row_source(band.id) for band in bands).values()
+    pairs = sum(size * (1 + (size - 1) * correlation) for size in sizes)
+    away = _NINE_IN_TEN * math.sqrt(COVERAGE * (1 - COVERAGE) * pairs) / len(bands)
+    return max(0.0, COVERAGE - away), min(1.0, COVERAGE + away)
+
+
 def coverage_section(bands: Sequence[Banded], first_seen: Collection[str]) -> str:
     """The coverage of bands in Markdown.
 
@@ -55,6 +92,7 @@ def coverage_section(bands: Sequence[Banded], first_seen: Collection[str]) -> st
         bands: The runs.
         first_seen: Ids of those whose prediction is that of first sight.
     """
+    correlation = likeness(bands)
     lines = [
         "## Error bands\n",
         f"A prediction carries the band in which {100 * COVERAGE:.0f} % of the runs of a source "
@@ -68,11 +106,15 @@ def coverage_section(bands: Sequence[Banded], first_seen: Collection[str]) -> st
         "sources give, around what was predicted at first sight or without its source. The second "
         "are nearer, because what the simulator knows was looked for with their sources in view: "
         "their bands are narrower by a fitted factor (`in_view`), which no run of a user has.\n",
-        "| runs of grade A and A- | runs | sources | in the band % | sources counting the same % "
-        "| median half width % |",
-        "|---|---:|---:|---:|---:|---:|",
+        "*By chance* is the range in which nine in ten such shares would lie if each band held "
+        f"{100 * COVERAGE:.0f} %: runs of one source are off together (their correlation is "
+        f"{correlation:.2f}), so few sources say little.\n",
+        "| runs of grade A and A- | runs | sources | in the band % | by chance % "
+        "| sources counting the same % | median half width % |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    lines += [_line(name, group) for name, group in _groups(bands, first_seen).items() if group]
+    groups = _groups(bands, first_seen).items()
+    lines += [_line(name, group, correlation) for name, group in groups if group]
     return "\n".join(lines) + "\n"
 
 
@@ -88,9 +130,10 @@ def _groups(bands: Sequence[Banded], first_seen: Collection[str]) -> dict[str, l
     }
 
 
-def _line(name: str, bands: Sequence[Banded]) -> str:
+def _line(name: str, bands: Sequence[Banded], correlation: float) -> str:
     sources = source_means((band.id, float(band.is_inside)) for band in bands)
     half_width = sorted(band.slowest - 1 for band in bands)[len(bands) // 2]
-    shares = 100 * covered_share(bands), 100 * fmean(sources)
-    inside = " | ".join(f"{share:.0f}" for share in shares)
-    return f"| {name} | {len(bands)} | {len(sources)} | {inside} | {100 * half_width:.0f} |"
+    low, high = (f"{100 * end:.0f}" for end in chance_range(bands, correlation))
+    inside, alike = (f"{100 * share:.0f}" for share in (covered_share(bands), fmean(sources)))
+    counts = f"| {name} | {len(bands)} | {len(sources)} "
+    return f"{counts}| {inside} | {low} to {high} | {alike} | {100 * half_width:.0f} |"

@@ -8,7 +8,8 @@ runs of a source have in common only where they are alike: in their network, the
 how they are split, their formats, their microbatches. What the numbers of a hardware profile leave
 open adds to what is in common. Their sizes were fitted to runs that nothing was tuned to
 (``simulator/facts/step_errors.yaml``).
-Most sources are near and a few are far off, so the sum follows Student's t.
+Most sources are near and a few are far off, so the sum follows Student's t. What nobody told makes
+a step longer more often than shorter, so the t is skewed until own runs are known.
 
 Source: random-effects models (N. Laird, J. Ware, "Random-effects models for longitudinal data",
 Biometrics 38, 1982) with multivariate t errors (K. Lange, R. Little, J. Taylor, J. Am. Stat. Assoc.
@@ -33,7 +34,7 @@ from simulator.described.plan.shipped_stacks import STACKS
 from simulator.facts import shipped_facts
 from simulator.program.ir import Category
 from simulator.program.price.host_pace import eager_layer_s, unhidden_layers
-from simulator.results.students_t import students_t_quantile
+from simulator.results.students_t import skewed_t_quantile
 
 Floats = NDArray[np.float64]
 
@@ -71,12 +72,14 @@ class StepError:
         freedom: Degrees of freedom of Student's t.
         alike: Variance of what runs have in common that are alike in an aspect, of the whole step;
             shape (aspects,).
+        skew: How much further steps are off that take longer than predicted; 1: as far.
     """
 
     covariance: Floats
     noise: Floats
     freedom: float
     alike: Floats = field(default_factory=lambda: np.zeros(len(ASPECTS)))
+    skew: float = 1.0
 
     def variance(self, exposed: Floats) -> float:
         """Variance of the error of a step, in which no regime weighs more than the whole.
@@ -100,11 +103,11 @@ class StepError:
             computed: Share of the step that computes, 0 to 1: however quick hosts and exchanges
                 are, the step takes as long as its computation at its quickest.
         """
-        reach = students_t_quantile((1 + COVERAGE) / 2, self.freedom)
-        half_width = reach * self.scale(exposed)
-        alone = np.eye(len(exposed))[0]
-        least = computed * math.exp(-reach * self.scale(alone))
-        return max(math.exp(-half_width), least), math.exp(half_width)
+        low = skewed_t_quantile((1 - COVERAGE) / 2, self.freedom, self.skew)
+        high = skewed_t_quantile((1 + COVERAGE) / 2, self.freedom, self.skew)
+        scale, alone = self.scale(exposed), self.scale(np.eye(len(exposed))[0])
+        least = computed * math.exp(low * alone)
+        return max(math.exp(low * scale), least), math.exp(high * scale)
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class ErrorModel:
         alike: Standard deviation of what runs of a source have in common that are alike in an
             aspect.
         freedom: Degrees of freedom of Student's t.
+        skew: Of it, for who has no runs of their own.
         frameworks: By name of the stack, or :data:`EAGER`.
         numbers: Share of the step that follows a number of a profile, by regime and path.
         number_spread: Standard deviation of the logarithm of a number, by kind of its source.
@@ -142,6 +146,7 @@ class ErrorModel:
     noise: Mapping[str, float]
     alike: Mapping[str, float]
     freedom: float
+    skew: float
     frameworks: Mapping[str, FrameworkError]
     numbers: Mapping[str, Mapping[str, float]]
     number_spread: Mapping[str, float]
@@ -186,7 +191,7 @@ class ErrorModel:
         common += open_variance(numbers, self.number_spread)
         noise = known.variance * _squares(self.noise, has_experts)
         alike = known.variance * np.array([self.alike[aspect] ** 2 for aspect in ASPECTS])
-        return StepError(np.diag(common), noise, self.freedom, alike)
+        return StepError(np.diag(common), noise, self.freedom, alike, self.skew)
 
     def open_numbers(self, profile: HardwareProfile, precision: Precision) -> Iterator[OpenNumber]:
         """The numbers of a profile that steps follow; one that it lacks is assumed."""

@@ -102,6 +102,17 @@ def test_tails_and_nearness_are_those_of_single_runs():
     found = as_single_runs_are(runs, model)
     assert found.freedom == pytest.approx(3.0, rel=0.2)
     assert found.in_view == pytest.approx(0.5, rel=0.15)
+    assert found.skew == pytest.approx(1.0, rel=0.1)
+
+
+def test_steps_that_are_slower_by_more_than_others_are_quicker_make_a_skew():
+    random = np.random.default_rng(6)
+    scale = run_of("a", 0, 0.0).error(MODEL).scale(np.array((1.0, 0.0, 0.0, 0.0)))
+    off = np.abs(random.standard_t(3.0, size=1000))
+    slower = random.random(1000) < 1.5**2 / (1 + 1.5**2)
+    apart = scale * np.where(slower, 1.5 * off, -off / 1.5)
+    runs = [run_of(f"s{n}", 0, float(each)) for n, each in enumerate(apart)]
+    assert as_single_runs_are(runs, MODEL).skew == pytest.approx(1.5, rel=0.1)
 
 
 def test_what_models_with_experts_add_is_told_from_the_rest():
@@ -152,8 +163,8 @@ def test_one_source_that_is_far_off_does_not_decide_alone():
 def test_the_table_counts_the_runs_inside_their_bands():
     bands = [Banded("a-1", "any", 1.0, 1.0, 0.9, 1.1), Banded("b-1", "any", 2.0, 1.0, 0.9, 1.1)]
     lines = coverage_section(bands, ["b-1"]).splitlines()
-    assert "| all | 2 | 2 | 50 | 33 to 100 | 50 | 10 |" in lines
-    assert "| predicted at first sight | 1 | 1 | 0 | 14 to 100 | 0 | 10 |" in lines
+    assert "| all | 2 | 2 | 50 | 33 to 100 | 50 | 50 | 0 | 10 |" in lines
+    assert "| predicted at first sight | 1 | 1 | 0 | 14 to 100 | 0 | 100 | 0 | 10 |" in lines
 
 
 def banded(source: str, inside: list[bool]) -> list[Banded]:

@@ -16,7 +16,7 @@ from simulator.planning.run_diagnosis import diagnose, errors_of, hidden_changes
 from simulator.program.ir import Category
 from simulator.results.simulation import run_step
 from simulator.results.step_error import job_error
-from simulator.results.students_t import students_t_quantile
+from simulator.results.students_t import skewed_t_quantile
 
 ERRORS = PredictionErrors(common=0.015, each=0.03, memory=0.03)
 
@@ -162,7 +162,8 @@ def test_errors_are_those_of_the_models_behind_band_and_probability_to_fit(job, 
     """A band reaches the quantile of nine tenths times one standard deviation."""
     errors = errors_of(job, before)
     _, slow_s = before.step_time_band_s
-    reach = students_t_quantile(0.9, job_error(job).freedom)
+    error = job_error(job)
+    reach = skewed_t_quantile(0.9, error.freedom, error.skew)
     assert slow_s / before.step_time_s == pytest.approx(math.exp(reach * errors.common))
     spread = before.memory_spread
     assert (errors.memory, errors.memory_centre) == (spread.scale, spread.centre)

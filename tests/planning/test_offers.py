@@ -85,6 +85,11 @@ def test_without_failures_the_interval_is_that_of_the_step():
     assert found.late_probability(0.0) == 1.0
 
 
+def test_a_skew_makes_a_run_late_more_often():
+    found = EndTimes((100.0,), 0.1, 5.0, skew=1.5)
+    assert found.late_probability(100.0) == pytest.approx(1.5**2 / (1 + 1.5**2))
+
+
 def test_where_the_step_is_sure_the_share_of_late_campaigns_is_counted():
     found = EndTimes((100.0, 110.0, 120.0, 200.0), 1e-6, 5.0)
     assert found.late_probability(115.0) == pytest.approx(0.5, abs=1e-9)

@@ -35,9 +35,15 @@ class Banded(NamedTuple):
     slowest: float
 
     @property
+    def side(self) -> int:
+        """Where the run lies: slower than its band (1), quicker (-1) or in it (0)."""
+        ratio = self.measured_step_s / self.predicted_step_s
+        return int(ratio > self.slowest) - int(ratio < self.fastest)
+
+    @property
     def is_inside(self) -> bool:
         """Whether the run lies in its band."""
-        return self.fastest <= self.measured_step_s / self.predicted_step_s <= self.slowest
+        return self.side == 0
 
 
 def read_bands(path: Path) -> list[Banded]:
@@ -110,8 +116,8 @@ def coverage_section(bands: Sequence[Banded], first_seen: Collection[str]) -> st
         f"{100 * COVERAGE:.0f} %: runs of one source are off together (their correlation is "
         f"{correlation:.2f}), so few sources say little.\n",
         "| runs of grade A and A- | runs | sources | in the band % | by chance % "
-        "| sources counting the same % | median half width % |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| sources counting the same: in the band % | slower % | quicker % | median half width % |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     groups = _groups(bands, first_seen).items()
     lines += [_line(name, group, correlation) for name, group in groups if group]
@@ -131,9 +137,14 @@ def _groups(bands: Sequence[Banded], first_seen: Collection[str]) -> dict[str, l
 
 
 def _line(name: str, bands: Sequence[Banded], correlation: float) -> str:
-    sources = source_means((band.id, float(band.is_inside)) for band in bands)
+    inside, slower, quicker = (
+        fmean(source_means((band.id, float(band.side == side)) for band in bands))
+        for side in (0, 1, -1)
+    )
+    sources = len({row_source(band.id) for band in bands})
     half_width = sorted(band.slowest - 1 for band in bands)[len(bands) // 2]
     low, high = (f"{100 * end:.0f}" for end in chance_range(bands, correlation))
-    inside, alike = (f"{100 * share:.0f}" for share in (covered_share(bands), fmean(sources)))
-    counts = f"| {name} | {len(bands)} | {len(sources)} "
-    return f"{counts}| {inside} | {low} to {high} | {alike} | {100 * half_width:.0f} |"
+    shares = (covered_share(bands), inside, slower, quicker, half_width)
+    covered, *rest = (f"{100 * share:.0f}" for share in shares)
+    cells = (name, str(len(bands)), str(sources), covered, f"{low} to {high}", *rest)
+    return f"| {' | '.join(cells)} |"

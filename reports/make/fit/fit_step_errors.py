@@ -309,9 +309,11 @@ def fit(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel:
 
 
 def as_single_runs_are(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel:
-    """The model with tails, and a factor of sources in view, that make single runs likeliest.
+    """The model with tails, a skew and a factor of sources in view that make single runs likeliest.
 
     Sources count the same, however many runs they have.
+
+    Source: the density of a skewed t (Fernandez and Steel, 1998, equation 1).
     """
     from scipy.optimize import minimize  # heavy; only fits need it
     from scipy.stats import t as students_t
@@ -320,17 +322,18 @@ def as_single_runs_are(runs: Sequence[SeenRun], model: ErrorModel) -> ErrorModel
     ordered = [run for own in by_source(runs).values() for run in own]
     apart = np.array([run.log_ratio / run.error(model).scale(run.exposed) for run in ordered])
     in_view, counts = np.array([run.in_view for run in ordered]), np.array(sources)
-    usual = np.log([_USUAL_FREEDOM - 1.0, 1.0])
+    usual = np.log([_USUAL_FREEDOM - 1.0, 1.0, 1.0])
 
     def loss(logarithms: Floats) -> float:
-        beyond, factor = np.exp(logarithms)
+        beyond, factor, skew = np.exp(logarithms)
         nearer = np.where(in_view, factor, 1.0)
-        densities = students_t.logpdf(apart / nearer, 1.0 + beyond) - np.log(nearer)
+        stretched = np.where(apart < 0.0, apart * skew, apart / skew) / nearer
+        densities = students_t.logpdf(stretched, 1.0 + beyond) - np.log(nearer * (skew + 1 / skew))
         away = float(((logarithms - usual) ** 2).sum()) / (2 * _DOUBT**2)
         return away - float((densities / counts).sum())
 
-    beyond, factor = np.exp(minimize(loss, usual, method="Nelder-Mead").x).tolist()
-    return replace(model, freedom=1.0 + beyond, in_view=factor)
+    beyond, factor, skew = np.exp(minimize(loss, usual, method="Nelder-Mead").x).tolist()
+    return replace(model, freedom=1.0 + beyond, in_view=factor, skew=skew)
 
 
 def framework_errors(runs: Sequence[SeenRun], model: ErrorModel) -> Mapping[str, FrameworkError]:

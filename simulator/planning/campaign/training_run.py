@@ -6,7 +6,7 @@ campaigns says where failures are given, or unknown: then the days are those of 
 which nothing ever fails, and say so.
 
 When a run may end is what failures make of the predicted steps, times a factor that nobody knows
-beforehand: measured over predicted step time, whose logarithm follows Student's t
+beforehand: measured over predicted step time, whose logarithm follows a skewed t
 (:mod:`simulator.results.step_error`). Both are taken as independent, so the share of runs that end
 by a time is the mean, over simulated campaigns, of the share of factors that let each end by then.
 Ignores that a slower run meets more failures, and that pauses last as long whatever the step. No
@@ -39,7 +39,7 @@ from simulator.planning.campaign.goodput import Goodput, goodput
 from simulator.program.ir import Category
 from simulator.results.step import StepResult
 from simulator.results.step_error import COVERAGE, job_error, job_exposure
-from simulator.results.students_t import students_t_quantile, students_t_share
+from simulator.results.students_t import skewed_t_quantile, skewed_t_share
 from simulator.units import DAY_S
 
 _PARTS = 20
@@ -55,25 +55,27 @@ class EndTimes:
         walls_s: Times of equally likely campaigns under the predicted step [s].
         scale: Of the logarithm of measured over predicted step time.
         freedom: Degrees of freedom of its Student's t.
+        skew: Of that.
     """
 
     walls_s: tuple[float, ...]
     scale: float
     freedom: float
+    skew: float = 1.0
 
     def late_probability(self, limit_s: float) -> float:
         """Probability that the run takes longer than a time, 0 to 1."""
         if limit_s <= 0:
             return 1.0
         ends = (
-            students_t_share(math.log(limit_s / wall_s) / self.scale, self.freedom)
+            skewed_t_share(math.log(limit_s / wall_s) / self.scale, self.freedom, self.skew)
             for wall_s in self.walls_s
         )
         return 1 - math.fsum(ends) / len(self.walls_s)
 
     def quantile_s(self, probability: float) -> float:
         """The time within which a share of such runs ends [s]."""
-        factor = math.exp(self.scale * students_t_quantile(probability, self.freedom))
+        factor = math.exp(self.scale * skewed_t_quantile(probability, self.freedom, self.skew))
         low_s, high_s = factor * min(self.walls_s), factor * max(self.walls_s)
         for _ in range(_BISECTIONS):
             middle_s = (low_s + high_s) / 2
@@ -103,7 +105,7 @@ def end_times(job: Job, step: StepResult, wall_s: float, found: Goodput | None) 
     if found is not None:
         middles = (np.arange(_PARTS) + 0.5) / _PARTS
         walls_s = tuple(np.quantile(found.walls_s, middles).tolist())
-    return EndTimes(walls_s, error.scale(exposed), error.freedom)
+    return EndTimes(walls_s, error.scale(exposed), error.freedom, error.skew)
 
 
 _BUSY = (Category.FORWARD, Category.BACKWARD, Category.RECOMPUTE, Category.OPTIMIZER)

@@ -31,7 +31,8 @@ PAGE_FILE = _HOME / "reports" / "own_code.md"
 PROFILE = "h100-sxm-80gb"
 SIMULATED_LIMIT_S = 1.0
 INSTALL = (
-    "pip install '.[calibrate]' transformers accelerate peft diffusers datasets triton torchtitan==0.2.1"
+    "pip install '.[calibrate]' transformers accelerate peft diffusers datasets triton "
+    "torchtitan==0.2.1"
 )
 
 _HEAD = f"""# Training code over other libraries, captured and simulated

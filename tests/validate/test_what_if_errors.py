@@ -56,6 +56,14 @@ def test_sources_and_networks_make_no_pairs_with_each_other() -> None:
     assert found["sweeps"] == []
 
 
+def test_runs_on_two_clusters_of_a_source_make_no_pairs_with_each_other() -> None:
+    # One job takes 4.10 s on one cluster and 3.37 s on the other (AI Singapore's course).
+    results, rows = runs((4.10, 3.0), (3.37, 3.0), (2.0, 1.8))
+    on = ("first cluster", "a second cluster (4.10 s on the first)", "of the second cluster, too")
+    rows = [{**row, "notes": notes} for row, notes in zip(rows, on, strict=True)]
+    assert what_if_errors(results, rows)["ratios"]["pairs"] == 1
+
+
 def test_a_sweep_is_of_one_batch_but_pairs_are_not() -> None:
     results, rows = runs((1.0, 1.0), (2.0, 2.2))
     rows[1] = {**rows[1], "global_batch": "128"}

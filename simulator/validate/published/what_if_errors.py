@@ -6,13 +6,16 @@ of GPU, are one what-if: predicted slower by so much, measured slower by so much
 runs between which a person could choose: the same cluster, batch, length and precision.
 
 Runs of one and the same job, on other days or with another release, are one layout, of their mean
-time. Only runs whose source states all that matters count (grades A and A-).
+time. Runs whose notes place them on the first and on the second cluster of a source have as little
+in common as those of two sources. Only runs whose source states all that matters count (grades A
+and A-).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +33,7 @@ _SAME_NETWORK = (
     "profile",
 )  # fmt: skip
 _SAME_CHOICE = ("gpus", "global_batch", "seq_len", "precision")
+_CLUSTER = re.compile(r"\b(first|second|third) cluster\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +154,16 @@ def _layouts(
     for result in results:
         if result.measured_step_s and result.predicted_step_s and _counts(result):
             row = rows[result.id]
-            key = row_source(result.id), *(row.get(column) or "" for column in same)
+            common = (row.get(column) or "" for column in same)
+            key = row_source(result.id), *common, _cluster(row)
             groups[key][json.dumps(job_document(row), sort_keys=True)].append(result)
     return {key: [_layout(runs) for runs in jobs.values()] for key, jobs in groups.items()}
+
+
+def _cluster(row: Row) -> str:
+    """Which of its source's clusters a run is on; empty where the row tells none apart."""
+    found = _CLUSTER.search(row.get("notes") or "")
+    return found[1] if found else ""
 
 
 def _counts(result: PublishedResult) -> bool:

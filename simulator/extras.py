@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
 from simulator.errors import InputError
@@ -43,6 +42,8 @@ def require(library: str, purpose: str) -> None:
 
 def _libraries(extra: str) -> str:
     """What pip has to install for an extra: its libraries, since clustersim is on no index."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         listed = requires("clustersim") or []
     except PackageNotFoundError:  # run from a clone

@@ -29,7 +29,7 @@ def hint_without(library, monkeypatch):
 def test_every_library_of_an_extra_is_one_that_the_hint_installs(library, monkeypatch):
     wanted = PYPROJECT["project"]["optional-dependencies"][extras._EXTRA_OF[library]]
     listed = [f'{each}; extra == "{extras._EXTRA_OF[library]}"' for each in wanted]
-    monkeypatch.setattr(extras, "requires", lambda name: ["numpy>=1.26", *listed])
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: ["numpy>=1.26", *listed])
     hint = hint_without(library, monkeypatch)
     assert re.findall(r"'([^']+)'", hint) == wanted
 
@@ -38,7 +38,7 @@ def test_a_clone_that_is_not_installed_is_installed_from_its_folder(monkeypatch)
     def not_installed(name):
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(extras, "requires", not_installed)
+    monkeypatch.setattr("importlib.metadata.requires", not_installed)
     assert "pip install '.[studio]' in a clone" in hint_without("starlette", monkeypatch)
 
 

@@ -11,29 +11,37 @@ measured_answers   diagnosis, calibration, validation
 grid_page          the page of a sweep
 """
 
-from simulator.api.answer import Answer
-from simulator.api.campaign_answers import CapacityAnswer, ClustersAnswer, capacity
-from simulator.api.change_answers import (
-    CompareAnswer,
-    LimitsAnswer,
-    SensitivityAnswer,
-    compare,
-    limits,
-    sensitivity,
-)
-from simulator.api.grid_page import write_sweep_page
-from simulator.api.held_answers import MemoryAnswer, ScheduleAnswer, memory, schedule
-from simulator.api.measured_answers import (
-    CalibrateAnswer,
-    DiagnoseAnswer,
-    ValidateAnswer,
-    calibrate,
-    diagnose,
-    validate,
-)
-from simulator.api.one_step import Engine, Job, Result, load_job, rent, sample, simulate, sweep
-from simulator.api.plan_answers import PlanAnswer, plan
-from simulator.api.strategy_answers import AdviseAnswer, StrategiesAnswer, advise, strategies
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulator.api.answer import Answer
+    from simulator.api.campaign_answers import CapacityAnswer, ClustersAnswer, capacity
+    from simulator.api.change_answers import (
+        CompareAnswer,
+        LimitsAnswer,
+        SensitivityAnswer,
+        compare,
+        limits,
+        sensitivity,
+    )
+    from simulator.api.grid_page import write_sweep_page
+    from simulator.api.held_answers import MemoryAnswer, ScheduleAnswer, memory, schedule
+    from simulator.api.measured_answers import (
+        CalibrateAnswer,
+        DiagnoseAnswer,
+        ValidateAnswer,
+        calibrate,
+        diagnose,
+        validate,
+    )
+    from simulator.api.one_step import Engine, Job, Result, load_job, sample, simulate
+    from simulator.api.plan_answers import PlanAnswer, plan
+    from simulator.api.strategy_answers import AdviseAnswer, StrategiesAnswer, advise, strategies
+    from simulator.planning.offers.rental import rent
+    from simulator.planning.sweep import sweep
 
 __all__ = [
     "AdviseAnswer",
@@ -72,3 +80,31 @@ __all__ = [
     "validate",
     "write_sweep_page",
 ]
+
+_MODULES = {
+    "api.answer": {"Answer"},
+    "api.campaign_answers": {"CapacityAnswer", "ClustersAnswer", "capacity"},
+    "api.change_answers": {
+        "CompareAnswer", "LimitsAnswer", "SensitivityAnswer", "compare", "limits", "sensitivity",
+    },
+    "api.grid_page": {"write_sweep_page"},
+    "api.held_answers": {"MemoryAnswer", "ScheduleAnswer", "memory", "schedule"},
+    "api.measured_answers": {
+        "CalibrateAnswer", "DiagnoseAnswer", "ValidateAnswer", "calibrate", "diagnose", "validate",
+    },
+    "api.one_step": {"Engine", "Job", "Result", "load_job", "sample", "simulate"},
+    "api.plan_answers": {"PlanAnswer", "plan"},
+    "api.strategy_answers": {"AdviseAnswer", "StrategiesAnswer", "advise", "strategies"},
+    "planning.offers.rental": {"rent"},
+    "planning.sweep": {"sweep"},
+}  # fmt: skip
+"""Where each name stands: one that is not used costs nothing."""
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, loaded when it is first used."""
+    for module, names in _MODULES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f"simulator.{module}"), name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

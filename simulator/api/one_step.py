@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from simulator.described import load
 from simulator.described.job import Job
 from simulator.errors import InputError
-from simulator.planning.offers.rental import rent
-from simulator.planning.sweep import sweep
 from simulator.program.build import check_layers
 from simulator.results.simulation import Engine, PerturbationCost, perturbation_cost, run_step
 from simulator.results.step import StepResult
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from simulator.results.views.difference import Difference
     from simulator.results.views.verdict import Advice
 
-__all__ = ["Engine", "Job", "Result", "load_job", "rent", "sample", "simulate", "sweep"]
+__all__ = ["Engine", "Job", "Result", "load_job", "sample", "simulate"]
 
 
 def load_job(

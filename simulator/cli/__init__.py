@@ -4,7 +4,7 @@ app                which module holds each command; exit codes and what a crash 
 completion         what a shell may complete: jobs, fields and their values
 console, options   tables and notes; arguments that several commands share
 init               a first job from five questions
-mcp_server         the commands as tools for coding agents
+mcp_server, mcp_tools   the commands as tools for coding agents
 step/              one training step: run, compare, memory, placement, traffic, traces
 planning/          many steps: plan, sweep, advise, capacity, balance, limits, sensitivity
 measuring/         calibrate and validate

@@ -14,7 +14,6 @@ import typer
 from simulator.cli.completion import complete_model, complete_profile
 from simulator.cli.console import note, working
 from simulator.cli.options import option
-from simulator.described.documents import with_changes
 from simulator.errors import InputError
 from simulator.files import write_whole
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -262,6 +261,7 @@ def _why_text(step_s: float, probability: float, choice: PlanChoice | None = Non
 
 def _search(answers: _Answers, file: Path) -> PlanSearch:
     """The fastest plan among few kinds of plans: a search that takes seconds."""
+    from simulator.described.documents import with_changes
     from simulator.described.load import job_from_document
     from simulator.planning.search.search import search_plans
     from simulator.planning.search.space import default_axes, searchable_job

@@ -15,7 +15,6 @@ import typer
 from simulator.cli.completion import complete_change, complete_job, complete_profile
 from simulator.cli.console import note
 from simulator.errors import InputError
-from simulator.exporters.html.answer_tables import AnswerPage
 from simulator.files import PICTURES, is_there
 from simulator.units import chance, format_seconds
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from simulator.api import Answer
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.job import Job
+    from simulator.exporters.html.answer_tables import AnswerPage
     from simulator.planning.search.search import PlanChoice
     from simulator.results.views.verdict import WhatIf
 

@@ -17,14 +17,13 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import simpy
 from simpy.core import EmptySchedule
 
 from simulator.cost.interference import link_bytes_per_s, taken_share
 from simulator.engine.dependencies import Dependencies, deadlock_error, dependencies
 from simulator.engine.device import SharedDevice, compute
 from simulator.engine.fluid_network import FluidNetwork, Route
-from simulator.engine.instant import after
+from simulator.engine.instant import Clock
 from simulator.engine.repetition import TOLERANCE, Records, Repetition
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic
@@ -109,11 +108,13 @@ class _Simulation:
         self, program: Program, contention: bool, every_operation: bool, limit: Limit | None
     ) -> None:
         self.program, self.limit = program, limit
-        self.env = simpy.Environment()
+        self.env = Clock()
         self.contention = contention
         self.devices = [SharedDevice(self.env, program.common) for _ in program.classes]
+        self.alone = [[device] for device in self.devices]
         shares = {i: c.port_shares for i, c in enumerate(program.classes) if c.port_shares}
         self.network = FluidNetwork(self.env, program.ports, shares)
+        self.operations = program.operations
         self.ways: dict[tuple[int, tuple[Lane, ...]], _Way] = {}
         """Of work by its identity and lanes; most communications run many times."""
         known = dependencies(program) if limit is None else limit.dependencies
@@ -133,11 +134,11 @@ class _Simulation:
     def run(self) -> Timeline:
         env = self.env
         for index in [i for i, count in enumerate(self.waits_for) if not count]:
-            self._start(index, env.now)
+            self._start(index, env.now_s)
         step = env.step
         with suppress(EmptySchedule):
             while True:
-                if self.mark is not None and env.peek() - env.now > TOLERANCE * self._now_s:
+                if self.mark is not None and env.peek() - env.now_s > TOLERANCE * self._now_s:
                     self._pass_over(self.mark)
                 step()
         blocked = [index for index, end in enumerate(self.end_s) if end < 0]
@@ -148,7 +149,7 @@ class _Simulation:
     @property
     def _now_s(self) -> float:
         """Time since the start, with all that was passed over [s]."""
-        return self.env.now + self.passed_over_s
+        return self.env.now_s + self.passed_over_s
 
     def _pass_over(self, mark: int) -> None:
         self.mark = None
@@ -163,7 +164,7 @@ class _Simulation:
             least_s = now_s + self.limit.remaining_s[index]
             if least_s > self.limit.most_s:
                 raise LimitError(least_s)
-        operation = self.program.operations[index]
+        operation = self.operations[index]
         work, lanes = operation.work, operation.lanes
         if self.contention and work.traffic is not None:
             route, taken = self.ways.get((id(work), lanes)) or self._way(operation, work.traffic)
@@ -171,15 +172,16 @@ class _Simulation:
                 device.take(share)
             self.network.transfer(route, partial(self._let_go, taken, index))
         elif self.contention and lanes[0][1] is _COMPUTE:
-            devices = [self.devices[rank_class] for rank_class, _ in lanes]
+            first = lanes[0][0]
+            devices = self.alone[first] if len(lanes) == 1 else [self.devices[c] for c, _ in lanes]
             compute(self.env, devices, work.seconds, partial(self._end, index))
         else:
-            after(self.env, work.seconds, partial(self._end, index))
+            self.env.after(work.seconds, partial(self._end, index))
 
     def _end(self, index: int) -> None:
         if self.under_way:
             index = self.under_way.pop(index, index)
-        now_s = self.end_s[index] = self.env.now + self.passed_over_s
+        now_s = self.end_s[index] = self.env.now_s + self.passed_over_s
         if index in self.marks:
             self.mark = index
         waits_for = self.waits_for

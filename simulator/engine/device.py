@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import simpy
-
 from simulator.cost.interference import rate_beside
 from simulator.described.cluster.common import Common
-from simulator.engine.instant import Action, Alarm
+from simulator.engine.instant import Action, Alarm, Clock
 
 
 class _Computation(Alarm):
@@ -35,19 +33,19 @@ class _Computation(Alarm):
     )
 
     def __init__(
-        self, env: simpy.Environment, devices: Sequence[SharedDevice], seconds: float, ended: Action
+        self, env: Clock, devices: Sequence[SharedDevice], seconds: float, ended: Action
     ) -> None:
         super().__init__(env)
         self.devices = devices
         self._ended = ended
         self._remaining_s = seconds
-        self._updated_s = now_s = env.now
+        self._updated_s = now_s = env.now_s
         self._rate = rate = self._slowest_rate()
         self._ends_s = now_s + seconds / rate
         self._changed_s = math.inf
         # At full speed: no change makes it end sooner, so that no wake is in vain.
-        self._soonest_s = now_s + seconds
-        self.set_at(self._soonest_s)
+        self._soonest_s = self._due_s = now_s + seconds
+        self._sleep()
 
     def changes(self, now_s: float) -> None:
         """Book the last change of the pace, if its instant is over; now comes another one."""
@@ -65,7 +63,7 @@ class _Computation(Alarm):
 
     def ring(self) -> None:
         """The work is done, unless it was slowed down meanwhile."""
-        now_s = self.env.now
+        now_s = self.env.now_s
         if self._changed_s < now_s:
             self._keep_pace()
         if self._ends_s > now_s:
@@ -105,7 +103,7 @@ class SharedDevice:
 
     __slots__ = ("_common", "_env", "_taken", "computing", "rate")
 
-    def __init__(self, env: simpy.Environment, common: Common) -> None:
+    def __init__(self, env: Clock, common: Common) -> None:
         self._env, self._common = env, common
         self._taken: list[float] = []
         self.rate = 1.0
@@ -114,7 +112,7 @@ class SharedDevice:
     def take(self, share: float) -> None:
         """Take a share of the full speed for a communication."""
         if self.computing is not None:
-            self.computing.changes(self._env.now)
+            self.computing.changes(self._env.now_s)
         self._taken.append(share)
         self._keep_rest()
 
@@ -125,7 +123,7 @@ class SharedDevice:
             self._taken.remove(share)
             self._keep_rest()
             return
-        now_s = self._env.now
+        now_s = self._env.now_s
         computing.changes(now_s)
         self._taken.remove(share)
         self._keep_rest()
@@ -137,9 +135,7 @@ class SharedDevice:
         self.rate = rate_beside(math.fsum(taken), self._common) if taken else 1.0
 
 
-def compute(
-    env: simpy.Environment, devices: Sequence[SharedDevice], seconds: float, ended: Action
-) -> None:
+def compute(env: Clock, devices: Sequence[SharedDevice], seconds: float, ended: Action) -> None:
     """Begin work that takes ``seconds`` on whole devices, in lockstep on all of them.
 
     Args:

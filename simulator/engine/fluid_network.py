@@ -17,15 +17,12 @@ in which communications or ports are named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import fsum
 
-import simpy
-
 from simulator.described.cluster.network import LINK_PORT, PAIR_PORT
-from simulator.engine.instant import Action, Alarm, EndOfInstant, after
+from simulator.engine.instant import Action, Alarm, Clock, EndOfInstant
 from simulator.program.ir import Traffic
 
 Port = tuple[int, str, str]
@@ -131,26 +128,24 @@ class Route:
 class _Flow(Alarm):
     """A communication under way; progress is measured in seconds-alone still to do."""
 
-    __slots__ = ("ended", "rate", "remaining_s", "route", "through", "updated_s")
+    __slots__ = ("ended", "network", "rate", "remaining_s", "route", "updated_s")
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        route: Route,
-        through: Callable[[_Flow], object],
-        ended: Action,
-    ) -> None:
+    def __init__(self, env: Clock, route: Route, network: FluidNetwork, ended: Action) -> None:
         super().__init__(env)
         self.route = route
         self.remaining_s = route.flow_s
-        self.through = through
+        self.network = network
         self.ended = ended
         self.rate = 0.0
         self.updated_s = 0.0
 
+    def begin(self, _: object = None) -> None:
+        """Let bytes flow."""
+        self.network.add(self)
+
     def ring(self) -> None:
         """All bytes are through."""
-        self.through(self)
+        self.network.remove(self)
         self.ended()
 
     def set_rate(self, rate: float, now_s: float) -> None:
@@ -174,7 +169,7 @@ class FluidNetwork:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         ports: Mapping[str, float],
         shares: Mapping[int, Mapping[str, float]] | None = None,
     ) -> None:
@@ -214,16 +209,18 @@ class FluidNetwork:
     def transfer(self, route: Route, ended: Action) -> None:
         """Begin a communication; ``ended`` is called when it is through."""
         if not route.loads:
-            after(self._env, route.flow_s, ended)
+            self._env.after(route.flow_s, ended)
             return
-        flow = _Flow(self._env, route, self._remove, ended)
+        env = self._env
+        flow = _Flow(env, route, self, ended)
         if route.latency_s > 0:
-            after(self._env, route.latency_s, partial(self._add, flow))
+            env.at(env.now_s + route.latency_s, flow.begin)
         else:
-            self._add(flow)
+            flow.begin()
 
-    def _add(self, flow: _Flow) -> None:
-        now_s = flow.updated_s = self._env.now
+    def add(self, flow: _Flow) -> None:
+        """Share ports with what is under way there."""
+        now_s = flow.updated_s = self._env.now_s
         is_alone = True
         for flows in flow.route.flows_at:
             if flows:
@@ -234,7 +231,8 @@ class FluidNetwork:
         else:
             self._share_again(flow.route.loads)
 
-    def _remove(self, flow: _Flow) -> None:
+    def remove(self, flow: _Flow) -> None:
+        """Leave the ports to others."""
         left = []
         for port, flows in zip(flow.route.loads, flow.route.flows_at, strict=True):
             del flows[flow]
@@ -275,7 +273,7 @@ class FluidNetwork:
             if port not in settled:
                 flows = self._connected(port, settled)
                 for flow, rate in zip(flows, self._fair_rates(flows), strict=True):
-                    flow.set_rate(rate, self._env.now)
+                    flow.set_rate(rate, self._env.now_s)
 
     def _fair_rates(self, flows: Sequence[_Flow]) -> list[float]:
         routes = tuple(flow.route for flow in flows)

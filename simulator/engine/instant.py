@@ -7,10 +7,12 @@ is settled once, after everything else of that moment has happened.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
 
 import simpy
+from simpy.core import EmptySchedule
 from simpy.events import NORMAL, EventPriority
 
 Action = Callable[[], object]
@@ -21,35 +23,55 @@ _AFTER_ALL = EventPriority(2)
 
 
 class _Timer(simpy.Event):
-    """Happens ``delay_s`` from now, as a ``Timeout`` does, with its one callback from the start."""
+    """Happens at its time, as a ``Timeout`` does, with its one callback from the start."""
 
-    def __init__(
-        self, env: simpy.Environment, delay_s: float, callback: Callable[[simpy.Event], None]
-    ) -> None:
-        self.env = env
+    _ok = True
+    _value = None
+
+    def __init__(self, callback: Callable[[simpy.Event], Any]) -> None:
         self.callbacks = [callback]
-        self._ok = True
-        self._value = None
-        env.schedule(self, NORMAL, delay_s)
 
 
-def after(env: simpy.Environment, delay_s: float, action: Action) -> None:
-    """Run an action ``delay_s`` from now."""
+class Clock(simpy.Environment):
+    """SimPy's environment, with less around the hundreds of thousands of events of a simulation.
 
-    def run(_: simpy.Event) -> None:
-        action()
+    Attributes:
+        now_s: The time, as ``now`` says it [s].
+    """
 
-    _Timer(env, delay_s, run)
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
 
+    def at(
+        self, time_s: float, callback: Callable[[simpy.Event], Any],
+        priority: EventPriority = NORMAL,
+    ) -> simpy.Event:  # fmt: skip
+        """Call back at a time, now or later; returns the event that is handed over then."""
+        event = _Timer(callback)
+        heappush(self._queue, (time_s, priority, next(self._eid), event))
+        return event
 
-class _LastEvent(simpy.Event):
-    """Happens now, but after all that is yet to happen now."""
+    def after(self, delay_s: float, action: Action) -> None:
+        """Run an action ``delay_s`` from now."""
+        self.at(self.now_s + delay_s, lambda _: action())
 
-    def __init__(self, env: simpy.Environment) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, priority=_AFTER_ALL)
+    def step(self) -> None:
+        """Let the next event happen.
+
+        Raises:
+            EmptySchedule: There is none.
+        """
+        try:
+            self.now_s, _, _, event = heappop(self._queue)
+        except IndexError:
+            raise EmptySchedule from None
+        self._now = self.now_s
+        callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+        for callback in callbacks:
+            callback(event)
+        if not event._ok and not hasattr(event, "_defused"):
+            raise event._value
 
 
 class EndOfInstant:
@@ -60,7 +82,7 @@ class EndOfInstant:
         action: What to run; it may end nothing at this instant, only plan ahead.
     """
 
-    def __init__(self, env: simpy.Environment, action: Action) -> None:
+    def __init__(self, env: Clock, action: Action) -> None:
         self._env = env
         self._action = action
         self._is_due = False
@@ -70,7 +92,7 @@ class EndOfInstant:
         if self._is_due:
             return
         self._is_due = True
-        _LastEvent(self._env).callbacks.append(self._run)
+        self._env.at(self._env.now_s, self._run, _AFTER_ALL)
 
     def _run(self, _: simpy.Event) -> None:
         self._is_due = False
@@ -89,7 +111,7 @@ class Alarm:
 
     __slots__ = ("_due_s", "_event", "_wakes_s", "env")
 
-    def __init__(self, env: simpy.Environment) -> None:
+    def __init__(self, env: Clock) -> None:
         self.env = env
         self._event: simpy.Event | None = None
         self._wakes_s = 0.0
@@ -106,20 +128,14 @@ class Alarm:
         raise NotImplementedError
 
     def _sleep(self) -> None:
-        now_s = self.env.now
-        delay_s = self._due_s - now_s
-        wakes_s = now_s + delay_s
-        if wakes_s > self._due_s:  # rounded up: wake a little early and sleep on
-            delay_s = math.nextafter(delay_s, 0.0)
-            wakes_s = now_s + delay_s
-        self._wakes_s = wakes_s
-        self._event = _Timer(self.env, delay_s, self._wake)
+        self._wakes_s = due_s = self._due_s
+        self._event = self.env.at(due_s, self._wake)
 
     def _wake(self, event: simpy.Event) -> None:
         if event is not self._event:
             return
         self._event = None
-        if self._due_s > self.env.now:
+        if self._due_s > self._wakes_s:
             self._sleep()
         else:
             self.ring()

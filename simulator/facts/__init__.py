@@ -18,13 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-try:  # the C library reads several times as fast; not every build of PyYAML has it
-    from yaml import CSafeLoader as SafeLoader
-except ImportError:
-    from yaml import SafeLoader  # type: ignore[assignment]
-
 FOLDER = Path(__file__).parent
 EVIDENCE = ("documentation", "measurement of its own", "residuals", "assumed")
 
@@ -32,8 +25,11 @@ EVIDENCE = ("documentation", "measurement of its own", "residuals", "assumed")
 @cache
 def shipped_facts(name: str) -> Any:
     """The content of ``name.yaml`` in this folder, read when it is first asked for."""
+    import yaml  # not for who only reads a command's help
+
     text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    return yaml.load(text, Loader=SafeLoader)
+    # The C library reads several times as fast; not every build of PyYAML has it.
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache

@@ -160,13 +160,16 @@ def _pools() -> Callable[[], object]:
 
 
 def _process(*words: str) -> Callable[[], Callable[[], object]]:
-    """A program in a process of its own, its modules compiled before, as an installer does."""
+    """A program in a process of its own, its modules compiled before, as an installer does.
+
+    It runs in the folder of this one, whose package comes first.
+    """
 
     def prepare() -> Callable[[], object]:
         compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": tempfile.mkdtemp()}
         return partial(
-            subprocess.run, [sys.executable, *words], cwd=ROOT, env=os.environ | compiled,
-            check=True, capture_output=True,
+            subprocess.run, [sys.executable, *words], env=os.environ | compiled, check=True,
+            capture_output=True,
         )  # fmt: skip
 
     return prepare
@@ -185,6 +188,7 @@ def _cold(*words: str) -> Callable[[], Callable[[], object]]:
 
 CASES = {
     "import": Case("`import simulator`", _cold("-c", "import simulator"), "0.3 s"),
+    "help": Case("`clustersim --help`, from a cold shell", _cold("-m", "simulator", "--help")),
     "run": Case(
         "`clustersim run` of GPT-2 on one GPU, from a cold shell",
         _cold("-m", "simulator", "run", str(SMALL)),

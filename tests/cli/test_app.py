@@ -201,6 +201,26 @@ def test_a_bug_shows_its_traceback_on_demand(clustersim, broken, monkeypatch):
     assert "Traceback" in clustersim("run", "job.yaml").err
 
 
+def test_a_step_loads_nothing_that_only_searches_captures_or_campaigns_need():
+    code = (
+        "import sys\n"
+        "from simulator.cli import main\n"
+        "try:\n"
+        "    main(['run', 'gpt2-1xa100', '--json'])\n"
+        "finally:\n"
+        "    rooms = {'.'.join(name.split('.')[:2]) for name in sys.modules}\n"
+        "    print({'simulator.planning', 'simulator.chakra'} & rooms, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == "set()\n"
+
+
 def test_help_loads_no_heavy_library():
     code = (
         "import sys\n"
@@ -208,7 +228,7 @@ def test_help_loads_no_heavy_library():
         "try:\n"
         "    main(['--help'])\n"
         "finally:\n"
-        "    heavy = {'numpy', 'pandas', 'matplotlib', 'simpy', 'torch', 'scipy'}\n"
+        "    heavy = {'pydantic', 'yaml', 'numpy', 'pandas', 'matplotlib', 'simpy', 'torch'}\n"
         "    print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run(

@@ -138,7 +138,7 @@ def test_a_wrong_job_is_an_error_that_says_what_is_wrong(talk):
 
 
 def test_a_folder_of_the_packages_name_where_the_agent_works_is_not_run(tmp_path, monkeypatch):
-    from simulator.cli.mcp_server import memory
+    from simulator.cli.mcp_tools import memory
 
     (tmp_path / "simulator").mkdir()
     (tmp_path / "simulator" / "__init__.py").write_text("raise SystemExit('somebody else')")

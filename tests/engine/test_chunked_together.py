@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import pytest
-import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.cost.collectives import CollectiveKind, Group, collective_cost
 from simulator.engine.chunked import ChunkedCollective, ChunkTimeline, simulate_collectives
 from simulator.engine.fluid_network import FluidNetwork
+from simulator.engine.instant import Clock
 from simulator.program.ir import Traffic
 from tests.networks import flat_network
 
@@ -56,7 +56,7 @@ def fluid_ends_s(
     collectives: Sequence[ChunkedCollective], nic_of: Callable[[int], int] = own_nic
 ) -> list[float]:
     """The same with the network that programs run on: one class of ranks per NIC."""
-    env = simpy.Environment()
+    env = Clock()
     network = FluidNetwork(env, {"fabric": GB})
     ends_s = [0.0] * len(collectives)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import simpy
 
 from simulator.described.cluster.common import shipped_common
 from simulator.engine.device import SharedDevice, compute
+from simulator.engine.instant import Clock
 
 
 def computed_at(holds: Sequence[tuple[float, float, float]], works: Sequence[float]) -> list[float]:
     """Ends of works run one after another while (start, end, share of the device) are taken."""
-    env = simpy.Environment()
+    env = Clock()
     device = SharedDevice(env, shipped_common())
     ended = []
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.instant import Alarm
+from simulator.engine.instant import Alarm, Clock
 
 times_s = st.floats(0.0, 1e3)
 
 
 def rings_at(settings: Sequence[tuple[float, float]]) -> list[float]:
     """When an alarm rings that is set, at each first time, to the second."""
-    env = simpy.Environment()
+    env = Clock()
     rung = []
 
     class Recorded(Alarm):

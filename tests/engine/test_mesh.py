@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import simpy
 
 from simulator.chakra.rank_parts import group_on
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.cluster.network import Network
 from simulator.engine.fluid_network import FluidNetwork
+from simulator.engine.instant import Clock
 from simulator.program.communication import Call, collectives_work
 from simulator.program.grid.rank_groups import group_along, pipeline_pair
 from simulator.program.ir import Category
@@ -40,7 +40,7 @@ def mesh(share: float = 1.0) -> Network:
 
 def ends(*groups: Group, share: float = 1.0) -> list[float]:
     """When each of some all_gathers is through that a GPU begins at the same moment."""
-    env, network = simpy.Environment(), mesh(share)
+    env, network = Clock(), mesh(share)
     shares = {0: Condition(scale_up_share=share).port_shares}
     fluid = FluidNetwork(env, mesh().ports_bytes_per_s, shares)
     ended = [0.0] * len(groups)

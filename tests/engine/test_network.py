@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.fluid_network import FluidNetwork, Port, max_min_rates
+from simulator.engine.instant import Clock
 from simulator.program.ir import Traffic
 
 UP: Port = (0, "scale_up", "out")
@@ -19,7 +19,7 @@ GB = 1e9
 
 def arrivals(flows: Sequence[tuple[float, float, Traffic, Sequence[int]]]) -> list[float]:
     """When each (start, seconds alone, traffic, classes) is through, on ports of 1 GB/s."""
-    env = simpy.Environment()
+    env = Clock()
     network = FluidNetwork(env, {"scale_up": GB, "fabric": GB})
     ended = [0.0] * len(flows)
 
@@ -178,7 +178,7 @@ def test_sharing_never_speeds_a_transfer_up_and_never_wastes_the_port(drawn):
 
 def test_opposite_transfers_of_a_pair_with_one_connection_take_turns():
     """Each alone takes a second; another pair is not slowed."""
-    env = simpy.Environment()
+    env = Clock()
     network = FluidNetwork(env, {"fabric": GB, "pair": GB})
     traffic = Traffic({"fabric": GB, "pair": GB})
     ended: dict[tuple[int, int], float] = {}

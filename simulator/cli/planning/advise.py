@@ -37,7 +37,6 @@ from simulator.cli.planning.plan import (
     search_status,
 )
 from simulator.cli.planning.sweep import Workers, parse_grid
-from simulator.described.job import options_text
 from simulator.results.fit_probability import DEFAULT_RISK
 from simulator.units import counted
 
@@ -96,6 +95,7 @@ def advise(
 
 def _print_answer(found: AdviseAnswer) -> None:
     from simulator.api.plan_answers import how_it_shards
+    from simulator.described.job import options_text
     from simulator.planning.changes.advice import way_out
 
     if found.way_out is not None:

@@ -33,7 +33,6 @@ from simulator.cli.options import (
     write_job,
 )
 from simulator.cli.planning.sweep import Dask, DaskSecurity, Workers, cluster_asked, parse_grid
-from simulator.described.job import plan_text
 from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.results.fit_probability import DEFAULT_RISK
@@ -247,6 +246,7 @@ def _draw_pareto(
     workers: int | None,
     path: Path,
 ) -> None:
+    from simulator.described.job import plan_text
     from simulator.planning.executors import worker_pool
     from simulator.planning.search.search import pareto_front
     from simulator.planning.search.sized_jobs import with_gpus

@@ -77,10 +77,11 @@ def read_captured(
         InputError: Fields of a job are to be changed, or the step cannot run like that.
     """
     from simulator.capture.file import is_capture, read_capture
-    from simulator.capture.result import simulate_capture
 
     if not is_capture(path):
         return None
+    from simulator.capture.result import simulate_capture
+
     if changes:
         rule = "changes a job; a captured step is code"
         raise InputError.single("--set", rule, changes[0], "give --profile or --gpus")

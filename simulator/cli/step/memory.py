@@ -33,7 +33,6 @@ from simulator.cli.options import (
     read_job,
 )
 from simulator.cli.step.capturing import cluster_changes, end_captured, read_captured
-from simulator.described.documents import data_folder, read_yaml
 from simulator.errors import InputError
 from simulator.files import PICTURES, whole_file
 from simulator.units import format_bytes, format_seconds, percent
@@ -197,6 +196,8 @@ def note_misfit(result: Result, *, yes: bool) -> None:
 
 def _shipped_with_a_comment(job: Job) -> Path | None:
     """The file of a shipped job as it is, if it begins with a comment."""
+    from simulator.described.documents import data_folder, read_yaml
+
     file = Path(job.source)
     if file.parent != data_folder("workloads") or read_yaml(file) != job.document:
         return None

@@ -41,7 +41,6 @@ from simulator.cli.step.capturing import (
 )
 from simulator.cli.step.memory import end_if_riskier, note_misfit, print_peaks
 from simulator.errors import InputError
-from simulator.program.ir import Owner
 from simulator.results.fit_probability import fit_text
 from simulator.units import format_bytes, format_seconds, format_seconds_range, percent
 
@@ -247,6 +246,7 @@ def _error_band(result: Result) -> Iterator[tuple[str, str]]:
 
 def _print_asynchrony(result: Result) -> None:
     """What training that is not synchronous costs in addition to time; nothing for any other."""
+    from simulator.program.ir import Owner
     from simulator.results.views.rank_classes import fullest_of_each_stage
 
     found = result.asynchrony

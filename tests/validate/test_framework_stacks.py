@@ -232,6 +232,8 @@ OF_MARCH_2024 = {"torch": "2.3", "deepspeed": "0.14", "transformers": "4.36"}
         ("llama-factory", "April 2025", {"torch": "2.8", "transformers": "4.49"}),
         ("torchtitan", "torchtitan 0.2.1, torch 2.10", {"torch": "2.10", "torchtitan": "0.2"}),
         ("torchtitan", "torchtitan (FSDP2)", {"torch": "2.8", "torchtitan": "0.1"}),
+        ("torchtitan", "torchtitan main of May 2026", {"torch": "2.12", "torchtitan": "0.2"}),
+        ("torch", "own code, December 2025", {"torch": "2.9"}),
         ("torchtune", "recipes of 2024", {"torch": "2.8"}),
         ("deepspeed", "DeepSpeed 0.14.2, torch 2.3", OF_MARCH_2024),
         ("megatron-core", "NeMo 25.07", {}),

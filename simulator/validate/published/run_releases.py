@@ -53,7 +53,7 @@ def releases_of_their_time(base: str, framework: str, version: str) -> dict[str,
 
 
 def _unsaid_releases(said: str) -> dict[str, str]:
-    """Releases of a run that names none: usual ones, or the newest of a later month that it names."""
+    """Releases of a run that names none: usual ones, or the newest of a later month."""
     usual: Mapping[str, str] = shipped_facts(_NAMES)["unsaid_releases"]
     if (month := _stated_month(said)) is None:
         return dict(usual)

@@ -341,6 +341,12 @@ def test_recipes_of_megatron_bridge_keep_moments_of_deepseek_and_moonlight_in_16
     assert recipe_settings("megatron", "Megatron-LM 0.14", {}, "deepseek-v3") == {}
 
 
+def test_other_names_with_nemo_or_bridge_in_them_are_not_nvidias_recipes():
+    """BioNeMo trains with PyTorch's FSDP2, and mcore_bridge is ms-swift's own."""
+    assert stack_of("torch fsdp2", "BioNeMo recipes of 2026") == "torch"
+    assert recipe_settings("megatron", "ms-swift 4.1, mcore_bridge 1.1", {"tp": 2}) == {}
+
+
 def test_trl_checkpoints_layers_unless_it_is_told_not_to():
     """twosparks-001 and -002: memory +19 and +25 % without this, +4 with it."""
     assert unsaid_settings("trl", "TRL of September 2026, FSDP2") == {"recompute": "full"}

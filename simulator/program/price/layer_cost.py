@@ -14,7 +14,6 @@ from typing import NamedTuple
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.job import Job
 from simulator.described.plan.plan import Recompute
-from simulator.described.plan.shipped_stacks import STACKS
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import (
     context_group,
@@ -45,11 +44,12 @@ from simulator.program.layer.model_ends import (
     loss_layer,
     multi_token_tensors,
 )
-from simulator.program.layer.pieces import Axis, Exchange, Layer, MemoryBound
+from simulator.program.layer.pieces import Axis, Exchange, Layer
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
 from simulator.program.price.hooked_weights import hooks_s
 from simulator.program.price.host_pace import captured_pieces, without
+from simulator.program.price.host_work import mixed_host_work, written_share
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
@@ -376,22 +376,13 @@ class UnitCosts:
         )
 
     def _host_work(self, unit: Unit) -> float:
-        """Host time per launch of a unit, over that of a layer with experts.
-
-        What a dense layer's was timed with are a library's modules. Kernels that are there because
-        a gate or a rotation is written in PyTorch's operators take what those take.
-        """
+        """Host time per launch of a unit, over that of a layer with experts."""
         stack = self.job.plan.stack
-        if not isinstance(unit, LayerUnit) or unit.kind.mlp != "dense":
+        is_dense = isinstance(unit, LayerUnit) and unit.kind.mlp == "dense"
+        if not is_dense or stack.dense_host_work == 1.0:
             return 1.0
-        if stack.dense_host_work == 1.0 or (stack.fused_elementwise and stack.fused_rotary):
-            return stack.dense_host_work
-        fused = stack.model_copy(update={"fused_elementwise": True, "fused_rotary": True})
-        plan = self.job.plan.model_copy(update={"stack": fused})
-        modules = _kernels(model_layer(self.job.model, unit.kind, plan, self.shape))
-        written = max(0, _kernels(self._whole_layer(unit)) - modules)
-        operator = min(1.0, STACKS["torch"].host_work_per_launch / stack.host_work_per_launch)
-        return (stack.dense_host_work * modules + operator * written) / (modules + written)
+        written = written_share(self.job, unit.kind, self._whole_layer(unit), self.shape)
+        return mixed_host_work(stack.dense_host_work, stack.host_work_per_launch, written)
 
     @property
     def _added_bytes(self) -> float:
@@ -455,12 +446,6 @@ def _turns(layer: Layer, kept_bytes: Sequence[float], element_bytes: float) -> t
         else:
             gone[size] = None
     return tuple(_blocks(Owner.TEMPORARIES, (size,)) for size in gone)
-
-
-def _kernels(layer: Layer) -> int:
-    """What is launched in one direction, exchanges aside."""
-    kernels = (each.kernels if isinstance(each, MemoryBound) else 1 for each in layer.pieces)
-    return sum(kernels) - sum(isinstance(each, Exchange) for each in layer.pieces)
 
 
 def _alone(layer: Layer, element_bytes: float) -> Memory:

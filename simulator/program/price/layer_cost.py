@@ -378,8 +378,7 @@ class UnitCosts:
     def _host_work(self, unit: Unit) -> float:
         """Host time per launch of a unit, over that of a layer with experts."""
         stack = self.job.plan.stack
-        is_dense = isinstance(unit, LayerUnit) and unit.kind.mlp == "dense"
-        if not is_dense or stack.dense_host_work == 1.0:
+        if isinstance(unit, End) or unit.kind.mlp != "dense" or stack.dense_host_work == 1.0:
             return 1.0
         written = written_share(self.job, unit.kind, self._whole_layer(unit), self.shape)
         return mixed_host_work(stack.dense_host_work, stack.host_work_per_launch, written)

@@ -117,10 +117,13 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
     {
         "fused": _ONE_KERNEL,
         "in-place": _WRITTEN_OUT,
-        # Two compiled functions: what the second changes in place is a copy of what the first kept.
-        "compiled": replace(
-            _ONE_KERNEL, kept=_ONE_FULL, passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF),
-            returned=_ONE_HALF,
+        # Three compiled functions and one for backward, with reductions between ranks: the first
+        # casts and finds the maximum; what the second changes in place is a copy of what the first
+        # kept, so that it writes that and the exponentials; the third divides. Backward subtracts
+        # at the targets, scales and casts (Megatron-Core, ``fusions/fused_cross_entropy.py``).
+        "compiled": LossKernel(
+            forward=Copies(1, 6), backward=Copies(1, 2), kernels=5, kept=_ONE_FULL,
+            passing=(_ONE_HALF,), working=(_ONE_FULL, _ONE_HALF), returned=_ONE_HALF,
         ),
         # Of one graph: forward reads them for the maximum and the sum, backward makes the gradient
         # of the loss beside the zeros that autograd gives for that of the logits themselves.

@@ -49,6 +49,7 @@ from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import ExpertWaits, expert_waits
 from simulator.program.price.hooked_weights import hooks_s
 from simulator.program.price.host_pace import captured_pieces, without
+from simulator.program.price.host_work import mixed_host_work, written_share
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
@@ -376,8 +377,11 @@ class UnitCosts:
 
     def _host_work(self, unit: Unit) -> float:
         """Host time per launch of a unit, over that of a layer with experts."""
-        is_dense = isinstance(unit, LayerUnit) and unit.kind.mlp == "dense"
-        return self.job.plan.stack.dense_host_work if is_dense else 1.0
+        stack = self.job.plan.stack
+        if isinstance(unit, End) or unit.kind.mlp != "dense" or stack.dense_host_work == 1.0:
+            return 1.0
+        written = written_share(self.job, unit.kind, self._whole_layer(unit), self.shape)
+        return mixed_host_work(stack.dense_host_work, stack.host_work_per_launch, written)
 
     @property
     def _added_bytes(self) -> float:

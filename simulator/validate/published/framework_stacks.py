@@ -60,6 +60,7 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     facts = {"base": base, **_foreign_fsdp(base, said)}
     if base in shipped_facts(_FILE)["compiled_by_default"] and _is_eager(f"{said} {notes.lower()}"):
         facts["host_work_per_launch"] = STACKS["torch"].host_work_per_launch
+        facts |= shipped_facts(_FILE)["not_compiled_model"]
     if base not in ("torch-fsdp", *_around_torch()):
         return facts
     if base != "torch-fsdp" and _first_flash_kernel(said):
@@ -178,7 +179,7 @@ def _around_torch() -> Sequence[str]:
 
 
 def recipe_settings(
-    framework: str, version: str, plan: Mapping[str, Any], model: str = ""
+    framework: str, version: str, plan: Mapping[str, Any], model: str = "", published: str = ""
 ) -> dict[str, Any]:
     """Fields of a plan that a framework's own recipes set, where a run does not say.
 
@@ -187,6 +188,7 @@ def recipe_settings(
         version: What it says of its version.
         plan: What the run says.
         model: What it calls the model.
+        published: Where the run was published, and its notes.
     """
     recipes = shipped_facts(_FILE)["nvidia_recipes"]
     stack = stack_facts(framework, version)
@@ -203,8 +205,24 @@ def recipe_settings(
         {"stack": {"fused_permutation": True}} if sorts_fused else {},
         recipes["split_plan"] if overlaps else {},
         next(of_model, {}),
+        *_library_recipe(recipes["library"], f"{framework} {version}".lower(), model, published),
     )
     return reduce(merged, parts, dict(recipes["plan"]))
+
+
+def _library_recipe(
+    library: Mapping[str, Any], said: str, model: str, published: str
+) -> list[Mapping[str, Any]]:
+    """What a recipe sets as it comes with its library, where no preset of NVIDIA's changes it."""
+    by_nvidia = re.search(library["presets"], published.lower()) or not published
+    if by_nvidia or not re.search(library["framework"], said):
+        return []
+    of_model = (
+        recipe["plan"]
+        for words, recipe in library["models"].items()
+        if re.search(words, model.lower()) and re.search(recipe["said"], said)
+    )
+    return [library["plan"], *of_model]
 
 
 def fused_attention(base: str, framework: str, version: str) -> FusedAttention:

@@ -221,7 +221,9 @@ def _plan(row: Row) -> dict[str, Any]:
             plan[key] = said
     plan |= _recomputation(row) | adapters(row)
     plan |= _precision(row, stack["base"])
-    plan = {**recipe_settings(framework, version, plan, cells.text(row, "model")), **plan}
+    published = f"{row.get('source', '')}; {row.get('notes', '')}"
+    usual = recipe_settings(framework, version, plan, cells.text(row, "model"), published)
+    plan = {**usual, **plan}
     if plan.get("cp", 1) > 1 and context_parallelism_of(stack["base"]) != "ring":
         plan["cp_method"] = context_parallelism_of(stack["base"])
     plan = merged(plan, _attention(row, plan, stack["base"]))

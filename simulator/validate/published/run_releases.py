@@ -45,11 +45,30 @@ def releases_of_their_time(base: str, framework: str, version: str) -> dict[str,
     said = f"{framework} {version}".lower()
     follows = base in ("torchtitan", *shipped_facts(_NAMES)["around_torch"])
     found = {library: named_release(library, said) for library in dict.fromkeys(("torch", base))}
-    unsaid = shipped_facts(_NAMES)["unsaid_releases"] if follows else {}
+    unsaid = _unsaid_releases(said) if follows else {}
     releases = {library: release or unsaid.get(library) for library, release in found.items()}
     if "transformers" in libraries_of_stack(base):
         releases["transformers"] = transformers_of_their_time(said)
     return {library: release for library, release in releases.items() if release}
+
+
+def _unsaid_releases(said: str) -> dict[str, str]:
+    """Releases of a run that names none: usual ones, or the newest of a later month."""
+    usual: Mapping[str, str] = shipped_facts(_NAMES)["unsaid_releases"]
+    if (month := _stated_month(said)) is None:
+        return dict(usual)
+    return {library: _newest(library, month, release) for library, release in usual.items()}
+
+
+def _newest(library: str, month: str, usual: str) -> str:
+    """The newest release of a month, if it came out after a usual one."""
+    known = known_releases(library)
+    later = [
+        release
+        for release, of_release in _months(library).items()
+        if of_release <= month and known.index(release) > known.index(usual)
+    ]
+    return later[-1] if later else usual
 
 
 def transformers_of_their_time(said: str) -> str:
@@ -67,17 +86,24 @@ def transformers_of_their_time(said: str) -> str:
 
 def _month_of(said: str) -> str:
     """Year and month of a run: as it says, or those of what it is built on."""
+    if stated := _stated_month(said):
+        return stated
+    named = [(library, named_release(library, said)) for library in ("torch", "deepspeed")]
+    unsaid = ("torch", shipped_facts(_NAMES)["unsaid_releases"]["torch"])
+    library, release = next((pair for pair in named if pair[1]), unsaid)
+    assert release is not None
+    return _months(library)[nearest_release(library, release, _months(library))]
+
+
+def _stated_month(said: str) -> str | None:
+    """Year and month that a run names."""
     if stated := _MONTH.search(said):
         number = _MONTHS.split("|").index(stated.group(1)) + 1
         return f"{stated.group(2)}-{number:02}"
     if year := _YEAR.search(said):
         is_late = re.search(rf"\b(?:end of|late) {year.group(1)}", said)
         return f"{year.group(1)}-{12 if is_late else _MIDDLE_OF_YEAR}"
-    named = [(library, named_release(library, said)) for library in ("torch", "deepspeed")]
-    unsaid = ("torch", shipped_facts(_NAMES)["unsaid_releases"]["torch"])
-    library, release = next((pair for pair in named if pair[1]), unsaid)
-    assert release is not None
-    return _months(library)[nearest_release(library, release, _months(library))]
+    return None
 
 
 def _months(library: str) -> Mapping[str, str]:

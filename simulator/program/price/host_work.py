@@ -1,0 +1,50 @@
+"""What does the host spend on each kernel of a dense layer, over those of a layer with experts?
+
+What a dense layer's host work was timed with are a library's modules. Kernels that are there
+because a gate or a rotation is written in PyTorch's operators take the host what those take.
+"""
+
+from __future__ import annotations
+
+from simulator.described.job import Job
+from simulator.described.plan.shipped_stacks import STACKS
+from simulator.program.layer.block import Shape
+from simulator.program.layer.layer_kinds import model_layer
+from simulator.program.layer.layer_part import LayerKind
+from simulator.program.layer.pieces import Exchange, Layer, MemoryBound
+
+
+def mixed_host_work(modules: float, per_launch: float, written: float) -> float:
+    """Host time per launch of a layer, over that of one with experts.
+
+    Args:
+        modules: That of a library's modules.
+        per_launch: Host work of the layer with experts, in bare launches.
+        written: Share of the kernels that are PyTorch's operators.
+    """
+    operators = min(1.0, STACKS["torch"].host_work_per_launch / per_launch)
+    return modules + written * (operators - modules)
+
+
+def written_share(job: Job, kind: LayerKind, layer: Layer, shape: Shape) -> float:
+    """Share of a layer's kernels that are there because gates and rotations are operators.
+
+    Args:
+        job: The job.
+        kind: What kind of layer it is.
+        layer: All that the model has of it.
+        shape: Of a microbatch.
+    """
+    fused = {"fused_elementwise": True, "fused_rotary": True}
+    stack = job.plan.stack.model_copy(update=fused)
+    if stack == job.plan.stack:
+        return 0.0
+    plan = job.plan.model_copy(update={"stack": stack})
+    modules, kernels = _kernels(model_layer(job.model, kind, plan, shape)), _kernels(layer)
+    return max(0, kernels - modules) / kernels
+
+
+def _kernels(layer: Layer) -> int:
+    """What is launched in one direction, exchanges aside."""
+    pieces = (each for each in layer.pieces if not isinstance(each, Exchange))
+    return sum(each.kernels if isinstance(each, MemoryBound) else 1 for each in pieces)

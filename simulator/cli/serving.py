@@ -200,10 +200,7 @@ def capacity(
 
     job = _read(file, changes)
     deployment = job.deployment
-    # A pool for prompts and the replicas that it feeds only grow together.
-    unit = deployment
-    if deployment.prefill is None:
-        unit = deployment.of_one_replica()
+    unit = deployment.unit
     found = largest_rate(unit, job.workload)
     copies = deployment.all_gpus // unit.all_gpus
     wanted = None if rate is None or not found.rate else int(-(-rate // found.rate))

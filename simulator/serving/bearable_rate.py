@@ -67,10 +67,7 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
         InputError: The objective sets no limit, or every rate keeps to it.
     """
     _need_a_limit(workload)
-    one, copies = deployment, 1
-    if deployment.prefill is None:
-        copies = deployment.replicas
-        one = deployment.of_one_replica()
+    one = deployment.unit
     good, answers, rate = 0.0, None, _FIRST_RATE
     bad = None
     while bad is None:
@@ -90,7 +87,7 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
             low, good, answers = rate, rate, found
         else:
             high = rate
-    return Bearable(good * copies, answers)
+    return Bearable(good * (deployment.all_gpus // one.all_gpus), answers)
 
 
 def ranked_splits(job: ServingJob) -> list[Choice]:

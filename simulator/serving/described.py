@@ -189,9 +189,10 @@ class Deployment(Spec):
         """Copies of the model."""
         return self.gpus // self.ranks
 
-    def of_one_replica(self) -> Deployment:
-        """The same with as many GPUs as one replica has."""
-        return self.model_copy(update={"gpus": self.ranks})
+    @property
+    def unit(self) -> Deployment:
+        """What copies are made of: a replica, or all where a pool for prompts feeds them."""
+        return self if self.prefill else self.model_copy(update={"gpus": self.ranks})
 
     @property
     def all_gpus(self) -> int:

@@ -102,6 +102,13 @@ def test_what_a_search_cannot_try_is_refused_at_its_name(job, arguments, says):
         sim.plan(job, **arguments)
 
 
+def test_a_job_may_be_the_key_of_its_result():
+    job = sim.load_job("llama3-8b-8xh100")
+    by_job = {job: 1, job.replace(**{"plan.tp": 4}): 4}
+    assert by_job[sim.load_job("llama3-8b-8xh100")] == 1
+    assert by_job[job.replace(**{"plan.tp": 4})] == 4
+
+
 def test_a_what_if_is_a_changed_job(job):
     more = job.replace(**{"cluster.gpus": 16, "batch.global": 32})
     assert (job.dp, more.dp) == (2, 4)

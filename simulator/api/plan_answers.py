@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,11 @@ _MOST_CHANGES, _MOST_LINKS = 4, 2
 """Changes outside the search, and links, that are named."""
 
 
+def _either(numbers: Collection[int]) -> str:
+    *others, last = map(str, sorted(numbers))
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 @dataclass(frozen=True, repr=False)
 class PlanAnswer(Answer):
     """The fastest plans that fit.
@@ -55,6 +60,7 @@ class PlanAnswer(Answer):
         nearest: The nearest change that would fit, if no plan fits.
         reasons: What would make the fastest plan faster; None if not asked for.
         own: The step of the job with its own plan; None if that is not asked for.
+        sizes: Numbers of GPUs that were searched, where there are several.
     """
 
     job: Job
@@ -64,6 +70,7 @@ class PlanAnswer(Answer):
     nearest: FitSearch | None
     reasons: Reasons | None
     own: StepResult | None = None
+    sizes: Sequence[int] = ()
 
     @property
     def choices(self) -> tuple[PlanChoice, ...]:
@@ -85,10 +92,8 @@ class PlanAnswer(Answer):
     def cluster_text(self) -> str:
         """The GPUs that plans were searched for: ``8, 16 or 32 x h100-sxm-80gb``."""
         own = self.job.cluster.gpus
-        sizes = sorted({each.changes.get("cluster.gpus", own) for each in self.choices}) or [own]
-        *others, last = map(str, sizes)
-        counts = f"{', '.join(others)} or {last}" if others else last
-        return f"{counts} x {self.job.cluster.profile.name}"
+        sizes = {each.changes.get("cluster.gpus", own) for each in self.choices} or {own}
+        return f"{_either(sizes)} x {self.job.cluster.profile.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plans, prices of other risks, what was pruned and why, and the way out."""
@@ -157,6 +162,8 @@ class PlanAnswer(Answer):
         if not self.choices:
             return [self.nothing_fits()]
         lines = [*self._second(), *self._own(), *self._further(), *self._prices()]
+        if too_few := {*self.sizes} - {each.changes.get("cluster.gpus") for each in self.choices}:
+            lines.append(f"No plan fits on {_either(too_few)} x {self.job.cluster.profile.name}.")
         changes = self.choices[0].changes
         return [
             *lines,
@@ -484,4 +491,5 @@ def plan(
     if why and found.choices:
         best = job.replace(found.choices[0].changes)
         causes = reasons(best, risk=risk, on_trial=on_trial)
-    return PlanAnswer(job, risk, found, prices, nearest, causes, run_step(job) if own else None)
+    own_step = run_step(job) if own else None
+    return PlanAnswer(job, risk, found, prices, nearest, causes, own_step, sizes)

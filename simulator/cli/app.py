@@ -154,42 +154,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         note("stdout is closed; leave it open, or send it to a file or to /dev/null")
         sys.exit(INPUT_WRONG)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, TextIOWrapper
-        ):  # a letter that a terminal lacks is shown by its number
+        if isinstance(stream, TextIOWrapper):
+            # A letter that a terminal lacks is shown by its number.
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if arguments is None else arguments
     try:
         build_app(*(prepare_completion(os.environ) or words[:1]))(
             args=words, prog_name="clustersim", obj=settings
         )
-    except ClustersimError as error:
-        if isinstance(error, InputError) and "--json" in words:
-            print_json({"errors": list(map(_fault_dict, error.faults))})
-        note(str(error))
-        sys.exit(DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG)
-    except OSError as error:
-        if error.errno in DISK_IS_FULL:
-            where = f" {error.filename}" if error.filename else ""
-            note(f"cannot write{where}: {error.strerror}")
-            sys.exit(INPUT_WRONG)
-        # A file that the user named; what has no name is none of theirs.
-        if error.filename is None:
-            note(_bug_report(error, settings))
-            sys.exit(BUG)
-        note(f"{error.filename}: {error.strerror}; name another file or folder")
-        sys.exit(INPUT_WRONG)
     except KeyboardInterrupt:  # while a command was loaded, or its workers ended
         note("interrupted")
         sys.exit(INTERRUPTED)
-    except MemoryError:
-        note(
-            "not enough memory here; use fewer stages, microbatches or layers, or a larger machine"
-        )
-        sys.exit(INPUT_WRONG)
     except Exception as error:
-        note(_bug_report(error, settings))
-        sys.exit(BUG)
+        if isinstance(error, InputError) and "--json" in words:
+            print_json({"errors": list(map(_fault_dict, error.faults))})
+        text, code = _why_it_ended(error, settings)
+        note(text)
+        sys.exit(code)
+
+
+def _why_it_ended(error: Exception, settings: Settings) -> tuple[str, int]:
+    """What to say of an error, and the code to exit with."""
+    match error:
+        case ClustersimError():
+            return str(error), DOES_NOT_FIT if isinstance(error, DoesNotFitError) else INPUT_WRONG
+        case OSError(errno=errno) if errno in DISK_IS_FULL:
+            where = f" {error.filename}" if error.filename else ""
+            return f"cannot write{where}: {error.strerror}", INPUT_WRONG
+        case OSError() if error.filename is not None:  # one that the user named
+            return f"{error.filename}: {error.strerror}; name another file or folder", INPUT_WRONG
+        case MemoryError():
+            remedy = "use fewer stages, microbatches or layers, or a larger machine"
+            return f"not enough memory here; {remedy}", INPUT_WRONG
+    return _bug_report(error, settings), BUG
 
 
 def _fault_dict(fault: Fault) -> dict[str, Any]:

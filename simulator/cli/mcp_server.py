@@ -7,12 +7,14 @@ and nothing but the protocol is written to stdout.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulator.extras import require
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+    from mcp.server.mcpserver.tools import Tool
 
 _INSTRUCTIONS = (
     "Predict step time, memory, cost and the best parallel plan of LLM training on a GPU cluster, "
@@ -41,9 +43,21 @@ def build_server() -> MCPServer[Any]:
     from simulator.cli.mcp_tools import diagnose, memory, names, plan, rent, run
     from simulator.version import __version__
 
-    server: MCPServer[Any] = MCPServer(
-        "clustersim", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING"
+    return MCPServer(
+        "clustersim",
+        instructions=_INSTRUCTIONS,
+        version=__version__,
+        log_level="WARNING",
+        tools=[_strict_tool(tool) for tool in (plan, run, memory, rent, diagnose, names)],
     )
-    for tool in (plan, run, memory, rent, diagnose, names):
-        server.add_tool(tool, structured_output=True)
-    return server
+
+
+def _strict_tool(function: Callable[..., Any]) -> Tool:
+    """A tool that refuses arguments it does not know; the package's own ignore them in silence."""
+    from mcp.server.mcpserver.tools import Tool
+
+    tool = Tool.from_function(function, structured_output=True)
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    return tool.model_copy(update={"parameters": arguments.model_json_schema(by_alias=True)})

@@ -235,7 +235,7 @@ def quantity(
     return value
 
 
-_THROUGHPUT = re.compile(r"\s*(\d[\d,_]*(?:\.\d+)?)\s*tokens/s(/GPU)?\s*", re.IGNORECASE)
+_THROUGHPUT = re.compile(r"\s*(\d[\d,_]*(?:\.\d+)?)\s*tok(?:ens)?/s(/GPU)?\s*", re.IGNORECASE)
 
 
 def measured_step_s(text: str, job: Job) -> float:

@@ -130,6 +130,8 @@ def sweep(
 ) -> None:
     """Predict latency and goodput over request rates.
 
+    A trace is played faster or slower, and again until a minute has passed.
+
     Example:  clustersim serve sweep serving.yaml --rates 1,2,4,8
     """
     from simulator.serving.bearable_rate import at_rate
@@ -146,6 +148,8 @@ def sweep(
 
 def plan(file: ServingFile, changes: Changes = None, as_json: AsJson = False) -> None:
     """Rank every tp and pp by the request rate that it sustains.
+
+    A trace is played faster or slower, and again until a minute has passed.
 
     Example:  clustersim serve plan serving.yaml --set workload.objective.ttft=1s
     """
@@ -188,16 +192,15 @@ def capacity(
 ) -> None:
     """Find the largest request rate, or the fewest GPUs for a rate.
 
+    A trace is played faster or slower, and again until a minute has passed.
+
     Example:  clustersim serve capacity serving.yaml --rate 50
     """
     from simulator.serving.bearable_rate import largest_rate
 
     job = _read(file, changes)
     deployment = job.deployment
-    # A pool for prompts and the replicas that it feeds only grow together.
-    unit = deployment
-    if deployment.prefill is None:
-        unit = deployment.of_one_replica()
+    unit = deployment.unit
     found = largest_rate(unit, job.workload)
     copies = deployment.all_gpus // unit.all_gpus
     wanted = None if rate is None or not found.rate else int(-(-rate // found.rate))
@@ -254,6 +257,7 @@ def _lines(answers: Answers, objective: Objective) -> list[tuple[str, str]]:
         ("requests that meet the objective", f"{100 * answers.good_share:.1f} %"),
     ]
     lines = [
+        ("requests", f"{answers.requests:,}"),
         ("requests/s", f"{answers.requests_per_s:.3g}"),
         ("output tokens/s", f"{answers.output_tokens_per_s:,.0f}"),
         ("tokens/s", f"{answers.total_tokens_per_s:,.0f}"),

@@ -28,7 +28,7 @@ from simulator.files import PICTURES, is_there
 from simulator.units import format_bytes, format_count, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from simulator.described.cluster.hardware import HardwareProfile
     from simulator.described.huggingface.parameter_counts import ParameterCount
@@ -346,7 +346,6 @@ def show_model(
     file = model_file(model)
     about = _source_of(file)
     values = dict(_fields(loaded.model_dump(mode="json", by_alias=True)))
-    stated = dict(_fields(loaded.model_dump(mode="json", by_alias=True, exclude_unset=True)))
     if as_json:
         print_json(
             {
@@ -361,15 +360,23 @@ def show_model(
             }
         )
         return
-    of = "" if count.active_parameters == count.parameters else (
-        f", {format_count(count.active_parameters)} of them active per token"
-    )  # fmt: skip
-    title = f"{loaded.name}: {format_count(count.parameters)} parameters{of}"
+    stated = dict(_fields(loaded.model_dump(mode="json", by_alias=True, exclude_unset=True)))
     rows = [
         (path, str(value), "" if path in stated else "default")
         for path, value in values.items()
         if all_fields or path in stated
     ]
+    _print_dimensions(count, rows)
+    if biases:
+        typer.echo(f"{biases:,} biases that balance experts have no gradient; they are buffers.")
+    typer.echo(about or f"The file names no source: {file}")
+
+
+def _print_dimensions(count: ParameterCount, rows: Sequence[tuple[str, str, str]]) -> None:
+    of = "" if count.active_parameters == count.parameters else (
+        f", {format_count(count.active_parameters)} of them active per token"
+    )  # fmt: skip
+    title = f"{count.network}: {format_count(count.parameters)} parameters{of}"
     print_table(title, text_columns("field", "value", ""), rows)
     parts = [
         (part, f"{numel:,}", f"{count.active_by_part[part]:,}", percent(numel / count.parameters))
@@ -377,9 +384,6 @@ def show_model(
     ]
     columns = text_columns("part") + number_columns("parameters", "active", "share")
     print_table("parameters by part", columns, parts)
-    if biases:
-        typer.echo(f"{biases:,} biases that balance experts have no gradient; they are buffers.")
-    typer.echo(about or f"The file names no source: {file}")
 
 
 def _fields(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

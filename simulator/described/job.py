@@ -205,11 +205,16 @@ class Job(Spec):
 
     __str__ = __repr__
 
+    def __hash__(self) -> int:
+        """Jobs are keys of dictionaries; some of their fields are mappings, which have no hash."""
+        return hash(repr(self))
+
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Job:
         """A copy of the job with changed fields; all rules are checked again.
 
         Args:
-            changes: New values by dotted path, for example ``{"plan.tp": 4}``.
+            changes: New values by dotted path, for example ``{"plan.tp": 4}``; a whole block
+                (``{"plan": {"tp": 4}}``) takes the place of the old one.
             more: The same as keywords: ``job.replace(**{"plan.tp": 4})``.
 
         Raises:

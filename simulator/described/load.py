@@ -41,7 +41,7 @@ from simulator.described.documents import (
 from simulator.described.faults import NO_SUCH_FIELD, without_consequences
 from simulator.described.job import Job, Pool
 from simulator.described.model import Model
-from simulator.described.other_kinds import refuse_another_kind
+from simulator.described.other_kinds import A_JOB, refuse_another_kind
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
@@ -52,16 +52,11 @@ Document = dict[str, Any]
 _OVERRIDE = Provenance(kind="assumed", reference="set in the job")
 _OWN_FIELDS = ("profile", "gpus")
 """Fields of a job's cluster block, or of a pool of it; all others override the profile."""
-_NEEDED = ("model", "cluster", "batch")
-"""Fields that every job has."""
-_MISSPELT = 3
-"""A file without any of these, but with more fields than this, is of another kind."""
 _SHAPE_OF_FABRIC = ("nics_per_node", "nic", "wiring", "leaf", "pod")
 """Fields of a fabric that say how it is built, not how it behaves."""
 _REFERENCES = (None, "same", "adapters-off")
 _REPORTED = object()
 """Stands for a field whose faults are known already."""
-_A_JOB = "give a job as YAML, or the name of a shipped one"
 _A_MODEL = "give a model as YAML or a config.json, or a name that clustersim models list shows"
 _A_PROFILE = "give a profile as YAML, or a name that clustersim profile list shows"
 _MAX_TABLE_BYTES = 32 * 1024**2
@@ -101,7 +96,7 @@ def load_job(
     if isinstance(source, Mapping):
         return job_from_document(with_changes(source, changes))
     path = job_file(Path(source))
-    document = read_naming_yaml(path, _A_JOB, changes)
+    document = read_naming_yaml(path, A_JOB, changes)
     return job_from_document(with_changes(document, changes), source=str(path))
 
 
@@ -130,14 +125,22 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     Raises:
         InputError: With every fault of the document.
     """
-    has_none = not any(field in document for field in _NEEDED)
-    if "cluster" not in document and "batch" not in document:
-        refuse_another_kind(document, source)
-    if has_none and len(document) > _MISSPELT:
-        rule = f"is not a job: it has none of the fields {', '.join(_NEEDED)}"
-        raise InputError.single("", rule, hint=_A_JOB, file=source)
+    refuse_another_kind(document, source)
     faults: list[Fault] = []
-    folder = Path(source).parent
+    resolved = _with_blocks_read(document, Path(source).parent, faults)
+    with _collecting(faults):
+        job = validated(Job, resolved)
+        job._document = copy.deepcopy(dict(document))
+        job._source = source
+        faults += job_faults(job)
+    faults = without_consequences(each for each in faults if each.value is not _REPORTED)
+    if faults:
+        raise InputError([replace(fault, file=fault.file or source) for fault in faults])
+    return job
+
+
+def _with_blocks_read(document: Mapping[str, Any], folder: Path, faults: list[Fault]) -> Document:
+    """A job's document with what its blocks name read from its files; adds their faults."""
     resolved = dict(document)
     cluster = document.get("cluster")
     if "model" in document:
@@ -166,15 +169,7 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
     if isinstance(batch, Mapping) and isinstance(batch.get("lengths"), Mapping):
         with _collecting(faults, resolved, "batch"):
             resolved["batch"] = {**batch, "lengths": _lengths(batch["lengths"], folder)}
-    with _collecting(faults):
-        job = validated(Job, resolved)
-        job._document = copy.deepcopy(dict(document))
-        job._source = source
-        faults += job_faults(job)
-    faults = without_consequences(each for each in faults if each.value is not _REPORTED)
-    if faults:
-        raise InputError([replace(fault, file=fault.file or source) for fault in faults])
-    return job
+    return resolved
 
 
 def _names_of_profile() -> set[str]:

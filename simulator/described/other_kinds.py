@@ -9,6 +9,11 @@ from typing import Any
 
 from simulator.errors import InputError
 
+A_JOB = "give a job as YAML, or the name of a shipped one"
+_NEEDED = ("model", "cluster", "batch")
+"""Fields that every job has."""
+_MISSPELT = 3
+"""A file without any of these, but with more fields than this, is of another kind."""
 _IMPORTS = "clustersim import {} {} makes a job of it"
 _KINDS = {
     "deployment": ("describes serving", "clustersim serve run {} simulates it"),
@@ -45,14 +50,18 @@ def refuse_another_ending(source: str) -> None:
 
 
 def refuse_another_kind(document: Mapping[str, Any], source: str) -> None:
-    """Refuse a document of a kind that another command reads, with that command.
+    """Refuse a document that is no job, with the command that reads it where that is known.
 
     Raises:
-        InputError: A field of it says that it is one.
+        InputError: It is none.
     """
-    for field, (what, way) in _KINDS.items():
-        if field in document:
-            raise _refusal(what, way, source)
+    if "cluster" not in document and "batch" not in document:
+        for field, (what, way) in _KINDS.items():
+            if field in document:
+                raise _refusal(what, way, source)
+    if len(document) > _MISSPELT and not any(field in document for field in _NEEDED):
+        rule = f"is not a job: it has none of the fields {', '.join(_NEEDED)}"
+        raise InputError.single("", rule, hint=A_JOB, file=source)
 
 
 def _refusal(what: str, way: str, source: str) -> InputError:

@@ -8,6 +8,7 @@ sweep, goodput, variant_comparison, distribution    many steps
 offer_intervals                                     offers side by side
 serving                                             requests of a serving run
 schedule                                            orders of a pipeline
+microbatch_boxes                                    boxes that pipeline and schedule draw alike
 bus_bandwidth, kernel_fit, measured_timeline        predictions beside measurements
 machines/                                           systems, placements, steps of a collective
 """

@@ -26,6 +26,7 @@ from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
 from simulator.plots import style
+from simulator.plots.microbatch_boxes import add_number, edge_pt
 from simulator.program.ir import Category, Kind
 from simulator.results.step import StepResult
 from simulator.results.views.pipeline_boxes import (
@@ -48,8 +49,6 @@ _HOST_LANE_IN = 0.1
 """What a row is higher for every stream between a GPU and its host."""
 _NARROW_PT = 3.0
 """Below this typical box width the picture turns into an overview with close-ups."""
-_EDGE_PT, _EDGE_SHARE = 0.8, 0.08
-"""White edges of boxes: at most so wide, and at most this share of the box."""
 _TRANSFER_EDGE_PT = 0.6
 """Transfers are drawn at least this wide; most are too short to be seen otherwise."""
 _CLOSE_UPS = ("first", "middle", "last")
@@ -58,11 +57,7 @@ _CLOSE_UP_BOX_PT = 12.0
 _CLOSE_UP_ROWS = 16
 """Most rows in a close-up."""
 _OVERVIEW_COLUMNS = round(_WIDTH_IN * style.PNG_DPI)
-_LINED_ROW_PT = 8.0
-"""Rows of the overview of at least this height are parted by lines."""
-_SMALLEST_NUMBER_PT, _LARGEST_NUMBER_PT, _NUMBER_MARGIN_PT = 5.0, 8.0, 1.0
-_DIGIT_EM = 0.64
-"""Width of a digit of the default font, per font size."""
+_NUMBER_SIZES_PT, _NUMBER_MARGIN_PT = (5.0, 8.0), 1.0
 
 
 @dataclass(frozen=True)
@@ -267,19 +262,14 @@ def _draw_boxes(view: _View, scene: Scene) -> None:
         collection = _add_boxes(view, boxes, f"{look.kind} {look.chunk} {look.part or ''}".strip())
         collection.set_facecolor(_look_color(look, chunks))
         collection.set_edgecolor("white")
-        collection.set_linewidth(_edges_pt(view, collection))
+        widths_s = [path.get_extents().width for path in collection.get_paths()]
+        collection.set_linewidth([edge_pt(view.points(width_s)) for width_s in widths_s])
     for look, boxes in scene.lanes.items():
         collection = _add_boxes(view, boxes, f"lane {look.kind}")
         collection.set_facecolor(style.KIND_COLOR[look.kind])
         collection.set_edgecolor(style.KIND_COLOR[look.kind])
         collection.set_linewidth(_TRANSFER_EDGE_PT if look.kind is Kind.SEND_RECV else 0.0)
     _number_microbatches(view, scene, chunks)
-
-
-def _edges_pt(view: _View, collection: PolyCollection) -> list[float]:
-    """Width of each box's edge, thin enough to leave narrow boxes their colour [pt]."""
-    widths_s = [path.get_extents().width for path in collection.get_paths()]
-    return [min(_EDGE_PT, view.points(width_s) * _EDGE_SHARE) for width_s in widths_s]
 
 
 def _add_boxes(view: _View, boxes: Boxes, name: str) -> PolyCollection:
@@ -296,26 +286,19 @@ def _number_microbatches(view: _View, scene: Scene, chunks: int) -> None:
     for label in inside:
         width_pt = view.points(label.end_s - label.start_s) - _NUMBER_MARGIN_PT
         height_pt = 0.9 * view.row_pt * (label.bottom - label.top)
-        size_pt = min(_LARGEST_NUMBER_PT, height_pt, width_pt / (digits * _DIGIT_EM))
-        if size_pt < _SMALLEST_NUMBER_PT:
-            continue
-        view.axes.text(
-            (label.start_s + label.end_s) / 2,
-            (label.top + label.bottom) / 2,
-            str(label.microbatch),
-            fontsize=size_pt,
-            color=style.ink_on(_look_color(label.look, chunks)),
-            ha="center",
-            va="center_baseline",
-            clip_on=True,
-        )
+        centre = (label.start_s + label.end_s) / 2, (label.top + label.bottom) / 2
+        room_pt, face = (width_pt, height_pt), _look_color(label.look, chunks)
+        add_number(
+            view.axes, label.microbatch, centre, room_pt,
+            digits=digits, sizes_pt=_NUMBER_SIZES_PT, face=face,
+        )  # fmt: skip
 
 
 def _draw_blended(view: _View, scene: Scene, layout: RowLayout, rows: int) -> None:
     image = blend(scene, layout, rows, view.end_s, _OVERVIEW_COLUMNS)
     extent = (0, view.end_s, rows, 0)
     view.axes.imshow(image, extent=extent, aspect="auto", interpolation="nearest")
-    if view.row_pt >= _LINED_ROW_PT:
+    if view.row_pt >= style.LINED_ROW_PT:
         view.axes.hlines(np.arange(1, rows), 0, view.end_s, color="white", linewidth=0.8)
 
 

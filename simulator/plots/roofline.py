@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.path import Path as Outline
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from simulator.errors import InputError
 from simulator.plots import style
@@ -107,8 +107,10 @@ def _draw_roof(axes: Axes, points: Sequence[KernelPoint]) -> None:
     axes.set_xlim(low, high)
     axes.set_ylim(0.8 * lowest / 1e12, 1.8 * max(peaks, default=1e12) / 1e12)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.set_minor_formatter(NullFormatter())
+    # The rates of a layer often lie within one decade.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     style.name_axes(axes, "arithmetic intensity [FLOP/B]", "achieved [TFLOP/s]")
     axes.grid(color=style.GRID, linewidth=0.6)
     style.add_heading(axes, "roofline")

@@ -28,6 +28,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from simulator.plots import style
+from simulator.plots.microbatch_boxes import EDGE_SHARE, add_number, edge_pt
 from simulator.program.ir import Category, Kind, Owner
 from simulator.schedule.slots import Phase, Slot
 from simulator.schedule.terminal_text import PHASE_NAMES, costs_text, microbatches_text, sizes_text
@@ -55,12 +56,8 @@ PHASE_KIND: Mapping[Phase, Kind] = {
 """The operation whose colour a phase has."""
 _TOP, _BOTTOM, _FOOT = 0.05, 0.95, 0.16
 """Top and bottom of a box in its row, and the height of the foot that shades stand on."""
-_EDGE_PT, _EDGE_SHARE = 0.8, 0.08
-"""White edges of boxes: at most so wide, and at most this share of the box."""
 _FRAME_PT = 1.0
-_SMALLEST_NUMBER_PT, _LARGEST_NUMBER_PT, _NUMBER_MARGIN_PT = 4.5, 8.5, 1.2
-_DIGIT_EM = 0.64
-"""Width of a digit of the default font, per font size."""
+_NUMBER_SIZES_PT, _NUMBER_MARGIN_PT = (4.5, 8.5), 1.2
 _ARROW_PT = 4.0
 
 
@@ -238,7 +235,7 @@ def _draw_look(
         foot.set(facecolor=_box_color(run, phase, 0), edgecolor="none")
     edges = _add(lanes, spans, f"{name} edges")
     edges.set(facecolor="none", edgecolor="white")
-    edges.set_linewidth([_edge_pt(lanes, end - start) for _, start, end in spans])
+    edges.set_linewidth([edge_pt(lanes.unit_pt * (end - start)) for _, start, end in spans])
 
 
 def _box_color(run: UnitRun, phase: Phase, part: int) -> str:
@@ -298,10 +295,6 @@ def _corners(rank: int, start: float, end: float, top: float) -> NDArray[np.floa
     return np.array([(start, upper), (end, upper), (end, lower), (start, lower)])
 
 
-def _edge_pt(lanes: Lanes, time: float) -> float:
-    return min(_EDGE_PT, lanes.unit_pt * time * _EDGE_SHARE)
-
-
 def _frame_joint_slots(lanes: Lanes, run: UnitRun) -> None:
     frames = []
     for rank in range(run.stages):
@@ -312,7 +305,7 @@ def _frame_joint_slots(lanes: Lanes, run: UnitRun) -> None:
         collection.set_facecolor("none")
         collection.set_edgecolor(style.INK)
         sides_pt = [lanes.unit_pt * min(end - start for _, start, end in frames), lanes.row_pt]
-        collection.set_linewidth(min(_FRAME_PT, _EDGE_SHARE * min(sides_pt)))
+        collection.set_linewidth(min(_FRAME_PT, EDGE_SHARE * min(sides_pt)))
 
 
 def _number_microbatches(lanes: Lanes, run: UnitRun) -> None:
@@ -320,20 +313,12 @@ def _number_microbatches(lanes: Lanes, run: UnitRun) -> None:
     height_pt = 0.62 * lanes.row_pt * (_BOTTOM - _TOP)
     for rank, box in _boxes(run):
         width_pt = lanes.unit_pt * (box.end - box.start) - _NUMBER_MARGIN_PT
-        size_pt = min(_LARGEST_NUMBER_PT, height_pt, width_pt / (digits * _DIGIT_EM))
-        if size_pt < _SMALLEST_NUMBER_PT:
-            continue
-        color = _box_color(run, box.slot.phase, _part(run, box.slot))
-        lanes.axes.text(
-            (box.start + box.end) / 2,
-            rank + 0.5,
-            str(box.slot.microbatch),
-            fontsize=size_pt,
-            color=style.ink_on(color),
-            ha="center",
-            va="center_baseline",
-            clip_on=True,
-        )
+        face = _box_color(run, box.slot.phase, _part(run, box.slot))
+        centre, room_pt = ((box.start + box.end) / 2, rank + 0.5), (width_pt, height_pt)
+        add_number(
+            lanes.axes, box.slot.microbatch, centre, room_pt,
+            digits=digits, sizes_pt=_NUMBER_SIZES_PT, face=face,
+        )  # fmt: skip
 
 
 def _point_onwards(lanes: Lanes, run: UnitRun) -> None:

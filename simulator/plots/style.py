@@ -400,8 +400,8 @@ def name_rows(axes: Axes, names: Sequence[str], row_pt: float, *, centre: float 
 
 STRIP_SLICES = 900
 """Slices of time in a strip of shades; each shows one share."""
-_LINED_ROW_PT = 8.0
-"""Strips of at least this height are parted by lines."""
+LINED_ROW_PT = 8.0
+"""Rows of at least this height are parted by lines."""
 
 
 def add_strips(
@@ -432,7 +432,7 @@ def add_strips(
         100 * shares, extent=(0, step_s, rows, 0), aspect="auto", cmap=shades, vmin=0, vmax=100,
         interpolation="nearest",
     )  # fmt: skip
-    if row_in * 72 >= _LINED_ROW_PT:
+    if row_in * 72 >= LINED_ROW_PT:
         axes.hlines(np.arange(1, rows), 0, step_s, color=line, linewidth=0.8)
     name_rows(axes, names, row_in * 72)
     show_seconds(axes.xaxis, step_s)

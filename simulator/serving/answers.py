@@ -22,6 +22,7 @@ class Answers:
     """Of one run.
 
     Attributes:
+        requests: How many came.
         requests_per_s: Requests that ended, per second from the first arrival to the last token.
         output_tokens_per_s: Tokens of answers per second; likewise:
         total_tokens_per_s: Tokens of prompts and answers.
@@ -38,6 +39,7 @@ class Answers:
         usd_per_million_tokens: Price of a million tokens of answers; None without a price.
     """
 
+    requests: int
     requests_per_s: float
     output_tokens_per_s: float
     total_tokens_per_s: float
@@ -70,6 +72,7 @@ def answers_of(served: Served, deployment: Deployment, workload: Workload) -> An
     price = deployment.usd_per_gpu_hour
     usd_per_s = None if price is None else price * deployment.all_gpus / _SECONDS_PER_HOUR
     return Answers(
+        requests=len(requests),
         requests_per_s=len(requests) / span_s,
         output_tokens_per_s=output / span_s,
         total_tokens_per_s=(output + prompts) / span_s,

@@ -9,6 +9,7 @@ from simulator.errors import ClustersimError, InputError
 from simulator.serving.answers import Answers, answers_of
 from simulator.serving.cluster import serve
 from simulator.serving.described import Arrivals, Deployment, ServingJob, Workload
+from simulator.serving.requests import Request, trace_at_rate
 
 _FIRST_RATE = 1.0
 _RATE_STEP, _PRECISION = 2.0, 0.03
@@ -35,41 +36,50 @@ class Choice(NamedTuple):
 
 
 def at_rate(deployment: Deployment, workload: Workload, rate: float) -> Answers:
-    """Serve the workload's requests at a Poisson rate, for at least a minute of traffic."""
+    """Serve the workload's requests at a mean rate, for at least a minute of traffic.
+
+    A trace is played faster or slower, gamma arrivals stay bursty, all others are Poisson.
+    """
+    came = workload.arrivals
+    if came.kind != "gamma":
+        came = Arrivals(kind="poisson", rate=rate)
     count = min(_MOST_REQUESTS, max(workload.requests, int(rate * _LEAST_SECONDS)))
     changed = workload.model_copy(
         update={
-            "arrivals": Arrivals(kind="poisson", rate=rate),
+            "arrivals": came.model_copy(update={"rate": rate}),
             "requests": count,
             "warm_up_share": max(workload.warm_up_share, 0.2),
         }
     )
-    return answers_of(serve(deployment, changed), deployment, changed)
+    requests: list[Request] | None = None
+    if workload.trace:
+        requests = trace_at_rate(workload, rate, count)
+    return answers_of(serve(deployment, changed, requests=requests), deployment, changed)
 
 
 def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
-    """The largest Poisson rate at which enough requests keep to the objective, within 3 %.
+    """The largest rate at which enough requests keep to the objective, within 3 %.
 
     Doubles until it breaks, then halves the gap. Replicas behind a router are alike, so one of
     them is asked and its rate multiplied, unless a pool for prompts feeds them all.
 
     Raises:
-        InputError: The objective sets no limit, so every rate would do.
+        InputError: The objective sets no limit, or every rate keeps to it.
     """
     _need_a_limit(workload)
-    one, copies = deployment, 1
-    if deployment.prefill is None:
-        copies = deployment.replicas
-        one = deployment.of_one_replica()
+    one = deployment.unit
     good, answers, rate = 0.0, None, _FIRST_RATE
     bad = None
-    while bad is None and rate < _MOST_RATE:
+    while bad is None:
+        if rate > _MOST_RATE:
+            hint = "lower a limit, or let more requests come"
+            raise InputError.single("workload.objective", "is met at every rate", hint=hint)
         found = at_rate(one, workload, rate)
         if found.keeps_objective:
             good, answers, rate = rate, found, rate * _RATE_STEP
         else:
             bad = rate
-    low, high = good or _FIRST_RATE / 256, bad or rate
+    low, high = good or _FIRST_RATE / 256, bad
     while high / low > 1.0 + _PRECISION:
         rate = (low * high) ** 0.5
         found = at_rate(one, workload, rate)
@@ -77,7 +87,7 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
             low, good, answers = rate, rate, found
         else:
             high = rate
-    return Bearable(good * copies, answers)
+    return Bearable(good * (deployment.all_gpus // one.all_gpus), answers)
 
 
 def ranked_splits(job: ServingJob) -> list[Choice]:

@@ -29,7 +29,7 @@ Engine = Literal["vllm", "sglang", "tensorrt-llm", "orca", "static", "lmi", "fas
 WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
 CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
-ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once", "trace"]
+ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once"]
 _Share = Annotated[float, Field(gt=0, le=1)]
 _MOST_REQUESTS = 10_000_000
 
@@ -189,9 +189,10 @@ class Deployment(Spec):
         """Copies of the model."""
         return self.gpus // self.ranks
 
-    def of_one_replica(self) -> Deployment:
-        """The same with as many GPUs as one replica has."""
-        return self.model_copy(update={"gpus": self.ranks})
+    @property
+    def unit(self) -> Deployment:
+        """What copies are made of: a replica, or all where a pool for prompts feeds them."""
+        return self if self.prefill else self.model_copy(update={"gpus": self.ranks})
 
     @property
     def all_gpus(self) -> int:
@@ -308,7 +309,7 @@ class Workload(Spec):
     """The traffic of a run."""
 
     requests: Annotated[int, Field(strict=True, ge=1, le=_MOST_REQUESTS)] = 1000
-    """How many come."""
+    """How many come; of a trace its first ones, and by default all."""
     arrivals: Arrivals = Arrivals(kind="all-at-once")
     """When."""
     prompt: Lengths = Lengths(mean=1024)
@@ -378,6 +379,11 @@ def load_serving(
         raise InputError.single("", "is a job of training", hint=_WANTED, file=file)
     if isinstance(deployment, Mapping):
         document = {**document, "deployment": _resolved(deployment, Path(file).parent)}
+    workload = document.get("workload")
+    if isinstance(workload, Mapping) and isinstance(trace := workload.get("trace"), str):
+        beside = Path(file).parent / trace
+        if trace and is_there(beside):
+            document = {**document, "workload": {**workload, "trace": str(beside)}}
     return validated(ServingJob, document, file=file)
 
 

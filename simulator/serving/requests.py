@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -158,10 +158,38 @@ def _lengths(lengths: Lengths, count: int, draw: np.random.Generator) -> npt.NDA
     return np.full(count, lengths.mean, dtype=np.int64)
 
 
+def trace_at_rate(workload: Workload, rate: float, least: int) -> list[Request]:
+    """A workload's trace at another mean rate [1/s], repeated until ``least`` requests came.
+
+    Gaps keep their proportions. Prompts of one round have no blocks in common with another's.
+
+    Raises:
+        InputError: All requests of the trace come at once, or it cannot be read.
+    """
+    played = _traced(workload)
+    begin_s = played[0].arrival_s
+    span_s = played[-1].arrival_s - begin_s
+    if not span_s:
+        hint = "give one whose arrivals differ, or none"
+        raise InputError.single("workload.trace", "has no rate", workload.trace, hint)
+    slower = (len(played) - 1) / span_s / rate
+    return [
+        replace(
+            request,
+            number=cycle * len(played) + request.number,
+            arrival_s=cycle * len(played) / rate + (request.arrival_s - begin_s) * slower,
+            prefix=tuple(((cycle, name), end) for name, end in request.prefix),
+        )
+        for cycle in range(-(-least // len(played)))
+        for request in played
+    ]
+
+
 def _traced(workload: Workload) -> list[Request]:
     path = Path(workload.trace)
     rows = _mooncake(path) if path.suffix == ".jsonl" else _columns(path)
-    requests = sorted(rows, key=lambda request: request.arrival_s)[: workload.requests]
+    most = workload.requests if "requests" in workload.model_fields_set else None
+    requests = sorted(rows, key=lambda request: request.arrival_s)[:most]
     for number, request in enumerate(requests):
         request.number = number
         request.arrival_s /= workload.speed

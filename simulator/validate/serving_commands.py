@@ -104,7 +104,7 @@ _FIELDS = set(Command.model_fields)
 def _holds(name: str, wanted: Any, cells: Mapping[str, str]) -> bool:
     if name.startswith(("least_", "most_")):
         bound, cell = name.split("_", 1)
-        value = _number(cells.get(cell))
+        value = number_in(cells.get(cell))
         return value is not None and (value >= wanted if bound == "least" else value <= wanted)
     beginnings = (wanted,) if isinstance(wanted, str) else wanted
     return cells.get(name, "").startswith(tuple(beginnings))
@@ -116,10 +116,10 @@ def limits_of_users(cells: Mapping[str, str], drafts: int) -> dict[str, int]:
     Source: SemiAnalysisAI/InferenceX, benchmarks/dsr1_fp8_b200_trt.sh and
     dsr1_fp8_b200_trt_mtp.sh, MAX_NUM_TOKENS and MAX_BATCH_SIZE.
     """
-    users, prompt = int(_number(cells.get("concurrency_or_batch")) or 1), int(cells["isl"])
+    users, prompt = int(number_in(cells.get("concurrency_or_batch")) or 1), int(cells["isl"])
     if not drafts:
         return {"max_tokens": max(8192, _up(users + prompt + 64, 64))}
-    groups = int(_number(cells.get("dp")) or 1)
+    groups = int(number_in(cells.get("dp")) or 1)
     batch = max(1, users // groups)
     tokens = _up((drafts + 1) * batch + prompt + 64, 64)
     return {"max_requests": batch, "max_tokens": tokens}
@@ -173,8 +173,10 @@ def _up(value: float, unit: int) -> int:
     return unit * math.ceil(value / unit)
 
 
-def _number(text: str | None) -> float | None:
+def number_in(cell: str | None) -> float | None:
+    """The finite number that a cell says; None where it says something else."""
     try:
-        return float(text or "")
+        value = float(cell or "")
     except ValueError:
         return None
+    return value if math.isfinite(value) else None

@@ -26,6 +26,7 @@ from simulator.validate.serving_commands import (
     ServingFacts,
     facts_file_of,
     limits_of_users,
+    number_in,
     tuned_limits,
 )
 
@@ -121,7 +122,7 @@ class ServingRow:
         Raises:
             SkippedRowError: No run has so many of anything.
         """
-        value = _number(self.cells.get(name, ""))
+        value = number_in(self.cells.get(name, ""))
         if value is not None and abs(value) > _LARGEST:
             raise SkippedRowError(f"{name} is larger than that of any run")
         return value
@@ -155,10 +156,10 @@ def _row(cells: Mapping[str, str], facts: ServingFacts) -> ServingRow:
         source=cells.get("source", ""),
         grade=cells.get("grade", ""),
         scenario=cells["scenario"],
-        output_tokens_per_s=_number(cells.get("output_tokens_per_s", "")),
-        total_tokens_per_s=_number(cells.get("total_tokens_per_s", "")),
-        ttft_ms=_number(cells.get("ttft_ms", "")),
-        tpot_ms=_number(cells.get("tpot_ms", "")),
+        output_tokens_per_s=number_in(cells.get("output_tokens_per_s", "")),
+        total_tokens_per_s=number_in(cells.get("total_tokens_per_s", "")),
+        ttft_ms=number_in(cells.get("ttft_ms", "")),
+        tpot_ms=number_in(cells.get("tpot_ms", "")),
         cells=cells,
         facts=facts,
     )
@@ -382,11 +383,3 @@ def _version(cells: Mapping[str, str], engine: str) -> str:
         return version_of_year(engine, int(year[0])) if year else ""
     # TensorRT-LLM has no version 10: that is TensorRT's own, of containers of 2025.
     return "0.18" if match[1].startswith("10.") else match[1]
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

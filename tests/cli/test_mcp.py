@@ -69,6 +69,7 @@ def talk():
                 },
             ),
             "wrong": ("run", {"job": {**JOB, "plan": {"tpp": 2}}}),
+            "unknown": ("run", {"job": JOB, "set": {"plan.tp": 2}}),
         }
         async with Client(stdio_client(server)) as client:
             tools = (await client.list_tools()).tools
@@ -135,6 +136,13 @@ def test_a_wrong_job_is_an_error_that_says_what_is_wrong(talk):
     _, answers = talk
     assert answers["wrong"].is_error
     assert "the job: plan.tpp" in answers["wrong"].content[0].text
+
+
+def test_an_argument_that_no_tool_has_is_refused_and_not_ignored(talk):
+    tools, answers = talk
+    assert answers["unknown"].is_error
+    assert "set" in answers["unknown"].content[0].text
+    assert all(tool.input_schema["additionalProperties"] is False for tool in tools.values())
 
 
 def test_a_folder_of_the_packages_name_where_the_agent_works_is_not_run(tmp_path, monkeypatch):

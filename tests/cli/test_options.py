@@ -53,7 +53,8 @@ def test_names_are_completed_from_the_shipped_files():
 
 
 @pytest.mark.parametrize(
-    "text", ["4 s", "4000ms", "16384 tokens/s", "16,384 Tokens/s", "1024.0 tokens/s/GPU"]
+    "text",
+    ["4 s", "4000ms", "16384 tokens/s", "16384 tok/s", "16,384 Tokens/s", "1024.0 tokens/s/GPU"],
 )
 def test_a_measured_step_is_said_by_its_time_or_its_tokens(job_file, text):
     """The job has 32 sequences of 2048 tokens on 16 GPUs: 65,536 tokens."""

@@ -116,6 +116,13 @@ def test_plans_of_several_numbers_of_gpus_are_those_of_each_alone(clustersim, jo
     assert "on 4 or 8 x" in table.out
 
 
+def test_numbers_of_gpus_on_which_no_plan_fits_are_named(clustersim, job_file):
+    words = ("plan", job_file, *FEW, "--no-why", "--set", "model=llama3-8b")
+    out = clustersim(*words, "--vary", "cluster.gpus=1,8").out
+    assert "No plan fits on 1 x h100-sxm-80gb." in out
+    assert " or " not in out.splitlines()[0]
+
+
 def test_the_best_plan_says_what_is_lost_and_what_would_help(clustersim, job_file):
     out = clustersim("plan", job_file, *FEW, "--top", "2").out
     assert "lost to" in out

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulator.cost.collectives import Group
 from simulator.described.job import Job
 from simulator.described.load import load_profile
+from simulator.described.model import Experts
 from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
 from simulator.program.grid.placement import (
@@ -22,7 +23,7 @@ from simulator.program.grid.placement import (
     rank_coordinates,
 )
 from simulator.program.grid.rank_groups import group_along, pipeline_pair, rank_axes
-from tests.jobs import jobs, network_profile, small_job
+from tests.jobs import jobs, network_profile, small_job, small_model
 
 ORDERS = ["-".join(words) for words in permutations(("tp", "cp", "ep", "dp", "pp"))]
 MEGATRON = "tp-cp-ep-dp-pp"
@@ -49,6 +50,15 @@ def test_deepspeeds_mapping_keeps_tensor_ranks_in_a_node_and_copies_beside_each_
     assert {word: int(coordinates[word][13]) for word in ("tp", "dp", "pp")} == {
         "tp": 1, "dp": 1, "pp": 1,
     }  # fmt: skip
+
+
+def test_experts_send_to_all_others_alike_not_to_their_neighbours_alone():
+    """Of 8 ranks on two nodes of four, each sends to 3 of the 7 others inside its node."""
+    model = small_model(experts=Experts(count=8, top_k=2, ffn_hidden=128))
+    job = small_job(model, gpus=8, ep=8)
+    groups = {groups.name: groups for groups in placement(job).groups}
+    assert groups["dp"].hop_share == pytest.approx({Level.SCALE_UP: 6 / 7, Level.LEAF: 1 / 7})
+    assert groups["ep"].hop_share == pytest.approx({Level.SCALE_UP: 3 / 7, Level.LEAF: 4 / 7})
 
 
 def test_deepspeeds_mapping_crosses_nodes_only_for_copies_and_stages():

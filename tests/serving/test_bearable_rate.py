@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from simulator.serving.described import (
     ServingJob,
     Workload,
 )
+from simulator.serving.requests import requests_of
 
 PRECISION = 1.03
 WORKLOAD = Workload(
@@ -66,12 +68,47 @@ def test_what_bears_nothing_has_no_rate(monkeypatch):
     assert largest_rate(deployment_of(), WORKLOAD) == (0.0, None)
 
 
-def test_what_bears_everything_is_asked_no_further_than_the_first_doubling_past_a_million(
-    monkeypatch,
-):
+def test_what_bears_every_rate_has_no_largest_and_none_above_a_million_is_asked(monkeypatch):
     asked = bears(monkeypatch, lambda _: float("inf"))
-    found = largest_rate(deployment_of(), WORKLOAD)
-    assert max(asked) == found.rate < 2**20 <= found.rate * PRECISION
+    with pytest.raises(InputError, match="is met at every rate"):
+        largest_rate(deployment_of(), WORKLOAD)
+    assert max(asked) < 1e6
+
+
+def served_at(monkeypatch, workload: Workload, rate: float) -> list[float]:
+    """When the requests of a workload come at a mean rate [s]."""
+    came: list[float] = []
+
+    def serve(deployment, workload, *, requests=None):
+        del deployment
+        requests = requests_of(workload) if requests is None else requests
+        came.extend(request.arrival_s for request in requests)
+
+    monkeypatch.setattr(bearable_rate, "serve", serve)
+    monkeypatch.setattr(bearable_rate, "answers_of", lambda *_: None)
+    bearable_rate.at_rate(deployment_of(), workload, rate)
+    return came
+
+
+def test_a_trace_keeps_its_gaps_in_proportion_at_every_rate_and_repeats_for_a_minute(
+    monkeypatch, tmp_path
+):
+    """Four requests in 30 s are one in 10 s: at one per second, a round of them takes 4 s."""
+    trace = tmp_path / "t.csv"
+    rows = "".join(f"{second},10,1\n" for second in (7, 17, 18, 37))
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}", encoding="utf-8")
+    came = served_at(monkeypatch, Workload(trace=str(trace), requests=4), 1.0)
+    assert came[:5] == pytest.approx([0.0, 1.0, 1.1, 3.0, 4.0])
+    assert len(came) == 60
+    assert came[-1] == pytest.approx(59.0)
+
+
+def test_bursty_arrivals_stay_bursty_at_every_rate(monkeypatch):
+    bursty = Arrivals(kind="gamma", rate=1.0, burstiness=9.0)
+    workload = WORKLOAD.model_copy(update={"arrivals": bursty})
+    gaps = np.diff(served_at(monkeypatch, workload, 200.0))
+    assert gaps.mean() == pytest.approx(1 / 200, rel=0.1)
+    assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(9.0, rel=0.15)
 
 
 def test_replicas_behind_a_router_bear_as_much_more_and_one_of_them_is_asked(monkeypatch):

@@ -30,7 +30,7 @@ def second_per_step(_batch):
 
 
 def served(deployment, requests, step_time=None):
-    workload = Workload(requests=len(requests), arrivals=Arrivals(kind="trace"))
+    workload = Workload(requests=len(requests), arrivals=Arrivals(kind="all-at-once"))
     return serve(deployment, workload, requests=requests, step_time=step_time)
 
 

@@ -37,7 +37,7 @@ def served(rows, model, profile, **settings):
         Request(i, float(r["queued_s"]), int(r["input_tokens"]), int(r["output_tokens"]))
         for i, r in enumerate(rows)
     ]
-    workload = Workload(requests=len(requests), arrivals=Arrivals(kind="trace"))
+    workload = Workload(requests=len(requests), arrivals=Arrivals(kind="all-at-once"))
     return serve(deployment, workload, requests=requests)
 
 

@@ -15,7 +15,7 @@ from simulator.serving.described import (
     SharedPrefix,
     Workload,
 )
-from simulator.serving.requests import Request, requests_of
+from simulator.serving.requests import Request, requests_of, trace_at_rate
 
 MANY = 20_000
 
@@ -145,6 +145,25 @@ def test_a_trace_is_cut_to_the_first_requests_and_sped_up(trace):
     rows = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{n},10,1\n" for n in range(9))
     found = requests_of(trace("t.csv", rows, requests=4, speed=2.0))
     assert [request.arrival_s for request in found] == [0.0, 0.5, 1.0, 1.5]
+
+
+def test_without_a_number_of_requests_all_of_a_trace_come(trace):
+    rows = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{n},10,1\n" for n in range(1200))
+    assert len(requests_of(trace("t.csv", rows))) == 1200
+
+
+def test_a_trace_whose_requests_come_at_once_has_no_rate_to_change(trace):
+    rows = "arrival_s,input_tokens,output_tokens\n5,10,1\n5,10,1\n"
+    with pytest.raises(InputError, match="has no rate"):
+        trace_at_rate(trace("t.csv", rows), 2.0, 10)
+
+
+def test_rounds_of_a_trace_find_none_of_each_others_blocks(trace):
+    """Otherwise a short trace would seem to have all its prompts in the cache."""
+    line = {"input_length": 600, "output_length": 1, "hash_ids": [1, 2]}
+    text = "\n".join(json.dumps({"timestamp": 1000 * n, **line}) for n in range(2))
+    prefixes = [request.prefix for request in trace_at_rate(trace("t.jsonl", text), 1.0, 4)]
+    assert prefixes[0] == prefixes[1] != prefixes[2] == prefixes[3]
 
 
 def test_hashes_of_mooncake_name_512_tokens_each_and_only_whole_ones_are_shared(trace):

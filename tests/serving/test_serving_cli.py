@@ -60,6 +60,32 @@ def test_the_same_seed_gives_the_same_answers_and_another_does_not(job, capsys):
     assert said[0] == said[1] != said[2]
 
 
+def test_a_trace_is_found_beside_the_file_that_names_it_and_all_its_requests_come(job, capsys):
+    rows = "".join(f"{n / 10},64,4\n" for n in range(70))
+    text = f"arrival_s,input_tokens,output_tokens\n{rows}"
+    Path(job).with_name("t.csv").write_text(text, encoding="utf-8")
+    words = ["serve", "run", job, "--json", "--set", "workload={trace: t.csv}"]
+    assert json.loads(ended(words, capsys)[1].out)["requests"] == 70
+
+
+def test_a_trace_does_not_come_at_the_same_rate_at_every_rate_of_a_sweep(job, capsys):
+    rows = "".join(f"{n / 10},64,4\n" for n in range(70))
+    text = f"arrival_s,input_tokens,output_tokens\n{rows}"
+    Path(job).with_name("t.csv").write_text(text, encoding="utf-8")
+    words = ["serve", "sweep", job, "--json", "--rates", "2,8", "--set", "workload.trace=t.csv"]
+    slow, fast = json.loads(ended(words, capsys)[1].out)["rows"]
+    assert slow["requests_per_s"] == pytest.approx(2, rel=0.05)
+    assert fast["requests_per_s"] == pytest.approx(8, rel=0.05)
+
+
+def test_an_objective_that_every_rate_meets_is_refused(job, capsys):
+    code, said = ended(["serve", "capacity", job, "--set", "workload.objective.ttft=9h",
+                        "--set", "workload.objective.tpot=9h", "--set", "workload.requests=10",
+                        "--set", "workload.answer.mean=1"], capsys)  # fmt: skip
+    assert code == 2
+    assert "is met at every rate" in said.err
+
+
 def test_more_gpus_bear_a_larger_rate(job, capsys):
     few = json.loads(ended(["serve", "capacity", job, "--json", "--rate", "100"], capsys)[1].out)
     assert few["rate"] == pytest.approx(2 * few["rate_per_replica"])

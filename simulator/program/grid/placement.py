@@ -49,7 +49,8 @@ class PlacedGroups:
         name: Short name: ``tp``, ``dp x cp``, ``ep``, ...
         purpose: What its ranks do together.
         members: Ranks, shape (groups, ranks of a group); neighbours stand side by side.
-        hop_share: Part of the hops between neighbours that crosses each level.
+        hop_share: Part of the hops between neighbours that crosses each level; of ``ep``, whose
+            ranks send to all others alike, of the hops between all pairs.
         bytes_per_s: Rate of one rank of the slowest group where its traffic goes widest,
             nothing else under way, one direction [B/s].
     """
@@ -161,16 +162,23 @@ def _placed(
 ) -> PlacedGroups:
     network = job.cluster.network
     members = groups_along(job, *words, experts=experts)
-    levels = level_between(network, members[:, :-1], members[:, 1:])
-    found, counts = np.unique(levels, return_counts=True)
-    total = max(1, levels.size)
     return PlacedGroups(
         name=name,
         purpose=purpose,
         members=members,
-        hop_share={Level(int(f)): int(c) / total for f, c in zip(found, counts, strict=True)},
+        hop_share=_hop_share(members, network, is_all_to_all=words == ("ep",)),
         bytes_per_s=_bytes_per_s(job, words, experts=experts),
     )
+
+
+def _hop_share(members: Ranks, network: Network, *, is_all_to_all: bool) -> Mapping[Level, float]:
+    """Part of the hops of all groups that crosses each level, > 0 each; they sum to 1."""
+    width = members.shape[1]
+    counts = np.zeros(len(Level), dtype=np.int64)
+    for distance in range(1, width if is_all_to_all else min(width, 2)):
+        levels = level_between(network, members[:, :-distance], members[:, distance:])
+        counts += np.bincount(levels.ravel(), minlength=len(Level))
+    return {level: counts[level] / counts.sum() for level in Level if counts[level]}
 
 
 def _bytes_per_s(job: Job, words: tuple[str, ...], *, experts: bool) -> float:

@@ -19,6 +19,7 @@ from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, Spe
 from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.plan.stack_options import (
     CrossEntropy,
+    ExpertExchange,
     ExpertWaits,
     Float8Scaling,
     FusedAttention,
@@ -456,5 +457,7 @@ class Stack(Spec):
     before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
     expert_waits: ExpertWaits = "none"
     """Where the host waits for counts of tokens per expert."""
+    expert_exchange: ExpertExchange = "deepep"
+    """Whose kernels a hierarchical dispatcher calls."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""

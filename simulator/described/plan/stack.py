@@ -282,6 +282,9 @@ class Stack(Spec):
     calls_each_expert: Flag = False
     """With ``grouped_experts``, the host still calls a library once for each expert, on a few
     streams side by side (Transformer Engine's ``multi_stream_cublas_gemm``)."""
+    grouped_by_torch: Flag = False
+    """With ``grouped_experts``, that kernel is PyTorch's own in 16 bits (``torch._grouped_mm``);
+    else it is as quick as the vendor's library is in products alone."""
     fused_permutation: Flag = False
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
     (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and

@@ -68,6 +68,7 @@ class PieceTimer:
             kernel of its own [B]; 0 where the product does it.
         accumulates_in_python: Whether Python launches that kernel.
         expert_exchange: Whose kernels pass tokens to their experts by way of a rank of each node.
+        grouped_by_torch: Whether products of all experts are PyTorch's kernel where it has one.
     """
 
     profile: HardwareProfile
@@ -78,6 +79,7 @@ class PieceTimer:
     accumulation_bytes: float
     accumulates_in_python: bool = False
     expert_exchange: ExpertExchange = "deepep"
+    grouped_by_torch: bool = False
     _seconds: dict[object, float] = field(default_factory=dict)
     _costs: dict[object, CollectiveCost] = field(default_factory=dict)
 
@@ -333,6 +335,7 @@ class PieceTimer:
                     grouped_gemm_s, self.profile, launch, n, k,
                     precision=self.precision, accumulate=accumulate, aligned=aligned,
                     accumulator_bytes=self.accumulator_bytes,
+                    by_torch=self.grouped_by_torch and self.precision == self._half_precision,
                 ),
             )  # fmt: skip
         return seconds

@@ -289,6 +289,13 @@ class Stack(Spec):
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
     (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
     ``scatter_add``."""
+    sorts_gathered_copies: Flag = False
+    """With ``ep_dispatch: all_gather``, copies are picked from all tokens in the order that these
+    have, and sorted by expert after that; results go back the same way and are weighed between,
+    so they stay for backward."""
+    keeps_picked_copies: Flag = False
+    """Where they are, backward keeps what they were picked from: gathered tokens and copies in
+    the order of tokens, as ``torch.gather`` does."""
     weighs_copies_in_fp32: Flag = False
     """Copies of tokens are cast to fp32 and multiplied by the router's weights there, before their
     experts or after, and so kept in fp32 (torchtitan's ``MoE``); else experts weigh them."""

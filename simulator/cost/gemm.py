@@ -137,6 +137,7 @@ def grouped_gemm_s(
     read_again_after: int = 0,
     hides_results: bool = False,
     accumulator_bytes: float = 4.0,
+    by_torch: bool = False,
 ) -> float:
     """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
 
@@ -144,7 +145,8 @@ def grouped_gemm_s(
     nothing. Where results are accumulated, a part of reading and writing them hides behind no
     computing (``grouped_results_exposed``), unless ``hides_results``: gradients of experts'
     weights sum over few rows, so a tile is soon computed, and then read and written. An
-    accumulated result has ``accumulator_bytes`` per number. Otherwise as :func:`gemm_s`.
+    accumulated result has ``accumulator_bytes`` per number. A kernel that is PyTorch's own
+    (``by_torch``) computes at ``torch_grouped_share``. Otherwise as :func:`gemm_s`.
     """
     model = _gemm_model(profile, precision)
     total_rows = sum(rows)
@@ -163,6 +165,7 @@ def grouped_gemm_s(
         * model.efficiency
         * sustained_share(profile, precision)
         * (1.0 if aligned else _unaligned_share(profile.common, precision))
+        * (profile.kernels.torch_grouped_share if by_torch else 1.0)
         / profile.device.sm_count
     )
     counts = Counter(rows).items()

@@ -28,7 +28,7 @@ _STACK = "megatron-core"
 _RANK_ORDER = Plan().rank_order
 _FACTS = {
     "dropout", "cross_entropy", "fused_accumulation", "fused_rotary", "fused_elementwise",
-    "grouped_experts", "copies_gradients",
+    "grouped_experts", "copies_gradients", "expert_exchange",
 }  # fmt: skip
 """Facts of a stack that options decide."""
 
@@ -337,6 +337,8 @@ def _exchanges(job: Job, plan: Plan) -> Iterator[str]:
         yield f"--hierarchical-context-parallel-sizes {plan.cp_heads} {rings}"
     if job.model.experts is not None:
         yield f"--moe-token-dispatcher-type {_DISPATCHERS[plan.ep_dispatch]}"
+    if job.model.experts is not None and plan.ep_dispatch == "hierarchical":
+        yield f"--moe-flex-dispatcher-backend {plan.stack.expert_exchange}"
 
 
 def _layout(plan: Plan, model: Model) -> str:

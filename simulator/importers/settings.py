@@ -287,6 +287,12 @@ def option_table(framework: str, name: str) -> Mapping[str, Any]:
     return table
 
 
+def expert_exchange(settings: Settings, framework: str, option: str) -> dict[str, str]:
+    """Whose kernels pass tokens to experts, as a fact of the stack; none where no option says."""
+    kernels = option_table(framework, "exchanges").get(str(settings.get(option)))
+    return {} if kernels is None else {"expert_exchange": kernels}
+
+
 def spellings_table(framework: str, name: str) -> Mapping[str, tuple[str, ...]]:
     """Options that say a field, by the field; the first is today's."""
     table = option_table(framework, name).items()

@@ -23,6 +23,7 @@ from simulator.importers.hub_models import ModelDocument, layers_of
 from simulator.importers.python_source.evaluation import TARGET, read_python_config
 from simulator.importers.settings import (
     Settings,
+    expert_exchange,
     leave_out,
     option_rules,
     option_table,
@@ -114,6 +115,9 @@ def torchtitan_draft(
         draft.plan["cross_entropy"] = "chunked"
     elif not _is_compiled(settings, "loss"):
         draft.facts |= (EAGER_LOSS,)
+    draft.facts |= expert_exchange(
+        settings, "torchtitan", "parallelism.expert_parallel_comm_backend"
+    )
     if settings.get("training.disable_cuda_graphs") is False:
         settings.assumed.append(
             "kernels are launched one by one, although torchtitan may replay CUDA graphs"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
 import pytest
@@ -102,6 +103,32 @@ def test_summing_up_the_gradients_of_experts_weights_is_half_exposed_where_the_p
 
     summed_bytes = 2 * accumulator_bytes * 2 * 64 * 64
     assert seconds(0.5) - seconds(0.0) == pytest.approx(0.5 * summed_bytes / 1e12, rel=1e-3)
+
+
+def test_a_grouped_product_by_torch_computes_at_its_share_of_the_librarys_rate():
+    fast = with_bandwidth(tiny_profile(torch_grouped_share=0.8), 1e30)
+    library_s, torch_s = (
+        grouped_gemm_s(fast, [1024, 1024], 1024, 2**14, by_torch=own) for own in (False, True)
+    )
+    assert torch_s == pytest.approx(library_s / 0.8, rel=1e-3)
+
+
+def test_groups_of_torch_on_b200_take_what_torchao_measured():
+    """README of pytorch/ao: 128,000 rows, forward and both gradients, one to eight groups [us]."""
+    profile, errors = load_profile("b200-sxm-180gb"), []
+    for n, k, measured_us in (
+        (8192, 5120, (43140, 39488, 39189, 37701)),
+        (2048, 7168, (13065, 14900, 15824, 14967)),
+    ):
+        for groups, each_us in zip((1, 2, 4, 8), measured_us, strict=True):
+            rows = 128_000 // groups
+            seconds = sum(
+                grouped_gemm_s(profile, [m] * groups, *sizes, by_torch=True)
+                for m, sizes in ((rows, (n, k)), (rows, (k, n)), (k, (n, rows)))
+            )
+            errors.append(seconds / (each_us * 1e-6) - 1)
+    assert abs(statistics.median(errors)) < 0.08
+    assert max(map(abs, errors)) < 0.25
 
 
 def test_small_tiles_lose_rate_as_tile_half_says():

@@ -27,6 +27,7 @@ from simulator.program.run.order import StepOrder
 from tests.exporters.round_trips import assert_same, imported, job_with
 
 _FLAG = st.booleans()
+_EXCHANGE = st.sampled_from(["deepep", "hybridep"])
 _DEGREE = st.sampled_from([1, 2, 4])
 
 
@@ -109,6 +110,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
         "etp": draw(st.sampled_from([1, tp])),
         "ep_dispatch": draw(st.sampled_from(dispatchers)),
     }
+    sends_by_node = "experts" in model and experts["ep_dispatch"] == "hierarchical"
     cp_method = draw(st.sampled_from(["ring", "all_to_all", "all_gather", "all_to_all+ring"]))
     plan = {
         "tp": tp, "pp": pp, "cp": cp, "vpp": vpp,
@@ -137,6 +139,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
             "dropout": draw(_FLAG),
             "cross_entropy": draw(st.sampled_from(["fused", "in-place"])),
             "grouped_experts": "experts" in model and draw(_FLAG),
+            **({"expert_exchange": draw(_EXCHANGE)} if sends_by_node else {}),
             **{
                 f"fused_{what}": draw(_FLAG) for what in ("accumulation", "rotary", "elementwise")
             },

@@ -404,6 +404,20 @@ def test_what_costs_time_in_the_way_of_tokens_is_not_called_free(tmp_path, dispa
     assert sum("moe_enable_deepep" in note for note in report.assumed) == says
 
 
+@pytest.mark.parametrize("backend", ["deepep", "hybridep"])
+def test_the_backend_of_flex_says_whose_kernels_pass_tokens(tmp_path, backend):
+    options = (
+        "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --vocab-size 32000 --bf16 "
+        "--num-experts 8 --moe-ffn-hidden-size 512 --expert-model-parallel-size 4 "
+        "--seq-length 1024 --micro-batch-size 1 --global-batch-size 16 "
+        f"--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend {backend}"
+    )
+    path = tmp_path / "launch.sh"
+    path.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {options}\n", encoding="utf-8")
+    plan = read_megatron_script(path, Given())[0].plan
+    assert (plan.ep_dispatch, plan.stack.expert_exchange) == ("hierarchical", backend)
+
+
 def test_dropout_that_nobody_switched_off_is_said_to_be_assumed(tmp_path):
     line = (
         "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "

@@ -357,6 +357,7 @@ def test_the_gpus_are_asked_for_and_the_batch_follows_from_them():
     [
         ("model", {"torch_dtype": "float32"}, "plan.master_weights", True),
         ("model.backend", {"experts": "torch"}, "plan.stack.grouped_experts", False),
+        ("model.backend", {"dispatcher": "hybridep"}, "plan.stack.expert_exchange", "hybridep"),
         ("distributed.mp_policy", {"reduce_dtype": "torch.float32"},
          "plan.grad_reduce_precision", "fp32"),
         ("fp8", {"enabled": True, "recipe_name": "rowwise"}, "plan.stack.float8_scaling", "rows"),

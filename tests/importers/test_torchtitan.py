@@ -42,9 +42,14 @@ def test_a_costly_setting_of_torchtitan_is_refused(tmp_path, old, new, why):
 
 
 @pytest.mark.parametrize(
-    ("backend", "way"), [("standard", "all_to_all"), ("deepep", "hierarchical")]
+    ("backend", "way", "kernels"),
+    [
+        ("standard", "all_to_all", "deepep"),
+        ("deepep", "hierarchical", "deepep"),
+        ("hybridep", "hierarchical", "hybridep"),
+    ],
 )
-def test_the_backend_of_expert_parallelism_says_how_tokens_travel(tmp_path, backend, way):
+def test_the_backend_of_expert_parallelism_says_how_tokens_travel(tmp_path, backend, way, kernels):
     path = tmp_path / "experts.toml"
     path.write_text(
         '[model]\nname = "qwen3"\nflavor = "30B-A3B"\n[parallelism]\n'
@@ -53,6 +58,7 @@ def test_the_backend_of_expert_parallelism_says_how_tokens_travel(tmp_path, back
     )
     job, report = read_torchtitan_config(path, Given(gpus=16))
     assert (job.plan.ep, job.plan.ep_dispatch) == (8, way)
+    assert job.plan.stack.expert_exchange == kernels
     assert not report.unsupported
 
 

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from simulator.described.job import Job
+from simulator.described.load import load_profile
 from simulator.described.model import Experts
 from simulator.engine.replay import replay
 from simulator.errors import InputError
@@ -121,6 +122,56 @@ def test_inside_a_node_nothing_crosses_the_fabric():
     (dispatch, *_) = issued(job("hierarchical", gpus=4, ep=4), "dispatch")
     assert dispatch.port_bytes["fabric"] == 0
     assert dispatch.port_bytes["scale_up"] > 0
+
+
+def with_rates(job: Job, **rates: float) -> Job:
+    """The job on devices whose multiprocessors pass so many bytes per second."""
+    profile = job.cluster.profile
+    kernels = profile.kernels.model_copy(update=rates)
+    changed = profile.model_copy(update={"kernels": kernels})
+    cluster = job.cluster.model_copy(update={"profile": changed})
+    return job.model_copy(update={"cluster": cluster})
+
+
+def test_multiprocessors_bound_what_four_ranks_pass_at_half_the_rate_of_eight():
+    """All that a rank takes in counts, what it sends to itself, too; links are quicker here."""
+    inside = job("hierarchical", gpus=4, ep=4)
+    slow = with_rates(inside, deepep_bytes_per_s=1e9)
+    taken_in = TOKENS * HIDDEN * HALF * parts_reached(experts(), 4)
+    assert exchanging_s(slow) == pytest.approx(2 * taken_in / 0.5e9)
+    assert exchanging_s(with_rates(inside, deepep_bytes_per_s=1e15)) == exchanging_s(inside)
+
+
+def test_hybridep_has_a_rate_of_its_own():
+    deep = with_rates(
+        job("hierarchical", gpus=4, ep=4), deepep_bytes_per_s=1e9, hybridep_bytes_per_s=2e9
+    )
+    stack = deep.plan.stack.model_copy(update={"expert_exchange": "hybridep"})
+    hybrid = deep.model_copy(update={"plan": deep.plan.model_copy(update={"stack": stack})})
+    assert exchanging_s(deep) == pytest.approx(2 * exchanging_s(hybrid))
+
+
+def test_between_nodes_the_fabric_sets_the_pace_of_a_dispatcher():
+    across = job("hierarchical")
+    assert exchanging_s(with_rates(across, deepep_bytes_per_s=1.0)) == exchanging_s(across)
+
+
+def test_copies_sent_straight_know_no_rate_of_a_dispatcher():
+    straight = job("all_to_all", gpus=4, ep=4)
+    assert exchanging_s(with_rates(straight, deepep_bytes_per_s=1.0)) == exchanging_s(straight)
+
+
+def test_eight_b200_pass_tokens_by_deepep_as_fast_as_was_measured():
+    """DeepEP, 4,096 tokens of 7,168 bf16 numbers to 8 of 64 experts on 8 B200: 421 and 361 GB/s."""
+    routed = Experts(count=64, top_k=8, ffn_hidden=64)
+    model = small_model(layers=1, hidden=7168, heads=56, kv_heads=56, experts=routed)
+    measured = small_job(
+        model, gpus=8, ep=8, global_batch=8, seq_len=4096, ep_dispatch="hierarchical",
+        profile=load_profile("b200-sxm-180gb"),
+    )  # fmt: skip
+    taken_in = 4096 * 7168 * 2 * parts_reached(routed, 8)
+    expected_s = taken_in / 421e9 + taken_in / 361e9
+    assert exchanging_s(measured) == pytest.approx(expected_s, rel=0.05)
 
 
 def test_all_gather_gives_every_rank_all_tokens_with_their_maps_and_weights():

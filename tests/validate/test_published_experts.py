@@ -138,6 +138,23 @@ def test_notes_say_how_tokens_travel(notes: str, dispatch: str):
     assert job_of(notes=notes).plan.ep_dispatch == dispatch
 
 
+@pytest.mark.parametrize(("notes", "kernels"), [("DeepEP", "deepep"), ("HybridEP", "hybridep")])
+def test_notes_say_whose_kernels_pass_tokens(notes: str, kernels: str):
+    assert job_of(notes=notes).plan.stack.expert_exchange == kernels
+
+
+@pytest.mark.parametrize(
+    ("notes", "is_overlapped"),
+    [
+        ("HybridEP", False),
+        ("DeepEP; a2a overlap on", True),
+        ("HybridEP; expert communication overlapped", True),
+    ],
+)
+def test_notes_say_whether_exchanges_of_experts_are_hidden(notes: str, is_overlapped: bool):
+    assert bool(job_of(notes=notes).plan.overlap_ep) == is_overlapped
+
+
 @pytest.mark.parametrize(
     ("notes", "dense", "width", "shared"),
     [

@@ -179,7 +179,12 @@ def send_recv_demand(num_bytes: float, group: Group, network: Network) -> Demand
 
 
 def hierarchical_exchange_cost(
-    scale_up_bytes: float, fabric_bytes: float, group: Group, network: Network
+    scale_up_bytes: float,
+    fabric_bytes: float,
+    group: Group,
+    network: Network,
+    *,
+    handled_s: float = 0.0,
 ) -> CollectiveCost:
     """Cost of an exchange that crosses the fabric on one rail and goes on inside the node.
 
@@ -191,6 +196,7 @@ def hierarchical_exchange_cost(
         fabric_bytes: What it sends to its own rail in other nodes [B].
         group: Who takes part.
         network: The links.
+        handled_s: What it takes at least, however quick the links are [s].
 
     Source:
         DeepSeek-V3 (arXiv 2412.19437, section 3.2.2); DeepEP's normal kernels.
@@ -203,7 +209,9 @@ def hierarchical_exchange_cost(
     demand = _on_ports(asked, network)
     timing = demand_timing(demand, links_of(network_above(climb, network), r))
     sm_count = _sm_count(group, network, crosses=crosses)
-    return _cost(timing, "hierarchical", demand, sm_count, climb, group.peers)
+    cost = _cost(timing, "hierarchical", demand, sm_count, climb, group.peers)
+    waits_s = max(0.0, handled_s - cost.seconds)
+    return replace(cost, seconds=cost.seconds + waits_s, latency_s=cost.latency_s + waits_s)
 
 
 def _sm_count(group: Group, network: Network, *, crosses: bool) -> int:

@@ -166,6 +166,15 @@ class KernelModel(Spec):
     grouped_results_exposed: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Part of the time of reading and writing fp32 results that computing does not hide where
     grouped products accumulate them: gradients of the weights of experts."""
+    torch_grouped_share: PositiveFraction = 1.0
+    """Rate of PyTorch's own grouped product (``torch._grouped_mm``, a kernel of CUTLASS) over that
+    of the vendor's library."""
+    deepep_bytes_per_s: SomeBytesPerSecond | None = None
+    """What a GPU takes in at most of the tokens that DeepEP's kernels pass between eight ranks of a
+    node, its own among them, with the multiprocessors that it holds by default; fewer ranks pass
+    less in proportion. None is what the links allow."""
+    hybridep_bytes_per_s: SomeBytesPerSecond | None = None
+    """The same of HybridEP's kernels."""
     table: Annotated[KernelTable, WithJsonSchema({"type": "string"})] | None = None
     """A CSV or Parquet file of measured matrix products, beside the file that names it, with the
     columns ``dtype``, ``m``, ``n``, ``k``, ``time_us`` and, where a call computes several,

@@ -19,6 +19,7 @@ from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, Spe
 from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.plan.stack_options import (
     CrossEntropy,
+    ExpertExchange,
     ExpertWaits,
     Float8Scaling,
     FusedAttention,
@@ -281,10 +282,20 @@ class Stack(Spec):
     calls_each_expert: Flag = False
     """With ``grouped_experts``, the host still calls a library once for each expert, on a few
     streams side by side (Transformer Engine's ``multi_stream_cublas_gemm``)."""
+    grouped_by_torch: Flag = False
+    """With ``grouped_experts``, that kernel is PyTorch's own in 16 bits (``torch._grouped_mm``);
+    else it is as quick as the vendor's library is in products alone."""
     fused_permutation: Flag = False
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
     (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
     ``scatter_add``."""
+    sorts_gathered_copies: Flag = False
+    """With ``ep_dispatch: all_gather``, copies are picked from all tokens in the order that these
+    have, and sorted by expert after that; results go back the same way and are weighed between,
+    so they stay for backward."""
+    keeps_picked_copies: Flag = False
+    """Where they are, backward keeps what they were picked from: gathered tokens and copies in
+    the order of tokens, as ``torch.gather`` does."""
     weighs_copies_in_fp32: Flag = False
     """Copies of tokens are cast to fp32 and multiplied by the router's weights there, before their
     experts or after, and so kept in fp32 (torchtitan's ``MoE``); else experts weigh them."""
@@ -456,5 +467,7 @@ class Stack(Spec):
     before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
     expert_waits: ExpertWaits = "none"
     """Where the host waits for counts of tokens per expert."""
+    expert_exchange: ExpertExchange = "deepep"
+    """Whose kernels a hierarchical dispatcher calls."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""

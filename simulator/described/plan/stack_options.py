@@ -80,6 +80,11 @@ ExpertWaits = Literal["none", "layer", "expert"]
 that nothing behind is launched before: nowhere, once in each layer, or for each expert of it
 (:mod:`simulator.program.price.expert_waits`)."""
 
+ExpertExchange = Literal["deepep", "hybridep"]
+"""Whose kernels pass tokens to their experts where ``ep_dispatch`` is hierarchical: DeepEP's normal
+ones, or those of its HybridEP branch, which move what they pass on by the copy engine of
+multiprocessors (TMA)."""
+
 SelectivePolicy = Literal[
     "core-attention", "alternate-products", "all-but-projections", "named-outputs"
 ]

@@ -18,7 +18,13 @@ from simulator.errors import InputError
 from simulator.importers.adapter_settings import automodel_adapters
 from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.hub_models import layers_of, named_model
-from simulator.importers.settings import Settings, option_rules, option_table, spellings_table
+from simulator.importers.settings import (
+    Settings,
+    expert_exchange,
+    option_rules,
+    option_table,
+    spellings_table,
+)
 from simulator.importers.torchtitan import ONE_CHUNK, SCHEDULES
 
 _WANTED = "give the YAML of a NeMo AutoModel recipe"
@@ -180,6 +186,7 @@ def _kernels(settings: Settings, *, is_compiled: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"flash_kernel": kernel} if kernel else {}
     if settings.get("model.backend.experts") == "torch":
         facts["grouped_experts"] = False
+    facts |= expert_exchange(settings, "automodel", "model.backend.dispatcher")
     scaling = settings.choice(
         "fp8.recipe_name", meanings=option_table("automodel", "scalings"), default=None
     )

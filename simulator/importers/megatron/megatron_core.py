@@ -27,7 +27,7 @@ from simulator.importers.megatron.megatron_model import (
     named_keys,
     switch_of,
 )
-from simulator.importers.settings import Settings, leave_out, option_table
+from simulator.importers.settings import Settings, expert_exchange, leave_out, option_table
 
 SHARDING = option_table("megatron", "sharding")
 CP_METHODS = option_table("megatron", "cp_methods")
@@ -174,7 +174,6 @@ def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[
         default="all_gather",
     )
     joins_by_node = settings.switch("moe_enable_deepep")
-    settings.get("moe_flex_dispatcher_backend")  # All of them join what goes to one node.
     if not has_experts:
         return {"ep": ep}
     if way != "hierarchical" and joins_by_node:
@@ -376,6 +375,7 @@ def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     if has_experts:
         facts["grouped_experts"] = settings.switch("moe_grouped_gemm")
         facts["fused_permutation"] = settings.switch("moe_permute_fusion")
+        facts |= expert_exchange(settings, "megatron", "moe_flex_dispatcher_backend")
     if settings.switch("fp8_param_gather", "fp8_param"):
         facts["keeps_cast_weights"] = False
         settings.assumed.append("8-bit weights are gathered as 16-bit ones would be")

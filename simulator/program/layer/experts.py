@@ -54,6 +54,13 @@ _WEIGHED_BYTES = 4
 _PERMUTE_KERNELS = 2
 """Sorting the choices, and copying the rows."""
 
+_SORT_KERNELS = 2
+"""Picking rows up is one kernel, adding them to zeros is two."""
+
+_WEIGHING, _WEIGHING_BACKWARD = 4, 12
+"""Traffic of weighing 16-bit results per element [B]. Backward: the products of the gradient with
+the weights (4) and with the results (6), and the sum of these over rows (2)."""
+
 _EAGER_BIAS_BYTES, _EAGER_BIAS_BACKWARD_BYTES, _EAGER_BIAS_KERNELS = 28, 40, 2
 """Traffic per element of adding the last bias of each expert, times the router's fp32 weights, by
 eager kernels, and kernels per expert [B]. Forward: the product (4), its sum with the output (10),
@@ -149,6 +156,9 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
         _add_masks(block, experts)
         block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
     block.pieces.append(_reordering(Role.PERMUTE, moved, fused=fused))
+    sorts = block.stack.sorts_gathered_copies and block.plan.ep_dispatch == "all_gather"
+    if sorts:
+        _sort_gathered(block, copies)
     if block.stack.weighs_copies_in_fp32:
         block.save("expert_copies_weighed", copies * hidden * _WEIGHED_BYTES, Region.SEQUENCE)
     is_loop = _is_loop(block, experts)
@@ -176,6 +186,8 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
         block.pieces += autocast_pieces(block, experts, copies)
     if is_loop:
         block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
+    if sorts:
+        _unsort_gathered(block, copies)
     block.pieces.append(_reordering(Role.UNPERMUTE, moved, fused=fused))
     if picks:
         block.pieces.append(_pick(block, experts, "one_hot_combine", mask_share=1.0))
@@ -239,6 +251,30 @@ def _reordering(role: Role, moved_bytes: float, *, fused: bool) -> MemoryBound:
         str(role), moved_bytes, moved_bytes, Region.SEQUENCE, _PERMUTE_KERNELS,
         scatters_rows=True, scatters_fused=fused, role=role,
     )  # fmt: skip
+
+
+def _sort_gathered(block: Block, copies: int) -> None:
+    """A rank's copies, which it picked from all tokens in their order, by expert."""
+    hidden, shape, plan = block.model.hidden, block.shape, block.plan
+    row = hidden * shape.kept_bytes
+    if block.stack.keeps_picked_copies:
+        if plan.ep * plan.expert_tp > 1:
+            # Else these are the tokens that the router keeps.
+            block.save("gathered_tokens", plan.ep * shape.tokens * row, Region.ROUTED)
+        block.save("picked_copies", copies * row, Region.ROUTED, role=Role.ROUTED)
+    block.pieces.append(_sorting("expert_sort", 2 * copies * hidden * shape.element_bytes))
+
+
+def _unsort_gathered(block: Block, copies: int) -> None:
+    numbers = float(copies * block.model.hidden)
+    block.pieces.append(_sorting("expert_unsort", 2 * numbers * block.shape.element_bytes))
+    block.save("expert_results", numbers * block.shape.kept_bytes, Region.ROUTED)
+    traffic = _WEIGHING * numbers, _WEIGHING_BACKWARD * numbers
+    block.pieces.append(MemoryBound("expert_weighing", *traffic, Region.ROUTED))
+
+
+def _sorting(name: str, moved: float) -> MemoryBound:
+    return MemoryBound(name, moved, moved, Region.ROUTED, _SORT_KERNELS, scatters_rows=True)
 
 
 def _grouped(

@@ -245,6 +245,8 @@ class UnitCosts:
             accumulator_bytes=gradient_bytes if adds_up and fused else 0.0,
             accumulation_bytes=element_bytes + 2 * gradient_bytes if adds_up and not fused else 0.0,
             accumulates_in_python=adds_up and not fused and plan.stack.accumulates_in_python,
+            expert_exchange=plan.stack.expert_exchange,
+            grouped_by_torch=plan.stack.grouped_by_torch and plan.stack.grouped_experts,
         )
 
     @cached_property

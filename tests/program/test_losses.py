@@ -42,6 +42,7 @@ def a_job(kind: str, **plan) -> Job:
         ("eager-32bit", FULL, 2 * FULL),
         ("shifted", FULL, FULL),
         ("overwritten", FULL, HALF),
+        ("overwritten-16bit", HALF, 0),
         ("chunked", HALF, 2 * FULL / 8),
         ("sum", 0, HALF),
     ],

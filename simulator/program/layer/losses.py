@@ -13,7 +13,8 @@ a GPT-2 that returns its logits and their loss (PyTorch 2.13), and ``set_materia
 its ``runtime_wrappers.py`` leaves on; torchtune, ``modules/loss/ce_chunked_output_loss.py``;
 transformers 4.45, ``modeling_llama.py``, 4.46 and 4.49, ``ForCausalLMLoss`` of
 ``loss/loss_utils.py``; Liger-Kernel, ``ops/cross_entropy.py`` and
-``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
+``ops/fused_linear_cross_entropy.py``; Unsloth, ``kernels/cross_entropy_loss.py``;
+cut cross-entropy, arXiv 2411.09009.
 """
 
 from __future__ import annotations
@@ -171,6 +172,7 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             forward=Copies(1, 4), backward=Copies(1, 3), kernels=4, kept=_ONE_FULL,
             passing=(_ONE_HALF,), working=(_ONE_HALF,),
         ),
+        "overwritten-16bit": replace(_ONE_KERNEL, working=(_NOTHING,)),
         "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
         "linear-fused": _WITHOUT_LOGITS,
         "cut": _WITHOUT_LOGITS,

@@ -25,7 +25,7 @@ def cached_copy_bytes(plan: Plan, repeated: Iterable[Layer]) -> tuple[float, ...
         plan: Of the job.
         repeated: What the rank runs of each of these layers; read where it is needed alone.
     """
-    if plan.recompute != "full" or plan.pp > 1 or plan.zero or not plan.saves_cast_weights:
+    if plan.recompute != "full" or plan.pp > 1 or not plan.caches_cast_weights:
         return ()
     saved = (saved for layer in repeated for saved in layer.saved)
     return tuple(each.num_bytes for each in saved if each.role is Role.WEIGHT_COPY)

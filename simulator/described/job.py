@@ -107,8 +107,9 @@ class Batch(Spec):
     in the mean over tokens. By default a sequence is one document."""
     lengths: Lengths | None = None
     """How long sequences are, where not all are as long as ``seq_len``: a step is simulated with
-    the longest, and many with lengths that are drawn. For example ``{values: [310, 740, 1205]}``,
-    ``{file: lengths.txt}`` or ``{lognormal: {median: 400, sigma: 0.9}}``."""
+    the longest, and many with lengths that are drawn; what allocators reserve follows from all. For
+    example ``{values: [310, 740, 1205]}``, ``{file: lengths.txt}`` or ``{lognormal: {median: 400,
+    sigma: 0.9}}``."""
 
     @property
     def tokens(self) -> int:

@@ -23,18 +23,12 @@ from typing import Any
 from simulator.described.job import Job
 from simulator.described.variation import Lengths
 from simulator.errors import InputError
+from simulator.results.shorter_sequences import padded_multiple
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 
 _GRID = 6
 """Lengths that are simulated."""
-_MULTIPLE = 8
-"""Padded lengths are multiples of this many tokens for each rank that shares a sequence."""
-
-
-def padded_multiple(job: Job) -> int:
-    """What padded lengths are multiples of [tokens]."""
-    return _MULTIPLE * job.plan.tp * job.plan.cp
 
 
 @dataclass(frozen=True)

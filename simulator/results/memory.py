@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -33,11 +34,11 @@ from simulator.program.ir import (
     Operation,
     Owner,
     Program,
-    RankClass,
     Stream,
     total_bytes,
 )
 from simulator.results.allocator.exchanges import Exchange, Exchanges, KeptReserves
+from simulator.results.shorter_sequences import in_several_orders
 from simulator.results.step import ClassMemory, HostMemory
 
 _LEAST_UNUSED_SHARE = 0.04
@@ -60,27 +61,32 @@ _NUMBERS = {**_OWNERS, Owner.GRADIENT_SHARDS: _OWNERS[Owner.GRADIENTS]}
 
 
 def class_memory(
-    timeline: Timeline, device: Device, kept: KeptReserves | None = None
+    timeline: Timeline,
+    device: Device,
+    kept: KeptReserves | None = None,
+    shorter: Sequence[Program] = (),
 ) -> tuple[ClassMemory, ...]:
     """Memory of every rank class over the step, on its own device or else on the given one.
 
-    ``kept`` knows what programs like this one reserved.
+    ``kept`` knows what programs like this one reserved; ``shorter`` run beside it.
     """
     kinds, kept = _Kinds(timeline.program), kept or KeptReserves()
+    known = {id(each): _Kinds(each) for each in shorter}
+    others = [known[id(each)] for each in shorter]
     return tuple(
-        _one_class(timeline, index, device, kinds, kept)
+        _one_class(timeline, index, device, kinds, kept, others)
         for index in range(len(timeline.program.classes))
     )
 
 
 def _one_class(
-    timeline: Timeline, index: int, device: Device, kinds: _Kinds, kept: KeptReserves
-) -> ClassMemory:
+    timeline: Timeline, index: int, device: Device, kinds: _Kinds, kept: KeptReserves,
+    others: Sequence[_Kinds],
+) -> ClassMemory:  # fmt: skip
     rank_class = timeline.program.classes[index]
     device = rank_class.device or device
     booked = _booked(timeline.program, index)
-    operations = [timeline.program.operations[i] for i in booked]
-    numbers = [*map(kinds.of, operations)]
+    numbers = [kinds.of(timeline.program.operations[i]) for i in booked]
     time_s, changes = _changes(timeline, booked, _events_of(numbers, kinds))
     resident: dict[Owner, float] = {}
     for owner, num_bytes in rank_class.resident:
@@ -101,14 +107,19 @@ def _one_class(
     outside = {"context": device.context_bytes, **timeline.program.outside}
     outside_bytes = math.fsum(outside.values())
     settings = timeline.program.allocator
-    reserved = reserved_memory(
-        _exchanges_of_steps(operations, numbers, kinds, rank_class),
-        settings,
-        kept,
-        resident_bytes=resident_bytes - total_bytes(rank_class.first_states),
-        allocated_bytes=allocated,
-        least_bytes=allocated * (1 + least_unused_share(settings)),
-        room_bytes=device.memory_bytes - outside_bytes,
+    reserved = Reserved.mean(
+        reserved_memory(
+            exchanges,
+            settings,
+            kept,
+            resident_bytes=resident_bytes - total_bytes(rank_class.first_states),
+            allocated_bytes=allocated,
+            least_bytes=allocated * (1 + least_unused_share(settings)),
+            room_bytes=device.memory_bytes - outside_bytes,
+        )
+        for exchanges in in_several_orders(
+            kinds.steps(index), [each.steps(index) for each in others]
+        )
     )
     return ClassMemory(
         stage=rank_class.stage,
@@ -146,6 +157,11 @@ class Reserved(NamedTuple):
 
     free_bytes: float
     pressed_bytes: float
+
+    @classmethod
+    def mean(cls, all_reserved: Iterable[Reserved]) -> Reserved:
+        """The mean of several."""
+        return cls(*map(fmean, zip(*all_reserved, strict=True)))
 
 
 def reserved_memory(
@@ -251,30 +267,27 @@ class _Kinds:
         known = [*self._numbers]
         return Exchanges(tuple([known[number] for number in places]), before, first, later)
 
+    def steps(self, index: int) -> Exchanges:
+        """Blocks of steps of one class, of which the first one's update makes optimizer states."""
+        program, rank_class = self.program, self.program.classes[index]
+        operations = [program.operations[i] for i in _booked(program, index)]
+        numbers = [*map(self.of, operations)]
+        started = _exchange(rank_class.starting, rank_class.starting, program)
+        updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
+        update = next(updates, len(operations))
+        before, after = (
+            [*chain.from_iterable(map(self.exchanges, some))]
+            for some in (numbers[:update], numbers[update:])
+        )
+        states = rank_class.first_states
+        made = [self.number(_exchange(states, (), program))] if states else []
+        return self.numbered([self.number(started)], before + made + after, before + after)
+
     def events(self, kind: int) -> list[tuple[bool, int, float]]:
         """What an operation takes and gives back, in order, as rows of events."""
         if kind not in self._events:
             self._events[kind] = _events(self.operations[kind])
         return self._events[kind]
-
-
-def _exchanges_of_steps(
-    operations: Sequence[Operation],
-    numbers: Sequence[int],
-    kinds: _Kinds,
-    rank_class: RankClass,
-) -> Exchanges:
-    """Blocks of steps, of which the first one's update makes optimizer states."""
-    started = _exchange(rank_class.starting, rank_class.starting, kinds.program)
-    updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
-    update = next(updates, len(operations))
-    before, after = (
-        [*chain.from_iterable(map(kinds.exchanges, some))]
-        for some in (numbers[:update], numbers[update:])
-    )
-    states = rank_class.first_states
-    made = [kinds.number(_exchange(states, (), kinds.program))] if states else []
-    return kinds.numbered([kinds.number(started)], before + made + after, before + after)
 
 
 def _exchanges_of(operation: Operation, program: Program) -> Iterator[Exchange]:

@@ -13,6 +13,7 @@ from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Program
 from simulator.results.allocator.exchanges import KeptReserves
+from simulator.results.shorter_sequences import shorter_programs
 from simulator.results.step import StepResult
 from simulator.results.summary import steady_window, summarise
 
@@ -71,7 +72,8 @@ def run_step(
     with without_collection():
         program = build_program(job, steps=steps.total, unfolded=unfolded)
         timeline = simulate_program(program) if engine == "des" else replay(program)
-        return summarise(job, timeline, steps, kept)
+        shorter = shorter_programs(job, unfolded=unfolded)
+        return summarise(job, timeline, steps, kept, shorter)
 
 
 class StepTimes:

@@ -8,6 +8,7 @@ first rank, in a full pipeline, stands for all: its length is the time per step.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from simulator.cost.kernel_time import peak_flop_per_s
 from simulator.described.job import Job
 from simulator.engine.timeline import Timeline
 from simulator.program.build import Steps
-from simulator.program.ir import COMMUNICATION, Category, Kind, Stream
+from simulator.program.ir import COMMUNICATION, Category, Kind, Program, Stream
 from simulator.program.layer.model_totals import model_flop_per_token
 from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.program.run.order import asynchrony
@@ -31,15 +32,20 @@ _ALONE = Steps(0, 0)
 
 
 def summarise(
-    job: Job, timeline: Timeline, steps: Steps = _ALONE, kept: KeptReserves | None = None
+    job: Job,
+    timeline: Timeline,
+    steps: Steps = _ALONE,
+    kept: KeptReserves | None = None,
+    shorter: Sequence[Program] = (),
 ) -> StepResult:
     """Everything about one simulated step of a job.
 
     Where there are several kinds of GPUs, no error is known and no band is given.
 
-    ``steps`` ran around the one of interest; ``kept`` knows memory of jobs like this one.
+    ``steps`` ran around the one of interest; ``kept`` knows memory of jobs like this one, and
+    ``shorter`` are its steps with shorter sequences.
     """
-    memory = class_memory(timeline, job.cluster.profile.device, kept)
+    memory = class_memory(timeline, job.cluster.profile.device, kept, shorter)
     if steps.total > 1:
         window = steady_window(timeline, steps)
         timeline = _cut_timeline(timeline, *window)

@@ -74,3 +74,12 @@ def test_layers_that_nobody_compiles_take_the_host_that_plain_pytorch_takes() ->
     eager = facts_of_compiler(is_compiled=False)
     assert eager["host_work_per_launch"] == STACKS["torch"].host_work_per_launch
     assert eager.keys() == _COMPILED.keys()
+
+
+def test_torchtitan_compiles_its_loss_with_its_layers_or_neither():
+    losses = {
+        each: _job(stack="torchtitan", compile=each).plan.loss_kernel for each in (None, False)
+    }
+    assert losses == {None: "fused", False: "eager"}
+    block = {"base": "torchtitan", "cross_entropy": "chunked"}
+    assert _job(stack=block, compile=False).plan.loss_kernel == "chunked"

@@ -100,6 +100,14 @@ def test_layers_of_transformers_5_are_checkpointed_without_reentrant_autograd(re
         assert not stack(name, transformers=release).recompute_stops_early
 
 
+@pytest.mark.parametrize(("release", "widens"), [("0.25", True), ("0.26", False)])
+def test_trainers_of_trl_leave_what_is_not_quantised_in_16_bits_since_0_26(release, widens):
+    """With axolotl, which calls peft's function itself, they do not."""
+    assert stack(f"trl@{release}").widens_unquantised is widens
+    assert stack("trl").widens_unquantised is False
+    assert stack("axolotl").widens_unquantised is True
+
+
 @pytest.mark.parametrize(
     ("transformers", "torch", "copies"),
     [("4.53", "2.8", 1), ("4.54", "2.7", 1), ("4.54", "2.8", 0), ("5.0", "2.11", 0)],

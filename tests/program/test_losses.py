@@ -41,6 +41,8 @@ def a_job(kind: str, **plan) -> Job:
         ("eager-16bit", HALF, 2 * HALF),
         ("eager-32bit", FULL, 2 * FULL),
         ("shifted", FULL, FULL),
+        ("overwritten", FULL, HALF),
+        ("overwritten-16bit", HALF, 0),
         ("chunked", HALF, 2 * FULL / 8),
         ("sum", 0, HALF),
     ],
@@ -49,6 +51,11 @@ def test_a_loss_keeps_and_makes_copies_of_the_logits(kind, kept, working):
     costs = costs_of(kind)
     assert total_bytes(costs.saved(LOSS)) == kept
     assert total_bytes(costs.backward(LOSS).holds) == working
+
+
+def test_a_kernel_that_overwrites_fp32_logits_holds_those_they_come_from_beside_them():
+    costs = costs_of("overwritten")
+    assert total_bytes(costs.forward(LOSS).holds) + total_bytes(costs.saved(LOSS)) == HALF + FULL
 
 
 def test_a_trainer_reads_the_logits_again_for_each_loss_that_it_logs():

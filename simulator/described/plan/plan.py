@@ -378,6 +378,11 @@ class Plan(Spec):
         return self.autocasts and (not self.zero or self.stack.gathers_fp32_weights)
 
     @property
+    def caches_cast_weights(self) -> bool:
+        """Whether autocast caches these copies: of leaves, not of views that FSDP1 gathers."""
+        return self.autocasts and not self.zero
+
+    @property
     def keeps_cast_weights(self) -> bool:
         """Whether 8-bit copies of weights stay beside 16-bit ones."""
         return self.stack.keeps_cast_weights and self.precision in ("fp8", "mxfp8")

@@ -126,7 +126,7 @@ def named_stack(
         _, release = split_release(value)
         own = {} if release is None else {name: release}
         stack = _shipped_stack(name, tuple(sorted({**libraries, **own}.items())))
-        return stack if is_compiled is None else _compiled(stack, is_compiled)
+        return stack if is_compiled is None else _compiled(stack, name, is_compiled)
     if isinstance(value, Mapping):
         base = named_stack(value.get("base", DEFAULT_STACK), libraries, is_compiled)
         changes = {key: item for key, item in value.items() if key != "base"}
@@ -135,9 +135,15 @@ def named_stack(
 
 
 @cache
-def _compiled(stack: Stack, is_compiled: bool) -> Stack:
-    facts = compiled_facts(stack) if is_compiled else facts_of_compiler(is_compiled=False)
+def _compiled(stack: Stack, name: str, is_compiled: bool) -> Stack:
+    facts = compiled_facts(stack) if is_compiled else _uncompiled_facts(name)
     return stack.model_copy(update=dict(facts))
+
+
+def _uncompiled_facts(name: str) -> Mapping[str, Any]:
+    """What a stack of a name does where ``torch.compile`` rewrites nothing."""
+    beside = shipped_facts("compiler")["eager_beside"].get(name, {})
+    return {**facts_of_compiler(is_compiled=False), **beside}
 
 
 def compiled_facts(stack: Stack) -> Mapping[str, Any]:

@@ -34,6 +34,8 @@ CrossEntropy = Literal[
     "eager-16bit",
     "eager-32bit",
     "shifted",
+    "overwritten",
+    "overwritten-16bit",
     "chunked",
     "linear-fused",
     "cut",
@@ -52,7 +54,9 @@ and ``shift_logits`` of transformers 4.46). ``eager-16bit`` is that of a copy of
 which nothing casts, neither autocast nor the model; ``eager-32bit`` that of fp32 logits, which the
 model casts and returns (``cast_float_and_contiguous`` of prime-rl). ``shifted`` is one kernel that
 makes gradients in place, but of an fp32 copy (a kernel of Unsloth's or Liger's behind transformers
-4.45).
+4.45); ``overwritten`` is that of fp32 logits that nothing copies (Liger's ``cross_entropy`` behind
+transformers 4.49 and later, which shifts labels), ``overwritten-16bit`` the same of 16-bit ones
+(``fast_cross_entropy_loss`` of Unsloth).
 ``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
 ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
 of a part of the tokens, and the gradients of them at once (Liger's

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from simulator.described.job import Job
 from simulator.described.variation import ExpertVariation, Jitter, Lengths, SlowGpus
-from simulator.planning.drawn_lengths import padded_multiple
 from simulator.program.grid.expert_tokens import rank_loads
+from simulator.results.shorter_sequences import padded_multiple
 
 Factors = NDArray[np.float32]
 

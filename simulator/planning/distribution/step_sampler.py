@@ -30,11 +30,11 @@ from simulator.planning.distribution.draws import (
     drawn_microbatches,
 )
 from simulator.planning.distribution.step_costs import PeakMemory, Place, StepCosts, interpolated
-from simulator.planning.drawn_lengths import padded_multiple
 from simulator.program.build import folded_program
 from simulator.program.grid.expert_tokens import ExpertShare, busiest_share
 from simulator.program.grid.rank_groups import scope_labels
 from simulator.program.ir import Operation, Program, Scope
+from simulator.results.shorter_sequences import padded_multiple
 
 Floats = NDArray[np.float64]
 Span = tuple[int, int]

@@ -11,8 +11,10 @@ Source: Megatron-LM's ``cross_entropy``; PyTorch's, with ``cunn_SoftMaxForward``
 ``fusions/fused_cross_entropy.py``; the graphs that AOTAutograd and its min-cut partitioner make of
 a GPT-2 that returns its logits and their loss (PyTorch 2.13), and ``set_materialize_grads``, which
 its ``runtime_wrappers.py`` leaves on; torchtune, ``modules/loss/ce_chunked_output_loss.py``;
-transformers 4.45, ``modeling_llama.py``, and 4.46, ``ForCausalLMLoss`` of ``loss/loss_utils.py``;
-Liger-Kernel, ``ops/fused_linear_cross_entropy.py``; cut cross-entropy, arXiv 2411.09009.
+transformers 4.45, ``modeling_llama.py``, 4.46 and 4.49, ``ForCausalLMLoss`` of
+``loss/loss_utils.py``; Liger-Kernel, ``ops/cross_entropy.py`` and
+``ops/fused_linear_cross_entropy.py``; Unsloth, ``kernels/cross_entropy_loss.py``;
+cut cross-entropy, arXiv 2411.09009.
 """
 
 from __future__ import annotations
@@ -167,6 +169,13 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             forward=Copies(1, 6), backward=Copies(1, 6), kernels=5, kept=_ONE_FULL,
             passing=(_ONE_FULL,), working=(_ONE_FULL,),
         ),
+        # Cast, and the kernel's passes, which leave gradients in that copy; backward scales them
+        # and casts them back.
+        "overwritten": LossKernel(
+            forward=Copies(1, 4), backward=Copies(1, 3), kernels=4, kept=_ONE_FULL,
+            passing=(_ONE_HALF,), working=(_ONE_HALF,),
+        ),
+        "overwritten-16bit": replace(_ONE_KERNEL, working=(_NOTHING,)),
         "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
         "linear-fused": _WITHOUT_LOGITS,
         "cut": _WITHOUT_LOGITS,

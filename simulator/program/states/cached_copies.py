@@ -2,7 +2,9 @@
 
 It makes a 16-bit copy of an fp32 weight for its first product and caches it until it is left, after
 the loss. Layers that keep everything save these copies anyway; layers that are computed again do
-not, but when forward ends all of their copies are there, too.
+not, but when forward ends all of their copies are there, too. Only leaves of the graph are cached
+that are no views, so weights that FSDP1 gathers are cast at every use: its modules read views of a
+flat buffer.
 
 Ignores: pipelines, whose stages may leave it earlier, and what is computed again in part.
 Source: PyTorch, ``cached_cast`` of ``aten/src/ATen/autocast_mode.cpp``.
@@ -23,7 +25,7 @@ def cached_copy_bytes(plan: Plan, repeated: Iterable[Layer]) -> tuple[float, ...
         plan: Of the job.
         repeated: What the rank runs of each of these layers; read where it is needed alone.
     """
-    if plan.recompute != "full" or plan.pp > 1 or not plan.saves_cast_weights:
+    if plan.recompute != "full" or plan.pp > 1 or not plan.caches_cast_weights:
         return ()
     saved = (saved for layer in repeated for saved in layer.saved)
     return tuple(each.num_bytes for each in saved if each.role is Role.WEIGHT_COPY)

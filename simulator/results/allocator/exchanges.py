@@ -69,6 +69,19 @@ def told_apart(
     return Exchanges(tuple(numbers), started, *steps)
 
 
+def one_after_another(steps: Sequence[Exchanges]) -> Exchanges:
+    """Steps that differ: the first step of the first one, and then a later one of each."""
+    numbers: dict[Exchange, int] = {}
+
+    def numbered(of: Exchanges, order: Sequence[int]) -> list[int]:
+        return [numbers.setdefault(of.distinct[number], len(numbers)) for number in order]
+
+    first = steps[0]
+    before, begun = numbered(first, first.before), numbered(first, first.first)
+    later = [number for step in (*steps[1:], first) for number in numbered(step, step.later)]
+    return Exchanges(tuple(numbers), tuple(before), tuple(begun), tuple(later))
+
+
 def reserved_bytes(
     exchanges: Exchanges,
     settings: AllocatorSettings,

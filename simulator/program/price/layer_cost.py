@@ -363,8 +363,7 @@ class UnitCosts:
         time = layer_time(layer, self.timer, self._hiding, repeated)
         if gathers_input:
             time = with_input_gathered(time, layer, self.timer)
-        captured = captured_pieces(self.job, layer, is_end=isinstance(unit, End))
-        launched = time
+        captured, launched = captured_pieces(self.job, layer, is_end=isinstance(unit, End)), time
         if captured:
             launched = layer_time(without(layer, captured), self.timer, self._hiding, repeated)
         return UnitTimes(

@@ -15,8 +15,9 @@ from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.described.plan.shipped_stacks import facts_of_compiler
-from simulator.exporters.plans import Refusals, changed_facts, spelled_out
+from simulator.exporters.plans import Refusals, spelled_out
 from simulator.importers.torchtitan import (
+    COMPILED_LOSS,
     EAGER_LOSS,
     MODELS,
     ONE_CHUNK,
@@ -89,8 +90,7 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
 
 
 def _compilation(plan: Plan) -> dict[str, Any]:
-    changed = changed_facts(plan.stack, _STACK)
-    eager = {"model": bool(_not_compiled(plan)), "loss": EAGER_LOSS[0] in changed}
+    eager = {"model": bool(_not_compiled(plan)), "loss": plan.loss_kernel == EAGER_LOSS}
     parts = [name for name, is_eager in eager.items() if not is_eager]
     return {"enable": bool(parts)} | ({"components": parts} if len(parts) == 1 else {})
 
@@ -129,10 +129,10 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
 
 def _refuse_stack(plan: Plan, refusals: Refusals) -> None:
     eager, by_compiler = _not_compiled(plan), facts_of_compiler(is_compiled=False)
-    if not refusals.stack(plan.stack, _STACK, (*by_compiler, EAGER_LOSS[0])):
+    if not refusals.stack(plan.stack, _STACK, (*by_compiler, "cross_entropy")):
         return
     loss = plan.loss_kernel
-    refusals.unless(loss in ("fused", EAGER_LOSS[1]), "plan.stack.cross_entropy", loss)
+    refusals.unless(loss in (COMPILED_LOSS, EAGER_LOSS), "plan.stack.cross_entropy", loss)
     is_whole = len(eager) in (0, len(by_compiler))
     hint = "the compiler changes all of these or none: export with --set plan.compile=false"
     refusals.unless(is_whole, "plan.stack", sorted(eager), hint)

@@ -20,7 +20,7 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.described.plan.plan import Plan
-from simulator.described.plan.shipped_stacks import STACKS
+from simulator.described.plan.shipped_stacks import named_stack
 from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import gradient_format
 from simulator.errors import Fault, InputError
@@ -295,7 +295,8 @@ def _plan_document(plan: Mapping[str, Any], stack: str, facts: Mapping[str, Any]
         stack: Name of the stack.
         facts: What differs from the stack.
     """
-    base = STACKS[stack]
+    base = named_stack(stack, is_compiled=plan.get("compile"))
+    assert isinstance(base, Stack)
     changed = {key: value for key, value in facts.items() if getattr(base, key, None) != value}
     kept = {
         name: value

@@ -45,8 +45,9 @@ SCHEDULES: Mapping[str, str] = option_table("torchtitan", "schedules")
 ONE_CHUNK = ("1f1b", "gpipe")
 """Schedules with one stage per rank; the others have two unless layers per stage are given."""
 _WANTED = "give a TOML of torchtitan, the JSON it resolves one to, or FILE.py:FUNCTION"
-EAGER_LOSS = "cross_entropy", "eager"
-"""What torch.compile fuses of the loss is one fact, and this is its value without."""
+COMPILED_LOSS, EAGER_LOSS = "fused", "eager"
+"""Kernels of the loss with torch.compile and without, which may compile layers and not the loss, or
+the loss alone."""
 
 
 def read_torchtitan_config(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -114,7 +115,9 @@ def torchtitan_draft(
     if settings.switch("loss.is_chunked"):
         draft.plan["cross_entropy"] = "chunked"
     elif not _is_compiled(settings, "loss"):
-        draft.facts |= (EAGER_LOSS,)
+        draft.facts["cross_entropy"] = EAGER_LOSS
+    elif draft.plan["compile"] is False:
+        draft.plan["cross_entropy"] = COMPILED_LOSS
     draft.facts |= expert_exchange(
         settings, "torchtitan", "parallelism.expert_parallel_comm_backend"
     )

@@ -108,9 +108,9 @@ def test_without_compilation_layers_are_eager(tmp_path):
 def test_the_model_or_the_loss_may_be_compiled_alone(tmp_path, part):
     only = f'enable = true\ncomponents = ["{part}"]'
     path = edited(tmp_path, "llama3_70b.toml", ("enable = true", only))
-    stack = read_torchtitan_config(path, Given(gpus=512))[0].plan.stack
-    assert stack.fused_rmsnorm == (part == "model")
-    assert stack.cross_entropy == ("fused" if part == "loss" else "eager")
+    plan = read_torchtitan_config(path, Given(gpus=512))[0].plan
+    assert plan.stack.fused_rmsnorm == (part == "model")
+    assert plan.loss_kernel == ("fused" if part == "loss" else "eager")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from reports.make.accuracy.source_means import source_means
@@ -142,7 +142,7 @@ def _line(name: str, bands: Sequence[Banded], correlation: float) -> str:
         for side in (0, 1, -1)
     )
     sources = len({row_source(band.id) for band in bands})
-    half_width = sorted(band.slowest - 1 for band in bands)[len(bands) // 2]
+    half_width = median((band.slowest - band.fastest) / 2 for band in bands)
     low, high = (f"{100 * end:.0f}" for end in chance_range(bands, correlation))
     shares = (covered_share(bands), inside, slower, quicker, half_width)
     covered, *rest = (f"{100 * share:.0f}" for share in shares)

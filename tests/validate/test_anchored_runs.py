@@ -42,6 +42,14 @@ def test_the_first_run_of_each_source_by_id_is_its_anchor(table):
     assert abs(rows["a-2"].error_pct) < 1e-6
 
 
+def test_a_run_that_leaves_knobs_open_is_no_anchor_where_another_states_them(table):
+    path = table({"b-1": 2.0, "b-2": 1.2})
+    header, first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, first.replace(",A,", ",B,", 1), *rest]))
+    assert ",B," in path.read_text()
+    assert [row.anchor for row in validate_anchored(path, 1).rows] == [False, True]
+
+
 def test_anchors_are_no_part_of_the_summary(table):
     report = validate_anchored(table({"b-1": 2.0, "b-2": 2.0, "b-3": 2.0}), 1)
     assert report.summary.n == 2

@@ -61,8 +61,8 @@ def published(
     anchor: Annotated[
         int,
         option(
-            "Calibrate the systems of each source with its first N runs, in order of id, as "
-            "clustersim calibrate runs does; errors are those of the other runs.",
+            "Calibrate the systems of each source with its first N runs, in order of id, grades A "
+            "and A- first, as clustersim calibrate runs does; errors are those of the other runs.",
             "N",
             min=0,
         ),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from simulator.planning.run_diagnosis import Diagnosis
 
 _SCHEMA_VERSION = 1
+_ROUNDED_UP = 1.05
+"""How much more than a GPU has a peak may be said to be, as "80 GiB" is of 79.1 (assumption)."""
 
 KINDS = ("published", "collectives", "kernels", "serving")
 """What a table of measurements may hold."""
@@ -129,8 +131,8 @@ def diagnose(
         on_trial: Called after each simulation.
 
     Raises:
-        InputError: The job cannot run, the trace is of another job, or the step is farther from
-            the predicted one than predictions are off.
+        InputError: The job cannot run, the trace is of another job, the step is farther from
+            the predicted one than predictions are off, or no GPU has that much memory.
     """
     from simulator.planning.observed_run import Observation, TraceTimes, phase_times
     from simulator.planning.run_diagnosis import diagnose as diagnosis_of
@@ -149,11 +151,21 @@ def diagnose(
     result = run_step(job)
     if fault := implausible_step("step", step_s, result.step_time_s):
         raise InputError([fault])
+    if memory_bytes is not None:
+        _refuse_more_than_there_is(job, memory_bytes)
     tried = suspects(job, result, on_trial=on_trial or _nothing)
     shown_kind = "device" if memory_bytes is None else memory_kind
     observation = Observation(step_s, memory_bytes, shown_kind, times)
     errors = errors_of(job, result, error_share)
     return DiagnoseAnswer(diagnosis_of(job, result, tried, observation, errors))
+
+
+def _refuse_more_than_there_is(job: Job, memory_bytes: float) -> None:
+    most_bytes = max(kind.profile.device.memory_bytes for kind in job.cluster.kinds)
+    if memory_bytes > _ROUNDED_UP * most_bytes:
+        rule = f"is more than a GPU has, {format_bytes(most_bytes)}"
+        hint = "give the peak of one GPU, and check its unit"
+        raise InputError.single("memory", rule, format_bytes(memory_bytes), hint)
 
 
 def _nothing() -> None:

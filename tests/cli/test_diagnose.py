@@ -45,6 +45,7 @@ def test_the_probabilities_that_are_shown_sum_to_one(clustersim, job_file):
         (["--step", "soon"], "--step"),
         (["--step", "5"], 'such as "5 s"'),
         (["--step", "900 s"], "no prediction is so far off"),
+        (["--step", "0.3 s", "--memory", "61 TiB"], "is more than a GPU has"),
         (["--step", "1 s", "--memory", "much"], "--memory"),
         (["--step", "1 s", "--memory-kind", "virtual"], "must be one of allocated"),
         (["--step", "1 s", "--phase", "forward"], "must be NAME=TIME"),

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from simulator.described.foreign_config import ForeignConfig
+from simulator.described.plan.stack_options import ExpertExchange
 from simulator.errors import Fault
 from simulator.facts import shipped_facts
 from simulator.importers.interpolation import typed
@@ -287,10 +288,13 @@ def option_table(framework: str, name: str) -> Mapping[str, Any]:
     return table
 
 
-def expert_exchange(settings: Settings, framework: str, option: str) -> dict[str, str]:
-    """Whose kernels pass tokens to experts, as a fact of the stack; none where no option says."""
-    kernels = option_table(framework, "exchanges").get(str(settings.get(option)))
-    return {} if kernels is None else {"expert_exchange": kernels}
+def expert_exchange(settings: Settings, option: str) -> dict[str, str]:
+    """Whose kernels pass tokens to experts, as a fact of the stack; none where no option says.
+
+    Frameworks name them as the stack does.
+    """
+    kernels = str(settings.get(option))
+    return {"expert_exchange": kernels} if kernels in get_args(ExpertExchange) else {}
 
 
 def spellings_table(framework: str, name: str) -> Mapping[str, tuple[str, ...]]:

@@ -118,9 +118,7 @@ def torchtitan_draft(
         draft.facts["cross_entropy"] = EAGER_LOSS
     elif draft.plan["compile"] is False:
         draft.plan["cross_entropy"] = COMPILED_LOSS
-    draft.facts |= expert_exchange(
-        settings, "torchtitan", "parallelism.expert_parallel_comm_backend"
-    )
+    draft.facts |= expert_exchange(settings, "parallelism.expert_parallel_comm_backend")
     if settings.get("training.disable_cuda_graphs") is False:
         settings.assumed.append(
             "kernels are launched one by one, although torchtitan may replay CUDA graphs"

@@ -186,7 +186,7 @@ def _kernels(settings: Settings, *, is_compiled: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"flash_kernel": kernel} if kernel else {}
     if settings.get("model.backend.experts") == "torch":
         facts["grouped_experts"] = False
-    facts |= expert_exchange(settings, "automodel", "model.backend.dispatcher")
+    facts |= expert_exchange(settings, "model.backend.dispatcher")
     scaling = settings.choice(
         "fp8.recipe_name", meanings=option_table("automodel", "scalings"), default=None
     )

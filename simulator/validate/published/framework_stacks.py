@@ -60,7 +60,8 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     facts = {"base": base, **_foreign_fsdp(base, said)}
     if base in shipped_facts(_FILE)["compiled_by_default"] and _is_eager(f"{said} {notes.lower()}"):
         facts["host_work_per_launch"] = STACKS["torch"].host_work_per_launch
-        facts |= shipped_facts(_FILE)["not_compiled_model"]
+        beside = shipped_facts("compiler")["eager_beside"].get(base, {})
+        facts |= {**shipped_facts(_FILE)["not_compiled_model"], **beside}
     if base not in ("torch-fsdp", *_around_torch()):
         return facts
     if base != "torch-fsdp" and _first_flash_kernel(said):

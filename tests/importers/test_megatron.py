@@ -178,6 +178,13 @@ MODULES = [
 ]  # fmt: skip
 
 
+def test_options_of_experts_do_nothing_in_a_model_without_and_that_is_said(tmp_path):
+    given = Given(gpus=8)
+    job, report = read_megatron_script(launch(tmp_path, "--moe-grouped-gemm"), given)
+    assert job.model.experts is None
+    assert "the model has no experts, so nothing comes of moe_grouped_gemm" in report.assumed
+
+
 @pytest.mark.parametrize(("options", "recomputed"), MODULES)
 def test_megatron_names_the_modules_that_are_computed_again(tmp_path, options, recomputed):
     full = "--recompute-method uniform --recompute-num-layers 1"

@@ -142,6 +142,32 @@ def test_a_recipe_in_python_is_the_job_that_it_configures(tmp_path, code, given,
     assert not report.unsupported
 
 
+SPELT_OUT = """
+def mixture():
+    found = MixedPrecisionConfig(bf16=True, grad_reduce_in_fp32=True)
+    found.fp8 = "hybrid"
+    found.fp8_recipe = "tensorwise"
+    return found
+"""
+
+
+def test_a_mixture_of_formats_that_is_spelt_out_is_its_settings(tmp_path):
+    """Source: Megatron-Bridge 0.3.1, training/mixed_precision.py and recipes/llama/llama3.py."""
+    path = tmp_path / "recipe.py"
+    code = BRIDGE.replace('"bf16_mixed"', "mixture()") + SPELT_OUT
+    path.write_text(code, encoding="utf-8")
+    job, _ = FORMATS["nemo"].read([path], Given(gpus=64))
+    assert job.plan.precision == "fp8"
+
+
+def test_a_recipe_in_python_has_its_models_dropout_and_claims_no_other(tmp_path):
+    path = tmp_path / "recipe.py"
+    path.write_text(BRIDGE, encoding="utf-8")
+    job, report = FORMATS["nemo"].read([path], Given(gpus=64))
+    assert not job.plan.stack.dropout
+    assert not [note for note in report.assumed if "dropout" in note]
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [

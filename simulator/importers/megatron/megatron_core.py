@@ -38,6 +38,10 @@ _CHUNK_GROUPS = tuple(
     f"microbatch_group_size_per_{stage}_stage" for stage in ("vp", "virtual_pipeline")
 )
 """Microbatches that run through one chunk before the next chunk's turn, where chunks alternate."""
+_OF_EXPERTS = (
+    "moe_(grouped_gemm|permute_fusion|flex_dispatcher_backend|shared_expert_overlap"
+    "|expert_capacity_factor)"
+)
 _CP_SIZES = "hierarchical_context_parallel_sizes"
 _LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
@@ -68,6 +72,8 @@ def megatron_draft(
     draft.global_batch = count_of(settings, "batch.global", None)
     draft.seq_len = count_of(settings, "batch.seq_len", None)
     has_experts = _has_experts(draft.model)
+    if not has_experts:
+        _pass_over_experts(settings)
     is_narrow = keeps_16_bit_gradients(settings)
     draft.plan = {
         "tp": tp,
@@ -163,6 +169,14 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
         settings.fault(_CP_SIZES, rule, sizes)
         return {}
     return {"cp": cp, "cp_method": method, "cp_heads": int(sizes[0])}
+
+
+def _pass_over_experts(settings: Settings) -> None:
+    """Settings of experts do nothing in a model without: say so, for it may be the wrong model."""
+    said = [key for key, value in settings.unread.items() if re.fullmatch(_OF_EXPERTS, key) and value]
+    settings.pass_over(_OF_EXPERTS)
+    if said:
+        settings.assumed.append(f"the model has no experts, so nothing comes of {', '.join(said)}")
 
 
 def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
@@ -359,7 +373,7 @@ def _has_experts(model: ModelDocument | None) -> bool:
 def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     dropouts = [settings.number(f"{kind}_dropout", default=0.1) for kind in ("hidden", "attention")]
     unsaid = [f"--{kind}-dropout" for kind in ("hidden", "attention")
-              if f"{kind}_dropout" not in settings.keys]  # fmt: skip
+              if settings.get(f"{kind}_dropout") is None]  # fmt: skip
     if unsaid:
         settings.assumed.append(f"{' and '.join(unsaid)} 0.1, Megatron's default")
     fuses_loss = settings.switch("cross_entropy_loss_fusion")

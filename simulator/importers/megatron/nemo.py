@@ -53,6 +53,9 @@ _MIXES: Mapping[str, Mapping[str, object]] = {
 }
 """What the named mixtures of Megatron-Bridge stand for."""
 
+_SPELT_OUT_MIXES = ("MixedPrecisionConfig", "MegatronMixedPrecision")
+"""Classes whose arguments are the settings of a mixture, so that their name says nothing more."""
+
 _MODEL_NAME = "model.name_or_class"
 """Under which a recipe's model is kept: a name of the hub, or a class of the framework."""
 _USUAL = "pretrain_recipe"
@@ -184,7 +187,8 @@ def _with_moved_sections(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
                 yield _MODEL_NAME, _hub_name(str(value))
             continue
         if key == f"mixed_precision.{TARGET}":
-            yield "mixed_precision", value
+            if str(value).rpartition(".")[2] not in _SPELT_OUT_MIXES:
+                yield "mixed_precision", value
             continue
         section = next((old for old in _MOVED if key.startswith(f"{old}.")), "")
         yield (_MOVED[section] + key.removeprefix(section) if section else key), value

@@ -37,7 +37,7 @@ _ONLY = {
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,
     "optimizer": "adam", "tp_method": "1d", "clip_gradients": True,
     "partition_activations": False, "contiguous_checkpoints": False,
-    "ep_dispatch": "all_to_all",
+    "ep_dispatch": "all_to_all", "overlap_shared_expert": False,
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 

@@ -144,6 +144,19 @@ def test_notes_say_whose_kernels_pass_tokens(notes: str, kernels: str):
 
 
 @pytest.mark.parametrize(
+    ("notes", "is_beside"),
+    [
+        ("alltoall dispatcher, shared expert overlap", True),
+        ("moe_shared_expert_overlap", True),
+        ("no shared expert overlap", False),
+    ],
+)
+def test_notes_say_whether_the_shared_expert_hides_exchanges(notes: str, is_beside: bool):
+    job = job_of(notes=notes, model="deepseek-v2-lite")
+    assert job.plan.overlap_shared_expert == is_beside
+
+
+@pytest.mark.parametrize(
     ("notes", "is_overlapped"),
     [
         ("HybridEP", False),

@@ -296,6 +296,9 @@ class Plan(Spec):
     """Whether tokens travel to their experts while another microbatch computes, where a
     forward and a backward run side by side; by default where the schedule is made for that:
     dualpipe, dualpipev, and files that join passes."""
+    overlap_shared_expert: Flag = False
+    """Whether tokens travel to their experts, and back, while the expert that every token visits
+    computes (Megatron-Core's ``moe_shared_expert_overlap``)."""
     post_validation: Flag | None = None
     """Whether every pipeline stage updates its weights without waiting for the gradient norm
     of all stages, and checks afterwards (arXiv 2401.10241, section 4)."""

@@ -289,6 +289,21 @@ def _experts_overlap_between_chunks(job: Job) -> Iterator[Fault]:
         yield Fault("plan.overlap_ep", rule, plan.overlap_ep, hint)
 
 
+def _shared_expert_hides_one_exchange_each_way(job: Job) -> Iterator[Fault]:
+    plan, experts = job.plan, job.model.experts
+    if not plan.overlap_shared_expert:
+        return
+    path = "plan.overlap_shared_expert"
+    if experts is None or not experts.shared_ffn_hidden:
+        yield Fault(path, "needs a model with a shared expert", True, "remove it")
+    if plan.ep_dispatch != "all_to_all":
+        rule = f"needs tokens that go all_to_all, as in Megatron-Core, not {plan.ep_dispatch}"
+        yield Fault(path, rule, True, "remove it, or plan.ep_dispatch")
+    if plan.overlap_ep:
+        rule = "hides the exchanges that plan.overlap_ep hides behind another microbatch"
+        yield Fault(path, rule, True, "choose one of them, as Megatron-Core asks")
+
+
 _RULES = (
     _experts_divide_over_expert_ranks,
     _experts_share_the_pipeline,
@@ -296,4 +311,5 @@ _RULES = (
     _two_level_dispatch_needs_gpu_kernels,
     _experts_receive_what_is_possible,
     _experts_overlap_between_chunks,
+    _shared_expert_hides_one_exchange_each_way,
 )

@@ -173,7 +173,8 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
 
 def _pass_over_experts(settings: Settings) -> None:
     """Settings of experts do nothing in a model without: say so, for it may be the wrong model."""
-    said = [key for key, value in settings.unread.items() if re.fullmatch(_OF_EXPERTS, key) and value]
+    unread = settings.unread.items()
+    said = [key for key, value in unread if value and re.fullmatch(_OF_EXPERTS, key)]
     settings.pass_over(_OF_EXPERTS)
     if said:
         settings.assumed.append(f"the model has no experts, so nothing comes of {', '.join(said)}")
@@ -194,7 +195,12 @@ def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[
         settings.assumed.append(
             f"tokens go {way}: moe_enable_deepep counts with moe_token_dispatcher_type flex alone"
         )
-    found = {"ep": ep, "etp": etp or tp, "overlap_ep": overlap_ep}
+    found = {
+        "ep": ep,
+        "etp": etp or tp,
+        "overlap_ep": overlap_ep,
+        "overlap_shared_expert": switch_of(settings, "plan.overlap_shared_expert"),
+    }
     return found | ({"ep_dispatch": way} if way != "all_to_all" else {})
 
 

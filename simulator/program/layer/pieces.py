@@ -80,6 +80,8 @@ class Role(StrEnum):
     """Copies tokens for their routed experts, with which these begin."""
     UNPERMUTE = "unpermute"
     """Adds up what routed experts return, with which these end."""
+    SHARED_EXPERT = "shared_expert"
+    """A product of the expert that every token visits."""
     QUERY = "query"
     KEY = "key"
     VALUE = "value"
@@ -288,6 +290,7 @@ class Exchange:
         gather_bytes: Message size of its gathers where they move less than its reductions, 8-bit
             operands for 16-bit sums; 0 where both move ``num_bytes`` [B].
         serves: Name of the piece for which a pass inserted it; empty where none did.
+        beside: Name of a product that a stream of its own computes meanwhile; empty is none.
     """
 
     name: str
@@ -300,6 +303,7 @@ class Exchange:
     levels: tuple[float, float] | None = None
     gather_bytes: float = 0.0
     serves: str = ""
+    beside: str = ""
 
     def message_bytes(self, kind: CollectiveKind) -> float:
         """Message size of one of its collectives [B]."""

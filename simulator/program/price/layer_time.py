@@ -5,7 +5,8 @@ the framework hides them:
 
 - the collective of an input gradient runs beside the weight gradient, and the repeated
   gather of the input beside the input gradient (``overlap_tp_backward``);
-- tensor exchanges are cut into chunks and pipelined with their products (``overlap_tp``).
+- tensor exchanges are cut into chunks and pipelined with their products (``overlap_tp``);
+- tokens travel to their experts and back beside the shared one (``overlap_shared_expert``).
 
 Then only what sticks out is booked (:meth:`PieceTimer.exposed_s`). What hides behind another
 microbatch is not a matter of one layer: see
@@ -250,6 +251,10 @@ class _Passes:
                 seconds = self.timer.memory_bound_s(piece, backward=False)
                 result.add(piece.name, category, seconds, piece.kernels)
             case Exchange():
+                if shared := self._beside(piece):
+                    beside_s = self.timer.gemm_s(shared)
+                    self._add_exchange_beside(result, piece, piece.forward, beside_s)
+                    return
                 beside = self._product_at(index + 1) or self._product_at(index - 1)
                 beside_s = self.timer.gemm_s(beside) if beside else 0.0
                 self._add_exchange(result, piece, piece.forward, beside_s)
@@ -354,8 +359,24 @@ class _Passes:
             seconds = self.timer.exposed_s(cost, beside_s, self.hiding.behind_products)
         result.add_exchange(exchange.name, exchange.axis, seconds)
 
+    def _add_exchange_beside(
+        self, result: PassTime, exchange: Exchange, kind: CollectiveKind | None, beside_s: float
+    ) -> None:
+        """An exchange beside a product of another stream, of which only what sticks out counts."""
+        cost = self.timer.exchange_cost(exchange, kind)
+        if kind is None or not cost.seconds:
+            return
+        result.collectives.append(self.timer.collective(exchange, kind))
+        exposed_s = self.timer.exposed_s(cost, beside_s)
+        result.add_exchange(exchange.name, exchange.axis, exposed_s)
+
     def _add_backward_exchange(self, inputs: PassTime, index: int, exchange: Exchange) -> None:
         """An exchange backward: what follows a product blocks, what precedes one may hide."""
+        if shared := self._beside(exchange):
+            beside_s = self.timer.input_gradient_s(shared)
+            beside_s += shared.trained_share * self.timer.weight_gradient_s(shared)
+            self._add_exchange_beside(inputs, exchange, exchange.backward, beside_s)
+            return
         after, before = self._product_at(index + 1), self._product_at(index - 1)
         if after and self.hiding.behind_gradients and exchange.axis is Axis.TENSOR:
             self._add_hidden_exchange(inputs, exchange, after)
@@ -385,6 +406,11 @@ class _Passes:
             return 0
         gathers = (piece.backward if backward else piece.forward) is CollectiveKind.ALL_GATHER
         return _PARTS_OF_SPLIT - 1 if gathers and piece.axis is Axis.TENSOR else 0
+
+    def _beside(self, exchange: Exchange) -> Gemm | None:
+        """The product that another stream computes during an exchange."""
+        products = (piece for piece in self.pieces if isinstance(piece, Gemm))
+        return next((each for each in products if each.name == exchange.beside), None)
 
     def _product_at(self, index: int) -> Gemm | None:
         """The product with a weight at a place among the pieces; None if another one is there."""

@@ -35,6 +35,7 @@ def divided(layer: Layer, job: Job, shape: Shape, share: ExpertShare | None) -> 
         share=share,
         count_kernels=plan.stack.expert_count_kernels,
         sends_weights=plan.stack.sends_router_weights,
+        overlaps_shared=plan.overlap_shared_expert,
     )
 
 

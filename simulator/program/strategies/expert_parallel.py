@@ -23,7 +23,9 @@ from simulator.described.model import Experts
 from simulator.described.plan.plan import Dispatcher
 from simulator.program.grid.expert_tokens import ExpertShare, parts_reached
 from simulator.program.layer.pieces import (
+    Axis,
     Exchange,
+    Gemm,
     GroupedGemm,
     Layer,
     MemoryBound,
@@ -33,7 +35,12 @@ from simulator.program.layer.pieces import (
     Saved,
     Split,
 )
-from simulator.program.strategies.expert_dispatch import DISPATCHERS, Routing
+from simulator.program.strategies.expert_dispatch import (
+    DISPATCHERS,
+    Inserted,
+    Journey,
+    Routing,
+)
 
 
 def expert_parallel(
@@ -47,6 +54,7 @@ def expert_parallel(
     share: ExpertShare | None = None,
     count_kernels: int = 0,
     sends_weights: bool = False,
+    overlaps_shared: bool = False,
 ) -> Layer:
     """The layer of one of ``ep`` x ``etp`` ranks that hold the routed experts together.
 
@@ -60,6 +68,8 @@ def expert_parallel(
         share: What the rank's experts receive; None is as much as all others.
         count_kernels: Kernels that count copies beside the exchange of these numbers.
         sends_weights: Whether the router's weights travel with the copies.
+        overlaps_shared: Whether the first product of the shared expert runs beside the dispatch,
+            and the last beside the combine (Megatron-Core, ``moe_shared_expert_overlap``).
     """
     product = next((piece for piece in layer.pieces if isinstance(piece, GroupedGemm)), None)
     if product is None or experts is None:
@@ -74,6 +84,8 @@ def expert_parallel(
         sends_weights=sends_weights,
     )
     journey = DISPATCHERS[dispatcher](routing, ep, etp)
+    if overlaps_shared:
+        journey = _beside_shared_expert(journey, layer)
     rows = journey.sorted_rows * (share.mean if share and journey.sorts_received else 1.0)
     pieces: list[Piece] = []
     for piece in layer.pieces:
@@ -89,6 +101,21 @@ def expert_parallel(
                 pieces.append(own)
     saved = tuple(_gathered(saved, etp) for saved in layer.saved)
     return replace(layer, pieces=tuple(pieces), saved=saved)
+
+
+def _beside_shared_expert(journey: Journey, layer: Layer) -> Journey:
+    """The journey with tokens on their way while the shared expert computes."""
+    products = [piece for piece in layer.pieces if isinstance(piece, Gemm)]
+    shared = [product.name for product in products if product.role is Role.SHARED_EXPERT]
+    there, back = _beside(shared[0], journey.there), _beside(shared[-1], journey.back)
+    return replace(journey, there=there, back=back)
+
+
+def _beside(product: str, way: tuple[Inserted, ...]) -> tuple[Inserted, ...]:
+    """One way of the tokens, whose largest exchange runs beside a product."""
+    exchanges = [each for each in way if isinstance(each, Exchange) and each.axis is Axis.EXPERT]
+    largest = max(exchanges, key=lambda exchange: exchange.num_bytes)
+    return tuple(replace(largest, beside=product) if each is largest else each for each in way)
 
 
 def _serving(piece: Piece, journey: tuple[Exchange | MemoryBound, ...]) -> Iterator[Piece]:

@@ -121,7 +121,7 @@ def job_document(row: Row) -> dict[str, Any]:
     if not has_experts(document["model"]):
         # Phrases of whole tables, which hold dense models, too.
         document["model"].pop("experts", None)
-        for field in ("ep_dispatch", "overlap_ep"):
+        for field in ("ep_dispatch", "overlap_ep", "overlap_shared_expert"):
             document["plan"].pop(field, None)
     plan = document["plan"]
     if plan.get("tp", 1) == 1:

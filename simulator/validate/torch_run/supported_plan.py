@@ -235,7 +235,7 @@ def _overlaps_are_torchs(job: Job, world: World) -> Iterator[Fault]:
         if off and applies and always and job.dp * plan.cp > 1:
             rule = "torch's DDP and FSDP2 always overlap"
             yield Fault(f"plan.{name}", rule, value=False, hint="remove it")
-    for name in ("overlap_tp", "overlap_ep"):
+    for name in ("overlap_tp", "overlap_ep", "overlap_shared_expert"):
         if getattr(plan, name):
             rule = "torch's eager modules wait for the collective"
             yield Fault(f"plan.{name}", rule, value=True, hint="remove it")

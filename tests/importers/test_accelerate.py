@@ -191,6 +191,24 @@ def test_a_configuration_of_trl_is_read_as_it_stands(tmp_path):
     assert any("documents that are packed" in each for each in report.assumed)
 
 
+@pytest.mark.parametrize("said", [{}, {"loss_type": "nll"}, {"loss_type": "chunked_nll"}])
+def test_trainers_of_trl_never_have_all_logits_and_that_is_said(tmp_path, said):
+    """Source: TRL 1.16, ``add_fused_lm_head`` of trainer/utils.py."""
+    path = tmp_path / "sft.json"
+    path.write_text(json.dumps({**SFT, "use_liger_kernel": False, **said}))
+    job, report = read_accelerate_files([FILES / "fsdp.yaml", path], Given())
+    assert job.plan.cross_entropy == "tiled"
+    assert any("TRL 1.15 or later" in each for each in report.assumed)
+
+
+def test_trainers_of_transformers_have_all_logits(tmp_path):
+    path = tmp_path / "arguments.json"
+    path.write_text(json.dumps({"per_device_train_batch_size": 2, "bf16": True}))
+    given = Given(model="qwen3-8b", seq_len=2048)
+    job, _ = read_accelerate_files([FILES / "fsdp.yaml", path], given)
+    assert job.plan.loss_kernel == "eager"
+
+
 def test_documents_that_trl_packs_by_cutting_them_see_the_whole_sequence(tmp_path):
     path = tmp_path / "sft.json"
     path.write_text(json.dumps({**SFT, "packing_strategy": "wrapped"}))

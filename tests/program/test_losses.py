@@ -99,6 +99,17 @@ def test_cut_cross_entropy_keeps_a_number_per_token_and_multiplies_once_more():
     assert more == 2.0 * T * V * H
 
 
+@pytest.mark.parametrize(("frozen", "trained"), [((), 1), (["head.*"], 0)])
+def test_a_head_in_tiles_adds_up_gradients_in_fp32_beside_a_tile(frozen, trained):
+    """``ChunkedLogProbFunction`` of TRL 1.16: one tile holds all of so small a head."""
+    tiled, cut = (costs_of(kind, frozen=frozen or None) for kind in ("tiled", "cut"))
+    assert total_bytes(tiled.saved(HEAD)) == total_bytes(cut.saved(HEAD))
+    assert tiled.work(HEAD, Phase.BACKWARD).flop == cut.work(HEAD, Phase.BACKWARD).flop
+    sums = 4.0 * H * (T + trained * V)
+    more = total_bytes(tiled.backward(HEAD).holds) - total_bytes(cut.backward(HEAD).holds)
+    assert more == HALF + sums
+
+
 def test_a_shifted_copy_is_made_beside_fp32_logits_and_those_they_come_from():
     passing = total_bytes(costs_of("eager-shifted").forward(LOSS).holds)
     assert passing == HALF + 2 * FULL

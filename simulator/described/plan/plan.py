@@ -396,6 +396,11 @@ class Plan(Spec):
         return self.cross_entropy or self.stack.cross_entropy
 
     @property
+    def makes_logits_again(self) -> bool:
+        """Whether backward multiplies with the head once more, instead of keeping logits."""
+        return self.loss_kernel in ("cut", "tiled")
+
+    @property
     def frozen_patterns(self) -> tuple[str, ...]:
         """Names of parameters that are not trained; empty where all are."""
         if self.frozen is not None:

@@ -39,6 +39,7 @@ CrossEntropy = Literal[
     "chunked",
     "linear-fused",
     "cut",
+    "tiled",
     "sum",
 ]
 """``fused`` keeps 16-bit logits and makes their gradient beside them; ``in-place`` makes
@@ -61,8 +62,9 @@ transformers 4.49 and later, which shifts labels), ``overwritten-16bit`` the sam
 ``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
 of a part of the tokens, and the gradients of them at once (Liger's
 ``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits again in
-backward (arXiv 2411.09009). ``sum`` is no loss: logits are added up, as benchmarks of forward and
-backward do."""
+backward (arXiv 2411.09009); ``tiled`` does so by products of 4096 tokens and 32768 words, and adds
+up the gradients of both in fp32 (``ChunkedLogProbFunction`` of TRL 1.15 and later).
+``sum`` is no loss: logits are added up, as benchmarks of forward and backward do."""
 
 ShardingUnits = Literal["layers", "parameters", "root", "ends"]
 """``layers``: the embedding goes with the first layer, norm and head with the last. ``root``:

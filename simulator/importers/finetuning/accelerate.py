@@ -6,7 +6,7 @@ both together are read as one. The model and the length of its sequences stand e
 but in a configuration of TRL, which is TrainingArguments with settings of its own.
 
 Source: accelerate 1.x's configuration, transformers 4.x's TrainingArguments, and SFTConfig and
-ModelConfig of TRL 0.20 to 1.6, as facts.
+ModelConfig of TRL 0.20 to 1.16, as facts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simulator.importers.finetuning.sharding import (
     fsdp_sharding,
     trainer_strategy,
 )
-from simulator.importers.finetuning.trainer import loss, optimizer, read_packing
+from simulator.importers.finetuning.trainer import loss, optimizer, read_packing, trl_loss
 from simulator.importers.hub_models import named_model
 from simulator.importers.settings import Settings, option_rules
 
@@ -75,7 +75,7 @@ def read_accelerate_files(paths: Sequence[str | Path], given: Given) -> tuple[Jo
         "optimizer": optimizer(settings),
         "clip_gradients": _clips(settings),
         **_offload(settings, kind),
-        **loss(settings),
+        **(loss(settings) or trl_loss(settings)),
         **adapter_fields(settings),
     }
     if kind == "deepspeed" and "attention" not in draft.plan:

@@ -41,6 +41,11 @@ from simulator.importers.settings import (
 )
 
 _SPELLINGS = spellings_table("trainer", "spellings")
+_TRLS = {
+    "dataset_name", "dataset_text_field", "max_length", "packing", "packing_strategy",
+    "padding_free", "completion_only_loss", "assistant_only_loss", "loss_type", "eos_token",
+}  # fmt: skip
+"""Settings that TRL adds to TrainingArguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +204,23 @@ def loss(settings: Settings) -> dict[str, str]:
     return {"cross_entropy": "chunked"} if settings.switch("chunked_cross_entropy") else {}
 
 
+def trl_loss(settings: Settings) -> dict[str, str]:
+    """How TRL's trainers compute the loss where no kernel of others does; nothing of the rest.
+
+    Source: TRL 1.15 and 1.16, ``add_fused_lm_head`` of trainer/utils.py; ``chunked_nll`` is the
+    default since 1.7, in parts of 256 tokens, whose copies of the head are ignored.
+    """
+    if not settings.keys & _TRLS:
+        return {}
+    kinds = dict.fromkeys(("nll", "chunked_nll", "dft"), "tiled")
+    kind = settings.choice("loss_type", meanings=kinds, default="tiled")
+    settings.assumed.append(
+        "TRL 1.15 or later, which never has all logits at once: set plan.cross_entropy: eager for "
+        "a release before 1.7"
+    )
+    return {"cross_entropy": kind}
+
+
 def _as_the_trainer(settings: Settings, draft: Draft, defaults: Defaults) -> dict[str, Any]:
     """The arguments by which the Trainer fills a DeepSpeed configuration."""
     form = draft.plan["precision"]
@@ -258,6 +280,7 @@ def read_deepspeed_files(paths: Sequence[str | Path], given: Given) -> tuple[Job
     beside = files_beside((paths[1], paths[0]), _TRAINER)
     settings = Settings(read_flat(paths[1], _TRAINER), "TrainingArguments")
     draft = trainer_draft(settings, given, beside, Defaults())
+    draft.plan = trl_loss(settings) | draft.plan
     read_packing(settings)
     origin = " and ".join(str(path) for path in paths)
     return finished(draft, settings, option_rules("trainer"), given, origin, beside.keys)

@@ -14,7 +14,7 @@ its ``runtime_wrappers.py`` leaves on; torchtune, ``modules/loss/ce_chunked_outp
 transformers 4.45, ``modeling_llama.py``, 4.46 and 4.49, ``ForCausalLMLoss`` of
 ``loss/loss_utils.py``; Liger-Kernel, ``ops/cross_entropy.py`` and
 ``ops/fused_linear_cross_entropy.py``; Unsloth, ``kernels/cross_entropy_loss.py``;
-cut cross-entropy, arXiv 2411.09009.
+cut cross-entropy, arXiv 2411.09009; TRL 1.16, ``kernels/chunked_logprob.py``.
 """
 
 from __future__ import annotations
@@ -179,6 +179,8 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
         "linear-fused": _WITHOUT_LOGITS,
         "cut": _WITHOUT_LOGITS,
+        # Each direction reads and writes tiles of 16-bit logits, or of their gradient, once.
+        "tiled": replace(_WITHOUT_LOGITS, forward=Copies(1), backward=Copies(2)),
         # The gradient is one number for all, which each product of the head copies out
         # (``prepare_matrix_for_cublas`` of PyTorch's ``Blas.cpp``).
         "sum": LossKernel(

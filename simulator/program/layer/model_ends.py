@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 
 from simulator.cost.collectives import CollectiveKind
@@ -38,6 +39,7 @@ from simulator.program.layer.tensors import (
 )
 
 _LOG_SUM_BYTES = 4.0
+_TILE_TOKENS, _TILE_WORDS, _SUM_BYTES = 4096, 32768, 4.0
 """The logarithm of a token's sum of exponentials is fp32."""
 
 
@@ -207,9 +209,11 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
     if kind == "linear-fused":
         _fuse_head(block, padded_vocab, matrix)
-    if kind == "cut":
+    if plan.makes_logits_again:
         block.save("head_log_sum", _LOG_SUM_BYTES * shape.tokens, Region.SEQUENCE)
         block.work((), (0.0,), Region.WHOLE)
+    if kind == "tiled":
+        _tile_head(block, padded_vocab, matrix)
     return block.layer()
 
 
@@ -226,6 +230,18 @@ def _with_classes(block: Block) -> Layer:
         Gemm("head", block.shape.sequences, model.classes, model.hidden, tensors=tensors)
     )
     return block.layer()
+
+
+def _tile_head(block: Block, vocab: int, matrix: str) -> None:
+    """Logits of a tile at a time; backward adds up in fp32 what the head and its input get.
+
+    Source: TRL 1.16, ``kernels/chunked_logprob.py``. Ignored: the rows of a narrower last tile.
+    """
+    tokens, hidden = block.shape.tokens, block.model.hidden
+    tile = float(min(tokens, _TILE_TOKENS) * min(vocab, _TILE_WORDS)) * block.shape.element_bytes
+    is_frozen = any(fnmatchcase(matrix, pattern) for pattern in block.plan.frozen_patterns)
+    sums = _SUM_BYTES * (tokens + vocab * (not is_frozen)) * hidden
+    block.work((tile,), (tile, sums), Region.WHOLE)
 
 
 def _fuse_head(block: Block, vocab: int, matrix: str) -> None:

@@ -303,7 +303,7 @@ class UnitCosts:
         is_repeated = isinstance(unit, LayerUnit) and unit.is_repeated
         recompute = plan.recompute if is_repeated else "none"
         outcome = self._recomputation(layer, recompute)
-        if unit is End.HEAD and plan.loss_kernel == "cut":
+        if unit is End.HEAD and plan.makes_logits_again:
             outcome = replace(outcome, repeated={"head": 1.0})
         gathers_input = plan.partition_activations and is_repeated
         times = partial(self._times, unit, layer, outcome.repeated, gathers_input=gathers_input)

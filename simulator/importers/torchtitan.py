@@ -113,7 +113,7 @@ def torchtitan_draft(
         draft.plan["offload"] = FSDP_OFFLOAD.model_dump(exclude_defaults=True)
     draft.plan["compile"] = None if _is_compiled(settings, "model") else False
     if settings.switch("loss.is_chunked"):
-        draft.plan["cross_entropy"] = "chunked"
+        draft.plan["cross_entropy"] = "chunked-head"
     elif not _is_compiled(settings, "loss"):
         draft.facts["cross_entropy"] = EAGER_LOSS
     elif draft.plan["compile"] is False:

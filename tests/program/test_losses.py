@@ -99,6 +99,15 @@ def test_cut_cross_entropy_keeps_a_number_per_token_and_multiplies_once_more():
     assert more == 2.0 * T * V * H
 
 
+def test_a_head_in_chunks_holds_an_eighth_of_the_logits_and_its_inputs_gradient():
+    """``ChunkedLossWrapper`` of torchtitan 0.3."""
+    chunked, fused = costs_of("chunked-head"), costs_of("fused")
+    assert total_bytes(chunked.saved(HEAD)) - total_bytes(fused.saved(HEAD)) == 2.0 * T * H
+    more = total_bytes(chunked.forward(HEAD).holds) - total_bytes(fused.forward(HEAD).holds)
+    assert more == HALF / 8 + 3 * FULL / 8 + 4.0 * T * H
+    assert total_bytes(chunked.saved(LOSS)) == total_bytes(chunked.backward(LOSS).holds) == 0
+
+
 @pytest.mark.parametrize(("frozen", "trained"), [((), 1), (["head.*"], 0)])
 def test_a_head_in_tiles_adds_up_gradients_in_fp32_beside_a_tile(frozen, trained):
     """``ChunkedLogProbFunction`` of TRL 1.16: one tile holds all of so small a head."""

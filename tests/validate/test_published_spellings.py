@@ -307,7 +307,7 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("adafactor", "plan.optimizer", "adafactor"),
         ("8-bit AdamW", "plan.optimizer", "adam-8bit"),
         ("no dropout", "plan.stack.dropout", False),
-        ("torchtitan's ChunkedCELoss", "plan.cross_entropy", "linear-fused"),
+        ("torchtitan's ChunkedCELoss", "plan.cross_entropy", "chunked-head"),
         ("use_reentrant False", "plan.stack.recompute_stops_early", True),
         ("checkpointing without reentrant autograd", "plan.stack.recompute_stops_early", True),
         ("non-reentrant checkpoints", "plan.stack.recompute_stops_early", True),

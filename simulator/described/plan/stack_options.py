@@ -37,6 +37,7 @@ CrossEntropy = Literal[
     "overwritten",
     "overwritten-16bit",
     "chunked",
+    "chunked-head",
     "linear-fused",
     "cut",
     "tiled",
@@ -59,7 +60,9 @@ makes gradients in place, but of an fp32 copy (a kernel of Unsloth's or Liger's 
 transformers 4.49 and later, which shifts labels), ``overwritten-16bit`` the same of 16-bit ones
 (``fast_cross_entropy_loss`` of Unsloth).
 ``chunked`` keeps 16-bit logits and casts up an eighth of them at a time (torchtune's
-``CEWithChunkedOutputLoss``, compiled). ``linear-fused`` never has all logits: forward makes those
+``CEWithChunkedOutputLoss``, compiled); ``chunked-head`` makes those of an eighth of the tokens at
+a time, and the gradients of all at once (``ChunkedLossWrapper`` of torchtitan 0.3).
+``linear-fused`` never has all logits: forward makes those
 of a part of the tokens, and the gradients of them at once (Liger's
 ``fused_linear_cross_entropy``). ``cut`` keeps a number per token and makes the logits again in
 backward (arXiv 2411.09009); ``tiled`` does so by products of 4096 tokens and 32768 words, and adds

@@ -11,6 +11,7 @@ Source: Megatron-LM's ``cross_entropy``; PyTorch's, with ``cunn_SoftMaxForward``
 ``fusions/fused_cross_entropy.py``; the graphs that AOTAutograd and its min-cut partitioner make of
 a GPT-2 that returns its logits and their loss (PyTorch 2.13), and ``set_materialize_grads``, which
 its ``runtime_wrappers.py`` leaves on; torchtune, ``modules/loss/ce_chunked_output_loss.py``;
+torchtitan 0.3, ``components/loss.py``;
 transformers 4.45, ``modeling_llama.py``, 4.46 and 4.49, ``ForCausalLMLoss`` of
 ``loss/loss_utils.py``; Liger-Kernel, ``ops/cross_entropy.py`` and
 ``ops/fused_linear_cross_entropy.py``; Unsloth, ``kernels/cross_entropy_loss.py``;
@@ -30,7 +31,8 @@ _FULL_BYTES = 4.0
 """An fp32 number."""
 
 _PARTS = 8
-"""Parts of the logits whose loss torchtune computes one after another (``num_output_chunks``)."""
+"""Parts whose losses are computed one after another (torchtune's ``num_output_chunks``, and
+``num_chunks`` of torchtitan's ``ChunkedLossWrapper``)."""
 
 
 class Copies(NamedTuple):
@@ -51,6 +53,8 @@ class Copies(NamedTuple):
 
 _NOTHING = Copies()
 _ONE_HALF, _ONE_FULL, _PART = Copies(half=1), Copies(full=1), Copies(full=1 / _PARTS)
+CHUNK_OF_HEAD = Copies(half=1 / _PARTS, full=3 / _PARTS)
+"""What an eager loss of one part holds at most: its logits, what it keeps, and two gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +181,10 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
         ),
         "overwritten-16bit": replace(_ONE_KERNEL, working=(_NOTHING,)),
         "chunked": replace(_ONE_KERNEL, passing=(_PART,) * 2, working=(_PART,) * 2),
+        # That of "eager", eight times.
+        "chunked-head": LossKernel(
+            forward=Copies(1, 5), backward=Copies(1, 6), kernels=4 * _PARTS, has_logits=False
+        ),
         "linear-fused": _WITHOUT_LOGITS,
         "cut": _WITHOUT_LOGITS,
         # Each direction reads and writes tiles of 16-bit logits, or of their gradient, once.

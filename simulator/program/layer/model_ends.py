@@ -19,7 +19,7 @@ from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import CrossEntropy
 from simulator.program.layer.block import MASK_BYTES, Block, Shape
 from simulator.program.layer.layer_kinds import layer_tensors
-from simulator.program.layer.losses import LOSSES, Copies, LossKernel
+from simulator.program.layer.losses import CHUNK_OF_HEAD, LOSSES, Copies, LossKernel
 from simulator.program.layer.pieces import (
     Axis,
     Exchange,
@@ -209,6 +209,8 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
         block.work((logits_bytes,), (logits_bytes,), _logits_region(stack))
     if kind == "linear-fused":
         _fuse_head(block, padded_vocab, matrix)
+    if kind == "chunked-head":
+        _chunk_head(block, padded_vocab)
     if plan.makes_logits_again:
         block.save("head_log_sum", _LOG_SUM_BYTES * shape.tokens, Region.SEQUENCE)
         block.work((), (0.0,), Region.WHOLE)
@@ -230,6 +232,19 @@ def _with_classes(block: Block) -> Layer:
         Gemm("head", block.shape.sequences, model.classes, model.hidden, tensors=tensors)
     )
     return block.layer()
+
+
+def _chunk_head(block: Block, vocab: int) -> None:
+    """Logits, loss and gradients of a part of the tokens at a time.
+
+    The gradient of the input is added up in fp32, and kept in the input's format.
+
+    Source: torchtitan 0.3, ``ChunkedLossWrapper`` of components/loss.py.
+    """
+    inputs, size = float(block.shape.tokens * block.model.hidden), block.shape.element_bytes
+    block.save("head_input_gradient", inputs * size, Region.GATHERED)
+    chunk = _copies_bytes(block.shape, vocab, CHUNK_OF_HEAD)
+    block.work((chunk, _SUM_BYTES * inputs), (0.0,), Region.WHOLE)
 
 
 def _tile_head(block: Block, vocab: int, matrix: str) -> None:

@@ -175,9 +175,11 @@ def test_a_job_keeps_the_releases_when_something_else_changes():
 @pytest.mark.parametrize(
     ("plan", "path", "said"),
     [
-        ({"stack": "megatron-core@0.99"}, "plan.stack", "known: 0.4, 0.5"),
+        ({"stack": "megatron-core@0.1"}, "plan.stack", "known: 0.4, 0.5"),
+        ({"stack": "megatron-core@0.99"}, "plan.stack", "leave 0.99 out"),
         ({"stack": "nanotron@1"}, "plan.stack", "not told apart"),
-        ({"libraries": {"torch": "3.7"}}, "plan.libraries", "known: 1.8"),
+        ({"libraries": {"torch": "1.7"}}, "plan.libraries", "known: 1.8"),
+        ({"libraries": {"torch": "3.7"}}, "plan.libraries", "no release of torch after 2.13"),
         ({"libraries": {"apex": "1"}}, "plan.libraries", "known: transformer_engine"),
         ({"libraries": {"torch": 2.1}}, "plan.libraries", "quote it"),
         ({"libraries": "2.1"}, "plan.libraries", "releases by library"),

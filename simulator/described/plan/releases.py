@@ -94,9 +94,16 @@ def _known(library: str, given: object) -> str:
     # YAML reads 2.10 as the number 2.1.
     if isinstance(given, float) and f"{release}0" in known:
         raise ValueError(f'may be {release} or {release}0; quote it, as in {library}: "{release}"')
+    if release not in known and _is_newer(release, known[-1]):
+        way = f"which holds where none is named: leave {text} out"
+        raise ValueError(f"knows no release of {library} after {known[-1]}, {way}")
     if release not in known:
         raise ValueError(f"knows no release {text} of {library}; known: {', '.join(known)}")
     return release
+
+
+def _is_newer(release: str, known: str) -> bool:
+    return release.replace(".", "").isdigit() and _number(release) > _number(known)
 
 
 def _number(release: str) -> tuple[int, ...]:

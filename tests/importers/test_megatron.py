@@ -178,6 +178,15 @@ MODULES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("model", "is_beside"), [("deepseek-v2-lite", True), ("qwen3-30b-a3b", False)]
+)
+def test_a_shared_expert_hides_exchanges_where_the_model_has_one(tmp_path, model, is_beside):
+    options = "--moe-shared-expert-overlap", "--moe-token-dispatcher-type alltoall"
+    job, _ = read_megatron_script(launch(tmp_path, *options), Given(gpus=8, model=model))
+    assert job.plan.overlap_shared_expert is is_beside
+
+
 def test_options_of_experts_do_nothing_in_a_model_without_and_that_is_said(tmp_path):
     given = Given(gpus=8)
     job, report = read_megatron_script(launch(tmp_path, "--moe-grouped-gemm"), given)

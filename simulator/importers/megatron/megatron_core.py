@@ -71,7 +71,8 @@ def megatron_draft(
     draft.micro_batch = count_of(settings, "batch.micro", 1)
     draft.global_batch = count_of(settings, "batch.global", None)
     draft.seq_len = count_of(settings, "batch.seq_len", None)
-    has_experts = _has_experts(draft.model)
+    experts = _experts(draft.model)
+    has_experts = bool(experts)
     if not has_experts:
         _pass_over_experts(settings)
     is_narrow = keeps_16_bit_gradients(settings)
@@ -80,7 +81,7 @@ def megatron_draft(
         "pp": pp,
         **_virtual_stages(settings, pp, layers),
         **_context_parallelism(settings),
-        **_expert_parallelism(settings, tp, has_experts),
+        **_expert_parallelism(settings, tp, experts),
         **_sharding(settings, (gpus or 0) // (tp * pp)),
         **_precision(settings, keeps_16_bit=is_narrow),
         **_recomputation(settings),
@@ -180,7 +181,7 @@ def _pass_over_experts(settings: Settings) -> None:
         settings.assumed.append(f"the model has no experts, so nothing comes of {', '.join(said)}")
 
 
-def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[str, Any]:
+def _expert_parallelism(settings: Settings, tp: int, experts: Mapping[str, Any]) -> dict[str, Any]:
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
     overlap_ep = switch_of(settings, "plan.overlap_ep") or None
     way = settings.choice(
@@ -189,7 +190,7 @@ def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[
         default="all_gather",
     )
     joins_by_node = settings.switch("moe_enable_deepep")
-    if not has_experts:
+    if not experts:
         return {"ep": ep}
     if way != "hierarchical" and joins_by_node:
         settings.assumed.append(
@@ -199,7 +200,8 @@ def _expert_parallelism(settings: Settings, tp: int, has_experts: bool) -> dict[
         "ep": ep,
         "etp": etp or tp,
         "overlap_ep": overlap_ep,
-        "overlap_shared_expert": switch_of(settings, "plan.overlap_shared_expert"),
+        "overlap_shared_expert": switch_of(settings, "plan.overlap_shared_expert")
+        and bool(experts.get("shared_ffn_hidden")),
     }
     return found | ({"ep_dispatch": way} if way != "all_to_all" else {})
 
@@ -369,11 +371,13 @@ _FUSIONS = {
 """Options that refuse a fusion on the command line, and those that allow it in a recipe."""
 
 
-def _has_experts(model: ModelDocument | None) -> bool:
+def _experts(model: ModelDocument | None) -> Mapping[str, Any]:
+    """The experts of a model; empty where it has none."""
     if isinstance(model, dict) and "base" not in model:
-        return bool(model.get("experts"))
+        return model.get("experts") or {}
     name = model["base"] if isinstance(model, dict) else model
-    return bool(name and load_model(name).experts)
+    experts = load_model(name).experts if name else None
+    return experts.model_dump() if experts else {}
 
 
 def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:

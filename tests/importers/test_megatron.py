@@ -179,11 +179,14 @@ MODULES = [
 
 
 @pytest.mark.parametrize(
-    ("model", "is_beside"), [("deepseek-v2-lite", True), ("qwen3-30b-a3b", False)]
+    ("shared", "is_beside"), [("--moe-shared-expert-intermediate-size 1024", True), ("", False)]
 )
-def test_a_shared_expert_hides_exchanges_where_the_model_has_one(tmp_path, model, is_beside):
-    options = "--moe-shared-expert-overlap", "--moe-token-dispatcher-type alltoall"
-    job, _ = read_megatron_script(launch(tmp_path, *options), Given(gpus=8, model=model))
+def test_a_shared_expert_hides_exchanges_where_the_model_has_one(tmp_path, shared, is_beside):
+    options = (
+        "--num-experts 8", "--moe-shared-expert-overlap", "--moe-token-dispatcher-type alltoall",
+        "--sequence-parallel", shared,
+    )  # fmt: skip
+    job, _ = read_megatron_script(launch(tmp_path, *options), Given(gpus=8))
     assert job.plan.overlap_shared_expert is is_beside
 
 

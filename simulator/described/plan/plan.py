@@ -457,6 +457,11 @@ class Plan(Spec):
         return not self.stack.sums_gradients_in_place
 
     @property
+    def products_keep_gathered(self) -> bool:
+        """Whether products hold the weights that were gathered for them until their backward."""
+        return self.zero == 3 and self.stack.products_keep_gathered
+
+    @property
     def holds_returned_key_values(self) -> bool:
         """Whether what the loop holds has keys and values of all layers in it."""
         return self.holds_returned_logits and self.stack.hands_out_key_values

@@ -222,6 +222,11 @@ class Stack(Spec):
     keeps_tied_embedding: Flag = False
     """With ``sharding_units: parameters``, a token embedding that is the output matrix, too, is
     whole throughout (DeepSpeed's tutorial on Megatron registers it as the whole model's)."""
+    products_keep_gathered: Flag = False
+    """With ZeRO 3 and ``sharding_units: layers``, a product keeps the weight that was gathered for
+    it until its backward, which gathers another, unless the layer is computed again (PyTorch's own
+    linear under DeepSpeed: ``memory_efficient_linear`` is off, or no ``zero.Init`` is around the
+    model as it is built; deepspeedai/DeepSpeed, pull request 8189)."""
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own

@@ -445,7 +445,8 @@ class Stack(Spec):
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None
-    """Blocks of this size and more are never cut (``max_split_size_mb``); all are by default."""
+    """Blocks of this size and more are never cut (``max_split_size_mb``); all are by default. Where
+    segments expand they are, but serve nothing smaller."""
     garbage_collection_threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Part of the device's memory above which the allocator returns what has been unused for long
     before it asks for more."""

@@ -350,7 +350,8 @@ class Plan(Spec):
         So does ``torch.autocast`` of fp32 weights that no sharding casts before their use; adapters
         stand beside weights that are 16-bit already, unless the plan says otherwise.
         """
-        return self._is_under_autocast and not self.stack.fused_elementwise
+        is_written_out = self.stack.fuses_by_hand or not self.stack.fused_elementwise
+        return self._is_under_autocast and is_written_out
 
     @property
     def keeps_wide_norms(self) -> bool:

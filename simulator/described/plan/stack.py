@@ -323,6 +323,9 @@ class Stack(Spec):
     are 16-bit and read what is there."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
+    fuses_by_hand: Flag = False
+    """Fused kernels stand in layers that run as they are written otherwise, so that autocast casts
+    in between (Liger's patch of a model of transformers); else a compiler fuses what it casts."""
     fused_biases: Flag = True
     """Products add biases in their epilogues; else a kernel of its own adds that of queries, keys
     and values (``F.linear`` on three dimensions before PyTorch 1.12), and any bias that no kernel

@@ -13,7 +13,7 @@ from tests.program.test_data_parallel import data_job
 
 HEAD = 1000 * 64
 MATRICES = 4 * (3 * 64 * 64 + 3 * 64 * 128) + HEAD
-"""Elements of attention and MLP of four layers (h 64, half as many keys, f 128), and of the head."""
+"""Elements of attention and MLP of four layers (h 64, half as many keys, f 128), and the head."""
 
 
 def held_job(*, holds: bool = True, recompute: str = "none", zero: int = 3):
@@ -58,5 +58,7 @@ def test_all_that_was_held_is_given_back_and_as_much_is_gathered(recompute: str)
 
 
 def test_weights_that_are_never_sharded_are_held_once():
-    peaks = [run_step(held_job(holds=holds, zero=2)).peak_allocated_bytes for holds in (False, True)]
+    peaks = [
+        run_step(held_job(holds=holds, zero=2)).peak_allocated_bytes for holds in (False, True)
+    ]
     assert peaks[0] == peaks[1]

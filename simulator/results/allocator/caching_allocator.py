@@ -197,10 +197,7 @@ class CachingAllocator:
                 is_segment = before == afters[rest]
                 if rest_bytes >= free.least_segment_bytes:
                     choices.setdefault((size, rest_bytes + (not is_segment)), turn)
-                if (
-                    rest_bytes - size <= free.kept_whole_bytes
-                    or rest_bytes >= self._unsplit_bytes
-                ):
+                if rest_bytes - size <= free.kept_whole_bytes or rest_bytes >= self._unsplit_bytes:
                     block, rest_of = rest, None
                     size_bytes[block] = rest_bytes
                 else:

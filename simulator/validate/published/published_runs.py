@@ -90,7 +90,6 @@ class PublishedResult:
     measured_mem_gib: float | None = None
     predicted_mem_gib: float | None = None
     mem_error_pct: float | None = None
-    free_mem_gib: float | None = None
     ran: bool = True
     fits: bool | None = None
     fits_probability: float | None = None
@@ -98,6 +97,7 @@ class PublishedResult:
     anchor: bool = False
     assumed: str = ""
     skipped: str = ""
+    free_mem_gib: float | None = None
 
     @property
     def free_mem_error_pct(self) -> float | None:

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from reports.make.accuracy.memory_accuracy import memory_section
-from simulator.validate.published.published_runs import (
-    PublishedReport,
-    PublishedResult,
-    predicted,
-    read_rows,
-)
-
-MEMORY = Path(__file__).parents[2] / "reports" / "data" / "memory_gathered.csv"
+from simulator.validate.published.published_runs import PublishedReport, PublishedResult
 
 
 def test_wrong_verdicts_are_named_with_how_full_the_gpu_is_predicted_to_be():
@@ -28,18 +18,3 @@ def test_wrong_verdicts_are_named_with_how_full_the_gpu_is_predicted_to_be():
     assert "| ran | 1 | 1 |" in section
     assert "| out of memory | 1 | 1 |" in section
     assert "Wrong" not in memory_section(PublishedReport([ran]), {}, [burst])
-
-
-def test_a_run_is_held_against_its_own_device_and_its_odds_against_one_with_room():
-    """Batches of twelve on 24 GB: the allocator has returned unused segments, as measured."""
-    row = next(row for row in read_rows(MEMORY) if row["id"] == "fsdpqlora-018")
-    result = predicted(row, "replay")
-    assert result.predicted_mem_gib is not None
-    assert result.free_mem_gib is not None
-    assert result.predicted_mem_gib < 24 < result.free_mem_gib
-    assert result.mem_error_pct == pytest.approx(0, abs=10)
-    assert result.free_mem_error_pct == pytest.approx(100 * (result.free_mem_gib / 22.54 - 1))
-
-
-def test_without_a_prediction_of_its_own_the_odds_take_that_of_the_run():
-    assert PublishedResult("a-1", "A", "h100", 1.0, mem_error_pct=3.0).free_mem_error_pct == 3.0

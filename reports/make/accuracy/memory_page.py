@@ -63,10 +63,9 @@ _TOP_IN, _PANEL_IN, _BOTTOM_IN, _LEFT_IN, _RIGHT_IN = 0.5, 3.0, 0.7, 0.8, 0.2
 
 _HEAD = """# Will it fit?
 
-Memory of the fullest GPU, predicted and as published, on a device of the run's own size: what an
-allocator keeps unused is returned where that is full, and what it holds in tensors is never cut.
-How likely a run fits follows from what a device with room would hold. `make memory-report` writes
-this page.
+Memory of the fullest GPU, predicted and as published. Reserved and device memory are those of a
+device that has room for them: they are never cut at its size. `make memory-report` writes this
+page.
 """
 _SPREAD = """## How sure is that?
 
@@ -234,10 +233,9 @@ def main() -> None:
     runs = [run for table in tables.values() for run in table]
     graded = [run for run in runs if run.row["grade"] in _GRADES]
     known = [
-        residual_of(run.row, run.result.free_mem_error_pct)
+        residual_of(run.row, run.result.mem_error_pct)
         for run in graded
-        if run.result.free_mem_error_pct is not None
-        and math.isfinite(run.result.free_mem_error_pct)
+        if run.result.mem_error_pct is not None and math.isfinite(run.result.mem_error_pct)
     ]
     found = placed(known, first_residuals([run.row for run in runs], given.first_sight))
     likely = [

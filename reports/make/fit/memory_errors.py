@@ -89,9 +89,9 @@ def memory_residuals(rows: Iterable[Row]) -> list[MemoryResidual]:
     with ProcessPoolExecutor(core_count()) as executor:
         found = list(executor.map(partial(predicted, engine="replay"), stated))
     return [
-        residual_of(row, result.free_mem_error_pct)
+        residual_of(row, result.mem_error_pct)
         for row, result in zip(stated, found, strict=True)
-        if result.free_mem_error_pct is not None
+        if result.mem_error_pct is not None
     ]
 
 

@@ -90,7 +90,7 @@ def own_run(found: Simulated) -> OwnRun | None:
     result, job, step = found
     if job is None or step is None or result.measured_step_s is None:
         return None
-    has_memory = result.measured_mem_gib is not None and result.free_mem_gib is not None
+    has_memory = result.measured_mem_gib is not None and result.predicted_mem_gib is not None
     return OwnRun(
         result.id,
         result.measured_step_s,
@@ -98,7 +98,7 @@ def own_run(found: Simulated) -> OwnRun | None:
         job_teaching_exposure(job, step.step_time_s, step.breakdown_s),
         traits_of(job),
         _GIB * (result.measured_mem_gib or 0.0) if has_memory else None,
-        _GIB * (result.free_mem_gib or 0.0) if has_memory else None,
+        _GIB * (result.predicted_mem_gib or 0.0) if has_memory else None,
     )
 
 

@@ -7,7 +7,6 @@ stands in the way.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -68,8 +67,7 @@ class PublishedResult:
         error_pct: Signed error of the step time [%].
         band_s: Between which times eight of ten such runs would lie [s].
         measured_mem_gib, predicted_mem_gib: Memory of the fullest GPU, of the kind that
-            the row states (allocated, reserved or device), on a device as large as its own.
-        free_mem_gib: The same on a device with room for whatever an allocator keeps unused.
+            the row states (allocated, reserved or device).
         mem_error_pct: Signed error of the memory [%].
         ran: Whether it did not run out of memory.
         fits: Whether it is predicted to fit; None without a prediction.
@@ -97,14 +95,6 @@ class PublishedResult:
     anchor: bool = False
     assumed: str = ""
     skipped: str = ""
-    free_mem_gib: float | None = None
-
-    @property
-    def free_mem_error_pct(self) -> float | None:
-        """Signed error of what a device with room would hold, which the odds of fitting need."""
-        if self.free_mem_gib is None:
-            return self.mem_error_pct
-        return error_pct(self.free_mem_gib, self.measured_mem_gib)
 
 
 class FitCounts(NamedTuple):
@@ -239,7 +229,7 @@ def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: j
         return Simulated(replace(result, skipped=reasons))
     except (ClustersimError, ArithmeticError, ValueError, KeyError) as error:
         return Simulated(replace(result, skipped=f"{type(error).__name__}: {error}"))
-    memory_gib = _held_bytes(step, memory_kind(row)) / _GIB
+    memory_gib = _peak_bytes(step, memory_kind(row)) / _GIB
     seconds = _timed_s(row, step)
     result = replace(
         result,
@@ -251,7 +241,6 @@ def simulated(row: Row, engine: Engine = "des", adjusted: Adjust = lambda job: j
         fits=step.fits,
         fits_probability=step.fits_probability,
         filled_share=step.fullest.filled_share,
-        free_mem_gib=_peak_bytes(step, memory_kind(row)) / _GIB,
     )
     return Simulated(result, job, step)
 
@@ -312,17 +301,6 @@ def read_rows(path: Path, *, residuals: bool = True) -> list[Row]:
     rows = read_table(path, _NEEDED_COLUMNS, _DIMENSIONS)
     filled = [with_shipped_dimensions(row) for row in rows]
     return with_known_facts(filled, path, residuals=residuals)
-
-
-def _held_bytes(step: StepResult, kind: str) -> float:
-    """What the run's own device held: where it is full, unused segments have been returned."""
-    if kind == "allocated":
-        return step.peak_allocated_bytes
-    counts_outside = kind != "reserved"
-    return max(
-        each.least_device_bytes - (0.0 if counts_outside else math.fsum(each.outside.values()))
-        for each in step.memory
-    )
 
 
 def _peak_bytes(step: StepResult, kind: str) -> float:

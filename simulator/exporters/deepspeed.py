@@ -49,6 +49,8 @@ def deepspeed_config(job: Job) -> str:
     changed = changed_facts(plan.stack, _generation(plan.stack))
     if "all_reduces_shards" in changed and plan.zero in (1, 2):
         zero["use_multi_rank_bucket_allreduce"] = changed["all_reduces_shards"]
+    if "products_keep_gathered" in changed and plan.zero == 3:
+        zero["memory_efficient_linear"] = not changed["products_keep_gathered"]
     config: dict[str, Any] = {
         "train_batch_size": job.batch.global_batch,
         "train_micro_batch_size_per_gpu": job.batch.micro_batch,
@@ -110,7 +112,9 @@ def _bucket_numel(plan: Plan) -> float:
 
 def _sayable_facts(plan: Plan) -> set[str]:
     """Facts of the stack that the JSON can change, or that are those of another release."""
-    facts = {"main_grad_precision", "all_reduces_shards", "bucket_copy_bytes"}
+    facts = {
+        "main_grad_precision", "all_reduces_shards", "bucket_copy_bytes", "products_keep_gathered",
+    }  # fmt: skip
     numel = _bucket_numel(plan)
     if numel >= 1 and numel == int(numel):
         facts.add("bucket_bytes")

@@ -24,6 +24,7 @@ from simulator.importers.settings import Settings, option_rules, option_table, s
 
 _WANTED = "give a ds_config.json of DeepSpeed"
 
+_OWN_LINEAR = "zero_optimization.memory_efficient_linear"
 _BUCKET = "zero_optimization.reduce_bucket_size"
 _MICRO = "train_micro_batch_size_per_gpu"
 _STACK = "deepspeed"
@@ -273,6 +274,8 @@ def deepspeed_facts(
         facts["bucket"] = f"{elements * bytes_each} B"
     if zero == 3 and STACKS[stack].sharding_units == "parameters":
         facts |= _thresholds(settings, hidden)
+    elif zero == 3 and not settings.switch(_OWN_LINEAR, default=True):
+        facts["products_keep_gathered"] = True
     if zero < 3:
         facts |= _reductions(settings)
     return facts

@@ -167,6 +167,16 @@ def test_a_file_says_whether_zero_2_all_reduces_whole_gradients(tmp_path, settin
 
 
 @pytest.mark.parametrize(
+    ("stage", "setting", "holds"), [(3, "false", True), (3, "true", False), (2, "false", False)]
+)
+def test_a_file_says_whether_products_of_zero_3_hold_weights(tmp_path, stage, setting, holds):
+    said = f'"stage": {stage}, "memory_efficient_linear": {setting}'
+    path = edited(tmp_path, "ds_config.json", ('"stage": 2', said))
+    job, _ = read_deepspeed_config(path, Given(model="gpt2", gpus=8, seq_len=1024))
+    assert job.plan.products_keep_gathered == holds
+
+
+@pytest.mark.parametrize(
     ("setting", "why"),
     [
         ('"zero_quantized_weights": true', "ZeRO\\+\\+"),

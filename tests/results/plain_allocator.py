@@ -58,7 +58,7 @@ class PlainAllocator:
             segment, piece = self.new(size, pool)
         rest = piece.size - size
         splits = rest >= 512 if pool[0] or self.expandable else rest > MIB
-        if splits and piece.size < self.max_split:
+        if splits and (self.expandable or piece.size < self.max_split):
             piece.size = size
             segment.insert(segment.index(piece) + 1, self.freed(Piece(rest, pool)))
         piece.is_free = False
@@ -96,7 +96,7 @@ class PlainAllocator:
             segment = []
             self.segments.append(segment)
         there = segment.pop().size if segment and segment[-1].is_free else 0
-        segment.append(Piece(there + math.ceil((size - there) / page) * page, pool))
+        segment.append(Piece(there + max(0, math.ceil((size - there) / page)) * page, pool))
         return segment, segment[-1]
 
     def unused(self) -> list[list[Piece]]:

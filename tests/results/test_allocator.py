@@ -112,6 +112,24 @@ def test_growing_sequences_fragment_and_expandable_segments_do_not():
     assert 190 * MIB <= grown < 210 * MIB
 
 
+def test_expandable_segments_whose_large_blocks_serve_nothing_smaller_grow_as_published():
+    """Reserved after every twentieth cycle of pytorch/pytorch, pull request 193400.
+
+    Each takes 91 and 45.5 MiB, and 2 MiB that stay behind them; 64 MiB are there before.
+    """
+    allocator = Taker(AllocatorSettings(True, max_split_bytes=128 * MIB))
+    allocator.take(64 * MIB)
+    found = []
+    for cycle in range(101):
+        pair = [allocator.take(size * MIB) for size in (91, 45.5)]
+        allocator.take(2 * MIB)
+        for block in pair:
+            allocator.give(block)
+        if cycle % 20 == 0:
+            found.append(allocator.reserved_bytes / MIB)
+    assert found == pytest.approx([220, 2980, 5760, 8520, 11300, 14060], rel=0.01)
+
+
 @given(
     st.lists(st.integers(1, 40 * MIB), min_size=1, max_size=40),
     st.randoms(use_true_random=False),

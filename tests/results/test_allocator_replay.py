@@ -73,7 +73,7 @@ def steps_of_layers(draw):
 def test_every_byte_is_as_if_each_block_of_each_step_were_asked_for(step, expandable, max_split):
     exchanges, first, steps = step
     asked = AllocatorSettings(expandable, max_split_bytes=max_split)
-    plain = PlainAllocator(expandable, math.inf if expandable else max_split)
+    plain = PlainAllocator(expandable, max_split)
     expected = plain_reserved(exchanges, plain, steps=steps, first=first)
     assert reserved_bytes(exchanges, asked, steps=steps, first=first) == expected
 

@@ -187,12 +187,22 @@ def test_a_buffer_for_checkpoints_needs_checkpoints():
         small_job(contiguous_checkpoints=True)
 
 
-def test_shards_of_gradients_lie_apart_where_they_are_asked_for_on_the_reductions_stream():
+@pytest.mark.parametrize("expandable", [False, True])
+def test_whatever_segments_are_some_of_what_is_reserved_is_never_used(expandable):
+    stack = {"base": "torch", "expandable_segments": expandable}
+    memory = run_step(small_job(zero=0, stack=stack)).fullest
+    assert memory.peak_reserved_bytes >= 1.04 * memory.peak_allocated_bytes
+
+
+def test_shards_of_gradients_lie_apart_where_they_are_asked_for_on_the_reductions_stream(
+    monkeypatch,
+):
     """They are gone when the step is fullest, but their memory serves nothing else.
 
     Nor does that of the table of tokens, which is copied while the first layer is gathered.
     Expandable segments leave no other gaps; each pool ends on a page of 20 MiB.
     """
+    monkeypatch.setattr("simulator.results.memory.least_unused_share", lambda settings: 0.0)
     page = 20 * 2**20
     model = small_model(hidden=1024, ffn_hidden=4096, vocab=32000)
     batch = {"gpus": 4, "global_batch": 32, "micro_batch": 8, "seq_len": 1024}

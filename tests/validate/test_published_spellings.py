@@ -153,6 +153,22 @@ def test_notes_may_say_that_there_are_no_master_weights(notes: str):
     assert job_of({**ROW, "notes": "master weights in fp32"}).plan.master_weights is not False
 
 
+def test_shard_grad_op_shards_parameters_too_and_keeps_them_from_forward_to_backward():
+    """PyTorch's ShardingStrategy, which the importers read so, too."""
+    plan = job_of({**ROW, "zero": "2", "notes": "FSDP SHARD_GRAD_OP (ZeRO-2)"}).plan
+    assert (plan.zero, plan.reshard_after_forward) == (3, False)
+
+
+def test_ligers_kernels_stand_in_layers_that_autocast_casts_in():
+    degrees = {"tp": "1", "pp": "1", "dp": "8", "zero": "0", "sequence_parallel": ""}
+    row = {**ROW, **degrees, "framework": "trl", "framework_version": "transformers 4.57"}
+    plans = [job_of({**row, "notes": notes}).plan for notes in ("", "Liger kernels")]
+    assert [plan.stack.fused_elementwise for plan in plans] == [False, True]
+    assert all(plan.autocasts and plan.saves_cast_weights for plan in plans)
+    compiled = job_of({**row, "notes": "torch.compile"}).plan
+    assert not compiled.autocasts
+
+
 @pytest.mark.parametrize(
     ("notes", "frees"),
     [("reshard_after_forward never", False), ("reshard_after_forward=True", True)],

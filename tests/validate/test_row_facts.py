@@ -243,6 +243,13 @@ def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     assert known_job({**ROW, "recompute": "full"})["plan"]["recompute"] == "full"
 
 
+def test_what_is_stated_of_a_row_goes_over_the_words_of_its_notes():
+    row = {**ROW, "notes": "Liger kernels"}
+    assert job_document(row)["plan"]["cross_entropy"] == "linear-fused"
+    stated = {**row, "facts": '{"plan": {"cross_entropy": "overwritten"}}'}
+    assert job_document(stated)["plan"]["cross_entropy"] == "overwritten"
+
+
 @pytest.mark.parametrize(("tp", "vocab"), [("1", 50257), ("2", 50256), ("8", 50256)])
 def test_ranks_of_vtrains_model_have_a_whole_number_of_tokens_each(tp, vocab):
     source = "vTrain shipped validation data, data/ground_truth_single.csv"

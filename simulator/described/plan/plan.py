@@ -353,7 +353,8 @@ class Plan(Spec):
         So does ``torch.autocast`` of fp32 weights that no sharding casts before their use; adapters
         stand beside weights that are 16-bit already, unless the plan says otherwise.
         """
-        return self._is_under_autocast and not self.stack.fused_elementwise
+        is_written_out = self.stack.fuses_by_hand or not self.stack.fused_elementwise
+        return self._is_under_autocast and is_written_out
 
     @property
     def keeps_wide_norms(self) -> bool:
@@ -463,6 +464,11 @@ class Plan(Spec):
     def makes_sums_of_gradients(self) -> bool:
         """Whether the sum of two gradients of one parameter is a tensor of its own."""
         return not self.stack.sums_gradients_in_place
+
+    @property
+    def products_keep_gathered(self) -> bool:
+        """Whether products hold the weights that were gathered for them until their backward."""
+        return self.zero == 3 and self.stack.products_keep_gathered
 
     @property
     def holds_returned_key_values(self) -> bool:

@@ -229,7 +229,7 @@ class AllocatorSettings(NamedTuple):
         expandable_segments: Whether pages are mapped into one segment that grows, instead of asking
             the driver for separate ones.
         max_split_bytes: Blocks of this size and more are never cut, nor given to requests that are
-            smaller (``max_split_size_mb``) [B].
+            smaller (``max_split_size_mb``) [B]. In segments that expand all are cut.
         collects_above_share: Part of the device's memory above which segments that have been unused
             for long are returned before more is asked for (``garbage_collection_threshold``).
         is_planned: Whether a compiler places all tensors before the program runs, instead.

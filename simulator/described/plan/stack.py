@@ -222,6 +222,11 @@ class Stack(Spec):
     keeps_tied_embedding: Flag = False
     """With ``sharding_units: parameters``, a token embedding that is the output matrix, too, is
     whole throughout (DeepSpeed's tutorial on Megatron registers it as the whole model's)."""
+    products_keep_gathered: Flag = False
+    """With ZeRO 3 and ``sharding_units: layers``, a product keeps the weight that was gathered for
+    it until its backward, which gathers another, unless the layer is computed again (PyTorch's own
+    linear under DeepSpeed: ``memory_efficient_linear`` is off, or no ``zero.Init`` is around the
+    model as it is built; deepspeedai/DeepSpeed, pull request 8189)."""
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own
@@ -318,6 +323,9 @@ class Stack(Spec):
     are 16-bit and read what is there."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
+    fuses_by_hand: Flag = False
+    """Fused kernels stand in layers that run as they are written otherwise, so that autocast casts
+    in between (Liger's patch of a model of transformers); else a compiler fuses what it casts."""
     fused_biases: Flag = True
     """Products add biases in their epilogues; else a kernel of its own adds that of queries, keys
     and values (``F.linear`` on three dimensions before PyTorch 1.12), and any bias that no kernel
@@ -440,7 +448,8 @@ class Stack(Spec):
     expandable_segments: Flag = False
     """PyTorch's caching allocator runs with ``expandable_segments:True``."""
     max_split_bytes: Annotated[Bytes, Field(gt=_LARGE_SEGMENT_BYTES)] | None = None
-    """Blocks of this size and more are never cut (``max_split_size_mb``); all are by default."""
+    """Blocks of this size and more are never cut (``max_split_size_mb``); all are by default. Where
+    segments expand they are, but serve nothing smaller."""
     garbage_collection_threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Part of the device's memory above which the allocator returns what has been unused for long
     before it asks for more."""

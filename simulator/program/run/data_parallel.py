@@ -254,8 +254,7 @@ class DataParallel:
             done = ()
         given = [unit for unit in done if unit in state.held]
         state.held.difference_update(given)
-        kept = () if is_forward else self._memory.kept_weights(given)
-        return self._memory.weights(given) + kept
+        return self._memory.given_back(given, is_forward=is_forward)
 
     def after_backward(
         self, rank: int, operation: int, run: Slice, *, is_last: bool, reduces: bool

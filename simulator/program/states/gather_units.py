@@ -17,6 +17,7 @@ for the order after the first step); Megatron-Core's ``ParamAndGradBuffer``; FSD
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +29,12 @@ from simulator.program.grid.stage_layers import Slice, cut, recomputed_layers
 from simulator.program.layer.adapters import frozen_in_layer, held_tensors
 from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.layer_part import LayerKind
-from simulator.program.layer.tensors import ParameterTensor, TensorSplit, padded_shard_numel
+from simulator.program.layer.tensors import (
+    ParameterTensor,
+    TensorRole,
+    TensorSplit,
+    padded_shard_numel,
+)
 from simulator.program.states.resident import (
     ParameterCount,
     added_up,
@@ -62,6 +68,8 @@ class Unit:
         partial: Elements of each parameter whose gradient the tensor-parallel ranks have to
             add up, because each saw only its part of the sequence.
         stays: Whether gathered weights are kept from forward to backward.
+        held_numel: Elements of gathered weights that products hold until their backward, for which
+            all are gathered again.
         separate: Each parameter, where each has collectives of its own.
         parts: What each of several pieces reads and makes of it.
     """
@@ -70,6 +78,7 @@ class Unit:
     parameters: ParameterCount
     partial: tuple[float, ...] = ()
     stays: bool = False
+    held_numel: float = 0.0
     separate: SeparateParameters | None = None
     parts: tuple[Unit, ...] = ()
 
@@ -237,13 +246,27 @@ class Units:
         keeps = stays if asked is None else not asked
         whole, total = self.whole(run), ParameterCount()
         if not self.job.choices.pads_shards:
-            return replace(whole, stays=keeps)
+            held = 0.0 if keeps else self._held_by_products(run)
+            return replace(whole, stays=keeps, held_numel=held)
         tensor_ranks = self.job.choices.tensor_ranks
         for part in _parts(run):
             for tensor, count in self._tensors(part):
                 padded = float(padded_shard_numel(tensor, tensor_ranks, self._shards))
                 total += _padded(count, tensor, padded * frozen_share(self.job, tensor))
         return Unit(run, self._one(total), whole.partial, keeps)
+
+    def _held_by_products(self, run: Slice) -> float:
+        """Elements of matrices that products hold: none of tables, or of layers computed again."""
+        if not self.job.plan.products_keep_gathered:
+            return 0.0
+        repeated = recomputed_layers(self.job)
+        parts = (part for part in _parts(run) if _is_end(part) or part.first not in repeated)
+        return math.fsum(
+            count.total
+            for part in parts
+            for tensor, count in self._tensors(part)
+            if tensor.role is TensorRole.MATRIX and not part.has_embedding
+        )
 
     def _bucket_pieces(self, run: Slice) -> tuple[Piece, ...]:
         parts = _parts(run)[::-1]

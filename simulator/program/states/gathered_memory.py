@@ -61,8 +61,8 @@ class OfUnits(Generic[_Found]):
         self._find = find
         self._same: dict[tuple[int, ...], tuple[Sequence[Unit], _Found]] = {}
         """By the identity of units, which are thereby kept."""
-        self._alike: dict[tuple[int, ...], _Found] = {}
-        """By the identity of what they consist of."""
+        self._alike: dict[tuple[float, ...], _Found] = {}
+        """By the identity of what they consist of, and what products hold of it."""
 
     def __call__(self, units: Sequence[Unit]) -> _Found:
         """What follows from units."""
@@ -75,7 +75,7 @@ class OfUnits(Generic[_Found]):
     def _of_alike(self, units: Sequence[Unit]) -> _Found:
         key = tuple(
             [id(held) for u in units for held in (u.parameters, u.partial, u.separate, u.parts)]
-        )
+        ) + tuple(unit.held_numel for unit in units)
         if key not in self._alike:
             self._alike[key] = self._find(units)
         return self._alike[key]
@@ -102,12 +102,26 @@ class UnitMemory:
         self.reduced = OfUnits(self._reduced)
 
     def _weights(self, units: Sequence[Unit]) -> Memory:
-        sizes = (u.parameters.total * self._state.gathered for u in units if not u.separate)
-        return tuple((Owner.GATHERED_WEIGHTS, num_bytes) for num_bytes in sizes if num_bytes)
+        return self._held_weights(units) + self._free_weights(units)
+
+    def _held_weights(self, units: Sequence[Unit]) -> Memory:
+        return self._gathered(unit.held_numel for unit in units)
+
+    def _free_weights(self, units: Sequence[Unit]) -> Memory:
+        return self._gathered(u.parameters.total - u.held_numel for u in units if not u.separate)
+
+    def _gathered(self, numels: Iterable[float]) -> Memory:
+        per = self._state.gathered
+        return tuple((Owner.GATHERED_WEIGHTS, numel * per) for numel in numels if numel)
 
     def _kept_weights(self, units: Sequence[Unit]) -> Memory:
-        numels = (unit.separate.kept_numel for unit in units if unit.separate)
-        return tuple((Owner.GATHERED_WEIGHTS, n * self._state.gathered) for n in numels if n)
+        return self._gathered(unit.separate.kept_numel for unit in units if unit.separate)
+
+    def given_back(self, units: Sequence[Unit], *, is_forward: bool) -> Memory:
+        """Gathered weights that are free after a pass: after backward what forward kept, too."""
+        if is_forward:
+            return self._free_weights(units)
+        return self.weights(units) + self._held_weights(units) + self.kept_weights(units)
 
     def weights_in_turn(
         self, piece: Piece, *, is_forward: bool, in_attention: bool = False

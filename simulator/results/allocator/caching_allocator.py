@@ -18,7 +18,9 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp``:
 - with ``garbage_collection_threshold``, large segments that were unused for longer than others
   are returned where more than that share of the device would be reserved;
 - with ``expandable_segments`` each pool is one segment that grows at its end in pages of
-  2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request;
+  2 MiB (small) or 20 MiB (large), so that any free space in it can serve any request, but for what
+  ``max_split_size_mb`` forbids, which then takes more at the end (pytorch/pytorch, issue 123548);
+  all blocks are split;
 - what is asked for on another stream has pools of its own (FSDP of PyTorch 2.0 gathers whole
   weights there; FSDP2 takes them and the buffers of reductions on the compute stream, shards of
   gradients on that of reductions; outputs of gathers, gone once copied, are ignored).
@@ -114,7 +116,8 @@ class CachingAllocator:
         self._room_bytes = room_bytes
         self._collects_above_bytes = collects_above_bytes
         self._expandable = settings.expandable_segments
-        self._max_split_bytes = math.inf if self._expandable else settings.max_split_bytes
+        self._max_split_bytes = settings.max_split_bytes
+        self._unsplit_bytes = math.inf if self._expandable else settings.max_split_bytes
         self.segments_are_alike = not self._expandable and math.isinf(collects_above_bytes)
         self.segments_serve_again = (
             self.segments_are_alike and not self._has_limits and math.isinf(self._max_split_bytes)
@@ -176,7 +179,11 @@ class CachingAllocator:
                 if stack in fresh:
                     fresh[stack] += 1
                     continue
-                if free is not rest_of or size > rest_bytes or not free.is_next(size, rest_bytes):
+                if (
+                    free is not rest_of
+                    or not size <= rest_bytes < stack.below_bytes
+                    or not free.is_next(size, rest_bytes)
+                ):
                     if rest_of is not None:
                         self._offer(rest, rest_bytes, rest_of)
                     rest, rest_of = free.pop_larger(size, stack.below_bytes), free
@@ -190,10 +197,7 @@ class CachingAllocator:
                 is_segment = before == afters[rest]
                 if rest_bytes >= free.least_segment_bytes:
                     choices.setdefault((size, rest_bytes + (not is_segment)), turn)
-                if (
-                    rest_bytes - size <= free.kept_whole_bytes
-                    or rest_bytes >= self._max_split_bytes
-                ):
+                if rest_bytes - size <= free.kept_whole_bytes or rest_bytes >= self._unsplit_bytes:
                     block, rest_of = rest, None
                     size_bytes[block] = rest_bytes
                 else:
@@ -309,7 +313,7 @@ class CachingAllocator:
         if tail != NOTHING and blocks.is_free[tail]:
             blocks.is_free[tail] = False
             there, before = blocks.size_bytes[tail], blocks.before[tail]
-        grown = _rounded(size - there, page)
+        grown = max(0, _rounded(size - there, page))
         new = self._tail[free] = blocks.new(there + grown, before)
         if before != NOTHING:
             blocks.after[before] = new

@@ -116,7 +116,7 @@ def job_document(row: Row) -> dict[str, Any]:
         document["batch"]["document_len"] = length
     said = f"{row.get('framework_version', '')}; {notes}"
     usual, told = spellings.usual_facts(said), spellings.facts_in_notes(said)
-    for facts in (*usual, stated_facts(row), *told):
+    for facts in (*usual, *told, stated_facts(row)):
         document = merged(document, facts)
     if not has_experts(document["model"]):
         # Phrases of whole tables, which hold dense models, too.

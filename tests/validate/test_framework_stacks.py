@@ -39,6 +39,7 @@ from simulator.validate.published.run_releases import (
         ("Megatron-DeepSpeed", "", "megatron-deepspeed"),
         ("GPT-NeoX", "2.0", "megatron-deepspeed"),
         ("Colossal-AI", "0.4", "megatron-deepspeed"),
+        ("colossalai", "ColossalAI Gemini, August 2023", "deepspeed"),
         ("DeepSpeed", "0.3.16", "deepspeed-2021"),
         ("DeepSpeed", "0.15.1", "deepspeed"),
         ("LLaMA-Factory + DeepSpeed", "", "deepspeed"),

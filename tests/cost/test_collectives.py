@@ -384,6 +384,27 @@ def test_rings_through_hosts_of_a_rack_keep_a_share_and_exchanges_of_all_their_r
     assert seconds(CollectiveKind.ALL_TO_ALL, 8) == pytest.approx(7.0)
 
 
+@pytest.mark.parametrize(("ranks", "hops"), [(2, 2), (4, 3), (8, 4)])
+def test_a_small_all_to_all_takes_two_hops_and_one_for_each_doubling_of_partners(
+    ranks: int, hops: int
+) -> None:
+    # B200, 512 B to 4 KiB: 9.3, 10.5 and 11.0 us (nccl-tests of NCCL 2.28), with hops of 1.3 us.
+    network = round_network(scale_up__latency="1 us", scale_up__bulk_latency="50 us")
+    cost = collective_cost(CollectiveKind.ALL_TO_ALL, 1e-6, Group(ranks, ranks), network)
+    assert cost.seconds == pytest.approx(hops * 1e-6)
+
+
+def test_a_large_all_to_all_does_not_wait_longer_for_more_partners() -> None:
+    network = round_network(scale_up__latency="1 us", scale_up__bulk_latency="1 us")
+    network = network.model_copy(
+        update={"scale_up": network.scale_up.model_copy(update={"low_latency_share": 0.5})}
+    )
+    costs = [
+        collective_cost(CollectiveKind.ALL_TO_ALL, 8e9, Group(n, n), network) for n in (2, 4, 8)
+    ]
+    assert [cost.latency_s for cost in costs] == pytest.approx([2e-6] * 3, rel=1e-3)
+
+
 def test_two_gpus_of_a_dgx_1_share_one_link_of_six() -> None:
     cube = round_network(scale_up__kind="hybrid-cube-mesh").scale_up
     assert reachable_link_share(cube, 2) == pytest.approx(1 / 6)

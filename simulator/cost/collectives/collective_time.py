@@ -271,7 +271,8 @@ def protocol_timings(
         "low_latency",
         # In-switch reduction is written for one protocol.
         by.where(demand.in_switch, False, is_any) | (demand.protocol == Protocol.LOW_LATENCY),
-        hops * (links.scale_up_hop_s + _load(demand, by) * links.scale_up_loaded_s),
+        hops * (links.scale_up_hop_s + _load(demand, by) * links.scale_up_loaded_s)
+        + demand.late_hops * links.scale_up_hop_s,
         demand.fabric_hops * links.fabric_hop_s,
         by.larger(
             up_s * _beyond_first_words(demand, links, by) / links.scale_up_low_latency_share,

@@ -113,6 +113,7 @@ class Demand(NamedTuple):
         fabric_bytes: Bytes through one rank's share of the fabric, one direction [B].
         copied_bytes: A rank's own part, copied from its input to its output [B].
         hop_bytes: What one hop of a ring passes on [B]; unlimited for all else.
+        late_hops: Scale-up hops that a small message takes more, until the last partner is there.
         scale_up_efficiency: Rate on the scale-up port, relative to a ring.
         fabric_efficiency: Rate on the fabric, relative to a ring.
         in_switch: The scale-up switch reduces.
@@ -128,6 +129,7 @@ class Demand(NamedTuple):
     fabric_bytes: float
     copied_bytes: float = 0.0
     hop_bytes: float = inf
+    late_hops: float = 0.0
     scale_up_efficiency: float = 1.0
     fabric_efficiency: float = 1.0
     in_switch: bool = False

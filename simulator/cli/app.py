@@ -110,8 +110,8 @@ _GROUPS: dict[str, tuple[str, dict[str, str] | str]] = {
     "serve": (
         "Predict throughput and latency of serving.",
         {
-            "run": "serving.run", "sweep": "serving.sweep", "plan": "serving.plan",
-            "capacity": "serving.capacity",
+            "run": "serving.run", "compare": "serving.compare", "sweep": "serving.sweep",
+            "plan": "serving.plan", "capacity": "serving.capacity",
         },
     ),
 }  # fmt: skip

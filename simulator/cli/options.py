@@ -371,7 +371,7 @@ _OF_THE_MACHINE = frozenset(
 
 def _command_again(context: typer.Context) -> str:
     """The command that is running, for the job of its page."""
-    words = ["clustersim", context.info_name or ""]
+    words = context.command_path.split()
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)

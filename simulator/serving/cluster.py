@@ -54,6 +54,7 @@ def serve(
     requests: Sequence[Request] | None = None,
     record: bool = False,
     step_time: Callable[[Batch], StepSeconds] | None = None,
+    on_ended: Callable[[int], None] | None = None,
 ) -> Served:
     """Serve a workload to its last token.
 
@@ -63,6 +64,7 @@ def serve(
         requests: The requests themselves, where the caller has them.
         record: Whether to keep the steps of all replicas.
         step_time: Seconds of a batch; by default from the deployment's kernels.
+        on_ended: Told, each time, how many more requests ended where answers are made.
 
     Raises:
         InputError: A request is longer than the cache, or there are too many blocks to simulate.
@@ -76,6 +78,8 @@ def serve(
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
     replicas, memory = _pool(deployment, longest, step_time, waits_for_ends=waits_for_ends)
+    for replica in replicas:
+        replica.on_ended = on_ended
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment

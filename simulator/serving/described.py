@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from simulator.described.base import Bytes, Count, CountOrZero, Flag, Ratio, Seconds, Spec
 from simulator.described.cluster.hardware import HardwareProfile
@@ -180,6 +181,13 @@ class Deployment(Spec):
     """Price, for money per token."""
 
     @property
+    def title(self) -> str:
+        """One line: the model, the GPUs, the engine and the split."""
+        pool = f" + {self.prefill.gpus} for prompts" if self.prefill else ""
+        gpus = f"{self.gpus}{pool} x {self.profile.name}"
+        return f"{self.model.name} on {gpus}, {self.engine}, tp {self.tp}, pp {self.pp}"
+
+    @property
     def ranks(self) -> int:
         """GPUs of one replica."""
         return self.tp * self.pp * self.attention_dp
@@ -346,10 +354,42 @@ class Workload(Spec):
 
 
 class ServingJob(Spec):
-    """A deployment and its workload."""
+    """A deployment and its workload; :func:`load_serving` reads one."""
 
     deployment: Deployment
     workload: Workload = Workload()
+
+    _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _source: str = PrivateAttr(default="")
+
+    @property
+    def title(self) -> str:
+        """One line that describes the deployment."""
+        return self.deployment.title
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The job as it was written, ready to be saved as YAML."""
+        return self._document
+
+    def __repr__(self) -> str:
+        """The job as a notebook or a script prints it."""
+        return f"ServingJob({self.title}, {self.workload.title})"
+
+    __str__ = __repr__
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> ServingJob:
+        """A copy of the job with changed fields.
+
+        Args:
+            changes: New values by dotted path, for example ``{"deployment.tp": 4}``.
+            more: The same as keywords: ``job.replace(**{"deployment.tp": 4})``.
+
+        Raises:
+            InputError: A path or value is wrong.
+        """
+        changed = with_changes(self._document, {**(changes or {}), **more})
+        return _job_of(changed, self._source)
 
 
 def load_serving(
@@ -373,7 +413,12 @@ def load_serving(
     else:
         path = given_or_shipped_file("serving job", Path(source), "serving")
         file, document = str(path), read_naming_yaml(path, _WANTED, changes)
-    document = with_changes(document, changes)
+    return _job_of(with_changes(document, changes), file)
+
+
+def _job_of(document: Mapping[str, Any], file: str) -> ServingJob:
+    """The job of a document; what it names is beside the file, or shipped."""
+    written = copy.deepcopy(dict(document))
     deployment = document.get("deployment")
     if deployment is None and "model" in document:
         raise InputError.single("", "is a job of training", hint=_WANTED, file=file)
@@ -384,7 +429,9 @@ def load_serving(
         beside = Path(file).parent / trace
         if trace and is_there(beside):
             document = {**document, "workload": {**workload, "trace": str(beside)}}
-    return validated(ServingJob, document, file=file)
+    job = validated(ServingJob, dict(document), file=file)
+    job._document, job._source = written, file
+    return job
 
 
 _WANTED = "give a YAML file with a deployment and a workload"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from simulator.cli.step.comparing import _assignments
+from simulator.cli.compared_jobs import assignments
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_value_of_a_variant_may_have_spaces(clustersim, job_file):
     ["plan.tp=1 plan.layout=[2,2]", "plan.tp=1,plan.layout=[2,2]", " plan.tp=1, plan.layout=[2,2]"],
 )
 def test_fields_of_a_variant_stand_behind_spaces_or_commas(text):
-    assert _assignments(text) == ["plan.tp=1", "plan.layout=[2,2]"]
+    assert assignments(text) == ["plan.tp=1", "plan.layout=[2,2]"]
 
 
 def test_jobs_on_different_numbers_of_gpus_are_compared_as_a_whole_too(clustersim, job_file):

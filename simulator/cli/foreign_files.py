@@ -209,8 +209,12 @@ def _command_of(form: Format) -> Callable[..., None]:
 
     def import_files(**values: Any) -> None:
         files, define = values.pop("files"), values.pop("define", None)
+        context = values.pop("context")
         given = _with_definitions(_given(**values), define)
         _tell(*form.read(files if form.takes_more else [files], given))
+        is_said = context.get_parameter_source("profile").name == "COMMANDLINE"
+        if not is_said and "cluster.profile" not in given.changes:
+            note(f"hardware: {given.profile}, until --profile names another")
 
     kind = list[Path] if form.takes_more else Path
     argument = typer.Argument(metavar=form.metavar, help=form.file)
@@ -218,7 +222,8 @@ def _command_of(form: Format) -> Callable[..., None]:
                               annotation=Annotated[kind, argument])}  # fmt: skip
     if form.has_variables:
         own["define"] = Parameter("define", Parameter.KEYWORD_ONLY, default=None, annotation=Define)
-    parameters = own | shared
+    context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = own | shared | {"context": context}
     # What typer reads of a function.
     import_files.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     import_files.__annotations__ = {name: each.annotation for name, each in parameters.items()}

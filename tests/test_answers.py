@@ -174,6 +174,21 @@ def test_tables_in_a_terminal_are_aligned_and_leave_bars_out():
     ]
 
 
+def test_a_table_without_headings_has_no_empty_line_for_them():
+    table = Table("Rates", "", columns([""], [""]), [cells(["requests/s", "7"])])
+    assert page_text(AnswerPage("Run", [], [table])).splitlines()[-2:] == ["Rates", "requests/s  7"]
+
+
+def test_limits_say_which_values_fit_and_which_field_has_none(path):
+    tight = sim.load_job(path, {"cluster.device.memory": "8 GiB"})
+    found = sim.limits(tight)
+    none = [limit.field for limit in found.limits if not limit.obstacle and not limit.largest]
+    for field in none:
+        assert f"No value of {field} fits." in str(found)
+    assert none
+    assert "may be at most" in str(sim.limits(sim.load_job(path)))
+
+
 def test_names_from_files_are_only_names_on_a_page(path):
     named = {"name": "<script>alert(1)</script>", "base": "llama3.1-8b", "layers": 2}
     document = {"model": named, "cluster": {"profile": "h100-sxm-80gb", "gpus": 1}}

@@ -78,8 +78,7 @@ class LimitsAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Each limit with what it takes."""
-        known = [limit for limit in self.limits if not limit.obstacle]
-        sentences = [f"{limit.field} may be {limit.largest or 'no value'}." for limit in known]
+        sentences = [_limit_text(limit) for limit in self.limits if not limit.obstacle]
         return AnswerPage(
             title=f"What still fits: {self.job.title}",
             sentences=[
@@ -90,6 +89,13 @@ class LimitsAnswer(Answer):
             job_yaml=job_yaml(self.job),
             command="clustersim limits job.yaml",
         )
+
+
+def _limit_text(limit: Limit) -> str:
+    if not limit.largest:
+        return f"No value of {limit.field} fits."
+    most = "more than" if limit.is_open else "at most"
+    return f"{limit.field} may be {most} {limit.largest:,}."
 
 
 def _limit_row(limit: Limit) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from simulator.described.documents import (
 from simulator.described.json_schemas import DIALECT, schema_of
 from simulator.described.load import load_model, load_profile, model_of
 from simulator.described.model import Model
+from simulator.described.other_kinds import refuse_shipped_of_another_kind
 from simulator.errors import InputError
 from simulator.files import is_there
 
@@ -411,6 +412,7 @@ def load_serving(
     if isinstance(source, Mapping):
         file, document = "", dict(source)
     else:
+        refuse_shipped_of_another_kind("serving job", Path(source))
         path = given_or_shipped_file("serving job", Path(source), "serving")
         file, document = str(path), read_naming_yaml(path, _WANTED, changes)
     return _job_of(with_changes(document, changes), file)

@@ -79,11 +79,11 @@ def test_bars_are_as_long_as_their_share_of_the_largest_and_of_a_whole_cache():
     assert lengths[-1] == pytest.approx([1.0, 1.0, 0.5])
 
 
-def test_latencies_are_in_milliseconds_and_those_that_nobody_has_are_left_out():
+def test_latencies_say_their_unit_and_those_that_nobody_has_are_left_out():
     latencies = page_of([step(0.0, 1.0, 1)]).tables[1]
     assert [[cell.text for cell in row] for row in latencies.rows] == [
-        ["time to the first token", "250.0", "200.0", "1500.0"],
-        ["end to end", "250.0", "200.0", "1500.0"],
+        ["time to the first token", "250 ms", "200 ms", "1.50 s"],
+        ["end to end", "250 ms", "200 ms", "1.50 s"],
     ]
 
 

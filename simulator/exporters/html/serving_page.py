@@ -19,7 +19,7 @@ from simulator.serving.answers import Answers
 from simulator.serving.cluster import Served
 from simulator.serving.described import Objective, ServingJob
 from simulator.serving.engine import Step
-from simulator.units import percent
+from simulator.units import format_seconds, percent
 
 _SLICES = 24
 _HEADLINE = 3
@@ -43,13 +43,13 @@ def serving_page(
     }
     heads = list(answers.ttft_s)
     latencies = [
-        cells([name, *(f"{1e3 * spread[head]:.1f}" for head in heads if head in spread)])
+        cells([name, *(format_seconds(spread[head]) for head in heads if head in spread)])
         for name, spread in spreads.items()
         if spread
     ]
     tables = [
         Table("Rates", "Of the whole run", columns([""], [""]), [cells(line) for line in lines]),
-        Table("Latencies", "In milliseconds", columns([""], heads), latencies),
+        Table("Latencies", "Of all requests after the warm-up", columns([""], heads), latencies),
     ]
     for name, index in _shown(served):
         steps = served.steps[index]

@@ -247,6 +247,9 @@ class _Commands(TyperGroup):
         except BrokenPipeError:
             close_stdout()
             raise typer.Exit from None
+        except KeyboardInterrupt:  # typer would end without a word
+            note("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _named(path: str) -> Callable[..., Any]:

@@ -143,9 +143,10 @@ def compare(
     as_json: AsJson = False,
     html: PageFile = None,
 ) -> None:
-    """Compare deployments: throughput, latency, price, and where the time of a request goes.
+    """Compare deployments, and show where the time goes.
 
-    Every deployment is compared with the first one. --set changes all of them.
+    Every deployment is compared with the first one: throughput, latency, price, and the parts of
+    the mean request's time. --set changes all of them.
 
     Exits with 1 if none of them meets its objective.
 

@@ -201,6 +201,7 @@ def test_an_interrupted_sweep_says_where_its_finished_rows_are(
     outcome = clustersim("sweep", job_file, "--grid", "plan.tp=1,2", "--out", out)
     assert outcome.code == 130
     assert f"{out}.journal keeps the finished rows" in outcome.err
+    assert outcome.err.endswith("interrupted\n")
 
 
 def test_a_sweep_is_drawn_where_asked(clustersim, job_file, tmp_path):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SMALLEST_EFFECT = 1e-6
 """Shares of a step below this are none."""
 _SMALLEST_CHANGE = 1e-5
-"""Shares of a step below this are no difference to print."""
+"""Shares of a step below this are no difference to print, where both times read the same."""
 _MATTERS = 0.005
 """Shares of a step from which on a number that was never measured is worth a calibration."""
 _ROUGH = ("assumed", "default")
@@ -384,10 +384,10 @@ def cause_rows(found: Difference) -> list[tuple[str, ...]]:
 def time_row(found: Difference, name: str, before_s: float, after_s: float) -> tuple[str, ...]:
     """Texts of a time in both steps: its difference, also as a share of the first step."""
     change_s = after_s - before_s
-    if abs(change_s) < _SMALLEST_CHANGE * found.first_s:
+    times = format_seconds(before_s), format_seconds(after_s)
+    if abs(change_s) < _SMALLEST_CHANGE * found.first_s and times[0] == times[1]:
         change_s = 0.0
-    times = format_seconds(before_s), format_seconds(after_s), signed_seconds(change_s)
-    return name, *times, signed_percent(change_s / found.first_s)
+    return name, *times, signed_seconds(change_s), signed_percent(change_s / found.first_s)
 
 
 def compare(

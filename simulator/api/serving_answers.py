@@ -120,7 +120,7 @@ def figures_of(found: Answers, objective: Objective) -> list[tuple[str, str]]:
 
 
 def serve(
-    job: ServingJob, *, record: bool = False, on_ended: Callable[[int], None] | None = None
+    job: ServingJob, *, record: bool = False, on_ended: Callable[[int, int], None] | None = None
 ) -> ServeAnswer:
     """Serve a workload to its last token.
 
@@ -128,7 +128,7 @@ def serve(
         job: The deployment and its workload, from :func:`load_serving`.
         record: Whether to keep every engine step, for pictures, traces and pages. They serve again
             if it was not kept.
-        on_ended: Called with how many more requests ended, each time some do.
+        on_ended: Called with how many more requests ended, and the number of all.
 
     Raises:
         InputError: A request is longer than the cache, or there are too many blocks to simulate.

@@ -88,7 +88,7 @@ def run(
 
     job = _read(file, changes)
     is_kept = any(file is not None for file in (plot, trace, html))
-    with amounts("requests", job.workload.requests) as counted:
+    with amounts("requests") as counted:
         answer = api.serve(job, record=is_kept, on_ended=counted)
     if plot is not None:
         note(f"wrote {answer.plot(plot)}")

@@ -54,7 +54,7 @@ def serve(
     requests: Sequence[Request] | None = None,
     record: bool = False,
     step_time: Callable[[Batch], StepSeconds] | None = None,
-    on_ended: Callable[[int], None] | None = None,
+    on_ended: Callable[[int, int], None] | None = None,
 ) -> Served:
     """Serve a workload to its last token.
 
@@ -64,7 +64,7 @@ def serve(
         requests: The requests themselves, where the caller has them.
         record: Whether to keep the steps of all replicas.
         step_time: Seconds of a batch; by default from the deployment's kernels.
-        on_ended: Told, each time, how many more requests ended where answers are made.
+        on_ended: Told how many more requests ended where answers are made, and the number of all.
 
     Raises:
         InputError: A request is longer than the cache, or there are too many blocks to simulate.
@@ -78,8 +78,9 @@ def serve(
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
     replicas, memory = _pool(deployment, longest, step_time, waits_for_ends=waits_for_ends)
-    for replica in replicas:
-        replica.on_ended = on_ended
+    if on_ended is not None:
+        for replica in replicas:
+            replica.on_ended = lambda more: on_ended(more, len(requests))
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment

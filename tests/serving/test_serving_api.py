@@ -140,17 +140,23 @@ def test_a_changed_serving_job_is_the_file_with_the_change_and_keeps_its_trace(p
         job.replace({"deployment.tpp": 2})
 
 
-def test_every_request_is_counted_when_it_ends(job):
-    counts: list[int] = []
-    for changes in ({}, {"workload.arrivals": {"kind": "all-at-once"}}):
-        counts.clear()
-        sim.serve(job.replace(changes), on_ended=counts.append)
-        assert sum(counts) == 60
-        assert len(counts) > 1
+def test_every_request_is_counted_when_it_ends(job, tmp_path):
+    trace = tmp_path / "t.csv"
+    rows = "".join(f"{n},8,2\n" for n in range(7))
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}", "utf-8")
+    for changes, total in (
+        ({}, 60),
+        ({"workload.arrivals": {"kind": "all-at-once"}}, 60),
+        ({"workload": {"trace": str(trace)}}, 7),
+    ):
+        counts: list[tuple[int, int]] = []
+        sim.serve(job.replace(changes), on_ended=lambda *told, kept=counts: kept.append(told))
+        assert sum(more for more, _ in counts) == total
+        assert {of for _, of in counts} == {total}
 
 
 def test_counting_the_ends_changes_nothing(job):
-    counted = serve(job.deployment, job.workload, on_ended=lambda _: None)
+    counted = serve(job.deployment, job.workload, on_ended=lambda *_: None)
     plain = serve(job.deployment, job.workload)
     ends = [[request.last_token_s for request in each.requests] for each in (counted, plain)]
     assert ends[0] == ends[1]

@@ -245,10 +245,16 @@ def serve_compare(
     Raises:
         InputError: There are fewer than two jobs, or one cannot run.
     """
+    from simulator.serving.bearable_rate import need_a_limit
+
     if len(jobs) < 2:
         hint = "give two or more jobs, each with a different name"
         raise InputError.single("jobs", "needs a second job to compare with", len(jobs), hint)
-    pairs = jobs.items() if isinstance(jobs, Mapping) else jobs
+    pairs = list(jobs.items() if isinstance(jobs, Mapping) else jobs)
+    for _, job in pairs:
+        need_serving(job)
+        if largest_rates:
+            need_a_limit(job.workload)
     return ServeCompareAnswer(
         [_run(name, job, largest_rates=largest_rates, on_trial=on_trial) for name, job in pairs]
     )
@@ -261,7 +267,6 @@ def _run(
     from simulator.serving.bearable_rate import largest_rate
     from simulator.serving.cluster import serve
 
-    need_serving(job)
     deployment, workload = job.deployment, job.workload
     result = answers_of(serve(deployment, workload), deployment, workload)
     if on_trial is not None:

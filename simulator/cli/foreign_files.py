@@ -212,9 +212,8 @@ def _command_of(form: Format) -> Callable[..., None]:
         context = values.pop("context")
         given = _with_definitions(_given(**values), define)
         _tell(*form.read(files if form.takes_more else [files], given))
-        is_said = context.get_parameter_source("profile").name == "COMMANDLINE"
-        if not is_said and "cluster.profile" not in given.changes:
-            note(f"hardware: {given.profile}, until --profile names another")
+        if "cluster.profile" not in given.changes:
+            _note_assumed_hardware(context, given.profile)
 
     kind = list[Path] if form.takes_more else Path
     argument = typer.Argument(metavar=form.metavar, help=form.file)
@@ -244,6 +243,13 @@ def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
     }
 
 
+def _note_assumed_hardware(context: typer.Context, profile: str) -> None:
+    """Say which hardware was taken where nobody named any; files of frameworks do not."""
+    source = context.get_parameter_source("profile")
+    if source is None or source.name != "COMMANDLINE":
+        note(f"hardware: {profile}, until --profile names another")
+
+
 def _tell(job: Job, report: ImportReport) -> None:
     _echo_yaml(job.document)
     note(str(report))
@@ -271,6 +277,8 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         model: ModelName = None,
         gpus: Gpus = None,
         ignore: Ignore = None,
+        *,
+        context: typer.Context,
     ) -> None:
         from simulator.serving.described import load_serving
         from simulator.serving.launch_lines import deployment_document
@@ -282,6 +290,7 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         _echo_yaml(document)
         note("the file does not state the traffic; until you add a workload, it is")
         note(f"  {job.workload.title}")
+        _note_assumed_hardware(context, profile)
 
     import_launch.__doc__ = (
         f"Convert a launch line of {engine} to a deployment.\n\n"

@@ -103,6 +103,11 @@ def _pool(
     waits_for_ends: bool,
 ) -> tuple[list[Replica], MemoryPlan]:
     """All replicas of a deployment, idle, and the memory of one of their ranks."""
+    most = deployment.max_model_tokens
+    if most and longest > most:
+        rule = f"is less than the longest request, {longest:,} tokens, which the engine refuses"
+        hint = "raise it, or cut lengths with workload.prompt.longest and workload.answer.longest"
+        raise InputError.single("deployment.max_model_tokens", rule, most, hint)
     limits = limits_of(deployment, longest)
     memory = memory_plan(deployment, limits)
     if longest > memory.blocks * memory.block_tokens:

@@ -151,7 +151,8 @@ class Deployment(Spec):
     max_tokens: CountOrZero = 0
     """Tokens of a step; 0 is the engine's own."""
     max_model_tokens: CountOrZero = 0
-    """Longest prompt and answer; 0 is the longest of the workload."""
+    """Longest prompt and answer together, beyond which a request is refused; 0 is the longest of
+    the workload."""
     long_prefill_tokens: CountOrZero = 0
     """Tokens of one prompt in a step while others wait; 0 is no limit."""
     receive_steps: CountOrZero = 0

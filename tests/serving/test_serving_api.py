@@ -181,6 +181,22 @@ def test_rates_that_nobody_can_send_are_refused(job, rates):
         sim.serve_sweep(job, rates)
 
 
+def test_a_request_that_the_engine_would_refuse_is_refused(job):
+    fixed = {"workload.prompt": {"mean": 100}, "workload.answer": {"mean": 28}}
+    with pytest.raises(InputError, match="less than the longest request, 128 tokens"):
+        sim.serve(job.replace({**fixed, "deployment.max_model_tokens": 127}))
+    sim.serve(job.replace({**fixed, "deployment.max_model_tokens": 128}))
+
+
+def test_largest_rates_need_an_objective_before_anything_is_served(job):
+    without = job.replace({"workload.objective": {}})
+    trials: list[None] = []
+    pair = {"a": job, "b": without}
+    with pytest.raises(InputError, match="objective: sets no limit"):
+        sim.serve_compare(pair, largest_rates=True, on_trial=lambda: trials.append(None))
+    assert trials == []
+
+
 def test_comparing_needs_a_second_deployment(job, path, capsys):
     with pytest.raises(InputError, match="needs a second job to compare with"):
         sim.serve_compare({"one": job})

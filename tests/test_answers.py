@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import clustersim
@@ -154,6 +156,16 @@ def test_an_answer_that_is_printed_says_what_its_page_says(answers):
             assert text.startswith(page.title)
             assert all(sentence in text for sentence in page.sentences)
             assert max(map(len, text.splitlines())) < 300, "no line holds a whole job"
+
+
+def test_thousands_of_excluded_plans_are_counted_on_the_page_too(answers):
+    found = answers["plan"]
+    search = found.search
+    many = replace(search, plans=1_716, pruned=replace(search.pruned, slower_bound=12_345))
+    answer = replace(found, search=many)
+    assert re.search("slower, by a lower bound +12,345", str(answer))
+    assert "slower, by a lower bound: 12,345" in answer.pruned_text()
+    assert "12,345" in answer._repr_html_()
 
 
 def test_tables_in_a_terminal_are_aligned_and_leave_bars_out():

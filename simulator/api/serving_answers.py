@@ -50,8 +50,9 @@ class ServeAnswer(Answer):
         return self.result.keeps_objective or not self.job.workload.objective.is_asked
 
     def to_dict(self) -> dict[str, Any]:
-        """Rates, percentiles of latencies [s], and the price."""
-        return self.result.to_dict()
+        """The deployment and the traffic in words, rates, percentiles of latencies [s], price."""
+        titles = {"title": self.job.title, "workload": self.job.workload.title}
+        return {**titles, **self.result.to_dict()}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per request: when it came, its lengths, and its latencies."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame
 from simulator.api.serving_answers import flat, latencies, need_serving, objective_text
 from simulator.described.job import changed_fields
-from simulator.errors import InputError
+from simulator.errors import DoesNotFitError, InputError
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.serving.described import ServingJob
 from simulator.units import format_seconds, percent, signed_percent, signed_seconds
@@ -244,6 +244,7 @@ def serve_compare(
 
     Raises:
         InputError: There are fewer than two jobs, or one cannot run.
+        DoesNotFitError: A model leaves no room for a cache; it says which.
     """
     from simulator.serving.bearable_rate import need_a_limit
 
@@ -268,7 +269,10 @@ def _run(
     from simulator.serving.cluster import serve
 
     deployment, workload = job.deployment, job.workload
-    result = answers_of(serve(deployment, workload), deployment, workload)
+    try:
+        result = answers_of(serve(deployment, workload), deployment, workload)
+    except DoesNotFitError as error:
+        raise DoesNotFitError(f"{name}: {error}") from error
     if on_trial is not None:
         on_trial()
     if not largest_rates:

@@ -107,7 +107,7 @@ _UNLISTED = 1.0
 _MOST_SURPRISE = 9.0
 """Squares of three standard deviations: errors are seldom larger."""
 AGREES = (
-    "The run lies in its prediction interval, and no single cause is likelier than an error of the "
+    "The run is in its prediction interval, and no single cause is likelier than an error of the "
     "prediction."
 )
 """What is said of a run that does."""

@@ -8,7 +8,7 @@ import pytest
 
 import simulator as sim
 from simulator.cli.app import main
-from simulator.errors import InputError
+from simulator.errors import DoesNotFitError, InputError
 from simulator.serving.cluster import serve
 from simulator.serving.described import load_serving
 
@@ -202,6 +202,12 @@ def test_comparing_needs_a_second_deployment(job, path, capsys):
         sim.serve_compare({"one": job})
     said = printed(capsys, "serve", "compare", path, code=2).err
     assert "add --variant deployment.tp=8" in said
+
+
+def test_a_deployment_that_does_not_fit_is_named(job):
+    large = job.replace({"deployment.model": "llama3.1-405b"})
+    with pytest.raises(DoesNotFitError, match=r"^large: the weights take"):
+        sim.serve_compare({"small": job, "large": large})
 
 
 def test_a_comparison_says_where_it_misleads(path, capsys):

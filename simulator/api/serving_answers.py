@@ -88,7 +88,8 @@ class ServeAnswer(Answer):
         """Draw batches, queue and cache of a replica over time; returns the picture's path."""
         from simulator.plots.serving import draw_serving
 
-        draw_serving(self.job.title, self.recorded.steps[0], path)
+        replicas = self.job.deployment.replicas
+        draw_serving(self.job.title, self.recorded.steps[0], path, replicas=replicas)
         return Path(path)
 
     def write_trace(self, path: str | Path) -> Path:

@@ -19,6 +19,7 @@ from typing import Any
 
 import simulator
 from simulator import api, errors
+from simulator.api.serving_comparison import ServedRun
 from simulator.described.json_schemas import job_schema
 from simulator.described.plan.shipped_stacks import STACKS, evidence_of_stack
 from simulator.described.plan.stack import Stack
@@ -29,6 +30,7 @@ from simulator.planning.offers.offers_file import offers_schema
 from simulator.results.step import ClassMemory, StepResult, Waits
 from simulator.results.views.difference import Cause, Difference
 from simulator.results.views.verdict import Advice, WhatIf
+from simulator.serving.answers import Answers
 from simulator.serving.described import serving_schema
 from simulator.units import UNITS, format_quantity
 from tests.command_reference import COMMANDS_PAGE, commands_page
@@ -45,18 +47,26 @@ FUNCTIONS = {
     for name in (
         "load_job", "simulate", "sample", "sweep", "plan", "rent", "advise", "strategies",
         "capacity", "compare", "limits", "memory", "sensitivity", "schedule", "diagnose",
-        "calibrate", "validate",
+        "calibrate", "validate", "load_serving", "serve", "serve_compare", "serve_sweep",
+        "serve_plan", "serve_capacity",
     )
 }  # fmt: skip
-CLASSES = {"Job": simulator.Job, "Result": simulator.Result, "Answer": simulator.Answer}
+CLASSES = {
+    "Job": simulator.Job,
+    "Result": simulator.Result,
+    "Answer": simulator.Answer,
+    "ServingJob": simulator.ServingJob,
+}
 ANSWERS = (
     api.PlanAnswer, api.AdviseAnswer, api.StrategiesAnswer, api.CapacityAnswer, api.ClustersAnswer,
     api.CompareAnswer, api.LimitsAnswer, api.SensitivityAnswer, api.MemoryAnswer,
     api.ScheduleAnswer, api.DiagnoseAnswer, api.CalibrateAnswer, api.ValidateAnswer,
+    api.ServeAnswer, api.ServeCompareAnswer, api.ServeSweepAnswer, api.ServePlanAnswer,
+    api.ServeCapacityAnswer,
 )  # fmt: skip
 PARTS = (
     ClassMemory, Waits, Difference, Cause, Advice, WhatIf, StepDistribution, StragglerScale,
-    Control,
+    Control, ServedRun, Answers,
 )  # fmt: skip
 MISTAKES = {
     name: getattr(errors, name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import clustersim
@@ -156,6 +158,16 @@ def test_an_answer_that_is_printed_says_what_its_page_says(answers):
             assert max(map(len, text.splitlines())) < 300, "no line holds a whole job"
 
 
+def test_thousands_of_excluded_plans_are_counted_on_the_page_too(answers):
+    found = answers["plan"]
+    search = found.search
+    many = replace(search, plans=1_716, pruned=replace(search.pruned, slower_bound=12_345))
+    answer = replace(found, search=many)
+    assert re.search("slower, by a lower bound +12,345", str(answer))
+    assert "slower, by a lower bound: 12,345" in answer.pruned_text()
+    assert "12,345" in answer._repr_html_()
+
+
 def test_tables_in_a_terminal_are_aligned_and_leave_bars_out():
     bars = Column("where", "bars")
     bar = Cell(bars=(Bar("a", Meaning.GAIN, 1.0),))
@@ -172,6 +184,21 @@ def test_tables_in_a_terminal_are_aligned_and_leave_bars_out():
         "dp    1.5 s  a",
         "zero   12 s  b",
     ]
+
+
+def test_a_table_without_headings_has_no_empty_line_for_them():
+    table = Table("Rates", "", columns([""], [""]), [cells(["requests/s", "7"])])
+    assert page_text(AnswerPage("Run", [], [table])).splitlines()[-2:] == ["Rates", "requests/s  7"]
+
+
+def test_limits_say_which_values_fit_and_which_field_has_none(path):
+    tight = sim.load_job(path, {"cluster.device.memory": "8 GiB"})
+    found = sim.limits(tight)
+    none = [limit.field for limit in found.limits if not limit.obstacle and not limit.largest]
+    for field in none:
+        assert f"No value of {field} fits." in str(found)
+    assert none
+    assert "may be at most" in str(sim.limits(sim.load_job(path)))
 
 
 def test_names_from_files_are_only_names_on_a_page(path):

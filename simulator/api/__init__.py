@@ -9,6 +9,9 @@ campaign_answers   a whole training run, on one cluster or several
 held_answers       memory by owner; a pipeline's order
 measured_answers   diagnosis, calibration, validation
 grid_page          the page of a sweep
+serving_answers    a deployment that serves a workload
+serving_rates      the rates that it sustains, its best split, its GPUs
+serving_comparison deployments beside each other
 """
 
 from __future__ import annotations
@@ -39,9 +42,20 @@ if TYPE_CHECKING:
     )
     from simulator.api.one_step import Engine, Job, Result, load_job, sample, simulate
     from simulator.api.plan_answers import PlanAnswer, plan
+    from simulator.api.serving_answers import ServeAnswer, serve
+    from simulator.api.serving_comparison import ServeCompareAnswer, serve_compare
+    from simulator.api.serving_rates import (
+        ServeCapacityAnswer,
+        ServePlanAnswer,
+        ServeSweepAnswer,
+        serve_capacity,
+        serve_plan,
+        serve_sweep,
+    )
     from simulator.api.strategy_answers import AdviseAnswer, StrategiesAnswer, advise, strategies
     from simulator.planning.offers.rental import rent
     from simulator.planning.sweep import sweep
+    from simulator.serving.described import ServingJob, load_serving
 
 __all__ = [
     "AdviseAnswer",
@@ -59,6 +73,12 @@ __all__ = [
     "Result",
     "ScheduleAnswer",
     "SensitivityAnswer",
+    "ServeAnswer",
+    "ServeCapacityAnswer",
+    "ServeCompareAnswer",
+    "ServePlanAnswer",
+    "ServeSweepAnswer",
+    "ServingJob",
     "StrategiesAnswer",
     "ValidateAnswer",
     "advise",
@@ -68,12 +88,18 @@ __all__ = [
     "diagnose",
     "limits",
     "load_job",
+    "load_serving",
     "memory",
     "plan",
     "rent",
     "sample",
     "schedule",
     "sensitivity",
+    "serve",
+    "serve_capacity",
+    "serve_compare",
+    "serve_plan",
+    "serve_sweep",
     "simulate",
     "strategies",
     "sweep",
@@ -94,9 +120,16 @@ _MODULES = {
     },
     "api.one_step": {"Engine", "Job", "Result", "load_job", "sample", "simulate"},
     "api.plan_answers": {"PlanAnswer", "plan"},
+    "api.serving_answers": {"ServeAnswer", "serve"},
+    "api.serving_comparison": {"ServeCompareAnswer", "serve_compare"},
+    "api.serving_rates": {
+        "ServeCapacityAnswer", "ServePlanAnswer", "ServeSweepAnswer", "serve_capacity",
+        "serve_plan", "serve_sweep",
+    },
     "api.strategy_answers": {"AdviseAnswer", "StrategiesAnswer", "advise", "strategies"},
     "planning.offers.rental": {"rent"},
     "planning.sweep": {"sweep"},
+    "serving.described": {"ServingJob", "load_serving"},
 }  # fmt: skip
 """Where each name stands: one that is not used costs nothing."""
 

@@ -251,7 +251,9 @@ class ClustersAnswer(Answer):
 
     def table(self) -> Table:
         """Each cluster with its figures, or why it cannot run the job."""
-        numbers = ("step time", "MFU", "goodput", "duration", "GPU-hours", "USD")
+        numbers = (
+            "step time", "MFU", "goodput", "duration", "80 % interval", "GPU-hours", "USD",
+        )  # fmt: skip
         heads = [*columns(("system",), ("GPUs",)), *columns(("plan",), numbers), Column("paid")]
         rows = [cells(_cluster_row(each)) for each in self.clusters]
         return Table("Clusters", "Cost by the cheapest way of paying", heads, rows)
@@ -327,7 +329,7 @@ def _cluster_row(found: Capacity | Refusal) -> list[str]:
     from simulator.planning.campaign.capacity import Refusal
 
     if isinstance(found, Refusal):
-        return [found.system, str(found.gpus), *[""] * 7, found.reason]
+        return [found.system, str(found.gpus), found.reason, *[""] * 8]
     time, cheapest = found.time, found.money.cheapest
     return [
         found.job.cluster.profile.name,
@@ -337,6 +339,7 @@ def _cluster_row(found: Capacity | Refusal) -> list[str]:
         percent(found.step.mfu),
         "unknown" if time.goodput_share is None else percent(time.goodput_share),
         format_seconds(time.wall_s),
+        format_seconds_range(*time.ends.interval_s),
         f"{time.gpu_s / HOUR_S:,.0f}",
         "unknown" if cheapest is None else f"{cheapest[1]:,.0f}",
         "" if cheapest is None else cheapest[0],

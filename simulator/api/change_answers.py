@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SMALLEST_EFFECT = 1e-6
 """Shares of a step below this are none."""
 _SMALLEST_CHANGE = 1e-5
-"""Shares of a step below this are no difference to print."""
+"""Shares of a step below this are no difference to print, where both times read the same."""
 _MATTERS = 0.005
 """Shares of a step from which on a number that was never measured is worth a calibration."""
 _ROUGH = ("assumed", "default")
@@ -78,8 +78,7 @@ class LimitsAnswer(Answer):
 
     def page(self) -> AnswerPage:
         """Each limit with what it takes."""
-        known = [limit for limit in self.limits if not limit.obstacle]
-        sentences = [f"{limit.field} may be {limit.largest or 'no value'}." for limit in known]
+        sentences = [_limit_text(limit) for limit in self.limits if not limit.obstacle]
         return AnswerPage(
             title=f"What still fits: {self.job.title}",
             sentences=[
@@ -90,6 +89,13 @@ class LimitsAnswer(Answer):
             job_yaml=job_yaml(self.job),
             command="clustersim limits job.yaml",
         )
+
+
+def _limit_text(limit: Limit) -> str:
+    if not limit.largest:
+        return f"No value of {limit.field} fits."
+    most = "more than" if limit.is_open else "at most"
+    return f"{limit.field} may be {most} {limit.largest:,}."
 
 
 def _limit_row(limit: Limit) -> tuple[str, ...]:
@@ -378,10 +384,10 @@ def cause_rows(found: Difference) -> list[tuple[str, ...]]:
 def time_row(found: Difference, name: str, before_s: float, after_s: float) -> tuple[str, ...]:
     """Texts of a time in both steps: its difference, also as a share of the first step."""
     change_s = after_s - before_s
-    if abs(change_s) < _SMALLEST_CHANGE * found.first_s:
+    times = format_seconds(before_s), format_seconds(after_s)
+    if abs(change_s) < _SMALLEST_CHANGE * found.first_s and times[0] == times[1]:
         change_s = 0.0
-    times = format_seconds(before_s), format_seconds(after_s), signed_seconds(change_s)
-    return name, *times, signed_percent(change_s / found.first_s)
+    return name, *times, signed_seconds(change_s), signed_percent(change_s / found.first_s)
 
 
 def compare(

@@ -249,11 +249,19 @@ class PlanAnswer(Answer):
 
     def pruned_text(self) -> str:
         """How many plans were searched, and why the others are not listed."""
-        found, pruned = self.search, self.search.pruned
-        lines = [
+        excluded = (f"  {reason}: {count:,}" for reason, count in self._excluded().items())
+        return "\n".join((self._searched_text(), *excluded, *self._search_notes()))
+
+    def _searched_text(self) -> str:
+        found = self.search
+        return (
             f"{found.plans:,} valid plans, {found.replayed:,} replayed without contention, "
             f"{found.simulated:,} simulated."
-        ]
+        )
+
+    def _excluded(self) -> dict[str, int]:
+        """Plans that are not listed, by the reason; no reason without a plan."""
+        pruned = self.search.pruned
         over = "above the accepted risk of running out of memory"
         reasons = {
             f"{over}, by a lower bound": pruned.too_large,
@@ -262,13 +270,14 @@ class PlanAnswer(Answer):
             "slower, replayed": pruned.slower_replay,
             "slower, simulated": pruned.slower_simulation,
         }
-        lines += [f"  {reason}: {count:,}" for reason, count in reasons.items() if count]
-        if found.gap_share:
-            lines.append(self._gap_text())
-        refused = ", ".join(f"{field} {count:,}" for field, count in pruned.refused.items())
-        if refused:
-            lines.append(f"Combinations that break a rule, by field: {refused}.")
-        return "\n".join(lines)
+        return {reason: count for reason, count in reasons.items() if count}
+
+    def _search_notes(self) -> Iterator[str]:
+        if self.search.gap_share:
+            yield self._gap_text()
+        if refused := self.search.pruned.refused:
+            texts = ", ".join(f"{field} {count:,}" for field, count in refused.items())
+            yield f"Combinations that break a rule, by field: {texts}."
 
     def _gap_text(self) -> str:
         """What lower bounds prove of all plans that are not listed."""
@@ -339,15 +348,10 @@ class PlanAnswer(Answer):
         return Table("Plans", "Each is fully simulated; fastest first", heads, rows)
 
     def _pruned_table(self) -> Table:
-        first, *others = self.pruned_text().splitlines()
-        rows: list[list[Cell]] = []
-        for line in others:
-            if line.startswith("  "):
-                reason, _, count = line.strip().rpartition(": ")
-                rows.append([Cell(reason), Cell(f"{int(count):,}")])
-        notes = tuple(line for line in others if not line.startswith("  "))
-        heads = columns(("plans that",), ("count",))
-        return Table("Excluded plans, and why", first, heads, rows, notes=notes)
+        rows = [cells([reason, f"{count:,}"]) for reason, count in self._excluded().items()]
+        heads, caption = columns(("plans that are",), ("count",)), self._searched_text()
+        notes = tuple(self._search_notes())
+        return Table("Excluded plans, and why", caption, heads, rows, notes=notes)
 
 
 def _is_gain(knob: Trial) -> bool:

@@ -3,6 +3,7 @@
 app                which module holds each command; exit codes and what a crash looks like
 completion         what a shell may complete: jobs, fields and their values
 console, options   tables and notes; arguments that several commands share
+compared_jobs      files and variants that a command compares
 init               a first job from five questions
 mcp_server, mcp_tools   the commands as tools for coding agents
 step/              one training step: run, compare, memory, placement, traffic, traces

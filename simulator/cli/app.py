@@ -110,8 +110,8 @@ _GROUPS: dict[str, tuple[str, dict[str, str] | str]] = {
     "serve": (
         "Predict throughput and latency of serving.",
         {
-            "run": "serving.run", "sweep": "serving.sweep", "plan": "serving.plan",
-            "capacity": "serving.capacity",
+            "run": "serving.run", "compare": "serving.compare", "sweep": "serving.sweep",
+            "plan": "serving.plan", "capacity": "serving.capacity",
         },
     ),
 }  # fmt: skip
@@ -247,6 +247,9 @@ class _Commands(TyperGroup):
         except BrokenPipeError:
             close_stdout()
             raise typer.Exit from None
+        except KeyboardInterrupt:  # typer would end without a word
+            note("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _named(path: str) -> Callable[..., Any]:

@@ -147,6 +147,25 @@ def steps(things: str) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
+def amounts(things: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many of all things are done, percent by percent; yields what counts some more.
+
+    It is called with how many more are done, and how many there are.
+    """
+    done, shown = 0, 0
+    with status_line() as show:
+
+        def add(more: int, total: int) -> None:
+            nonlocal done, shown
+            done += more
+            if 100 * (done - shown) >= total:
+                shown = done
+                show(f"{done:,} of {total:,} {things} done")
+
+        yield add
+
+
+@contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
     """Show one line that changes; yields what sets its text.
 

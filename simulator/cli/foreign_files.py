@@ -209,8 +209,11 @@ def _command_of(form: Format) -> Callable[..., None]:
 
     def import_files(**values: Any) -> None:
         files, define = values.pop("files"), values.pop("define", None)
+        context = values.pop("context")
         given = _with_definitions(_given(**values), define)
         _tell(*form.read(files if form.takes_more else [files], given))
+        if "cluster.profile" not in given.changes:
+            _note_assumed_hardware(context, given.profile)
 
     kind = list[Path] if form.takes_more else Path
     argument = typer.Argument(metavar=form.metavar, help=form.file)
@@ -218,7 +221,8 @@ def _command_of(form: Format) -> Callable[..., None]:
                               annotation=Annotated[kind, argument])}  # fmt: skip
     if form.has_variables:
         own["define"] = Parameter("define", Parameter.KEYWORD_ONLY, default=None, annotation=Define)
-    parameters = own | shared
+    context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = own | shared | {"context": context}
     # What typer reads of a function.
     import_files.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     import_files.__annotations__ = {name: each.annotation for name, each in parameters.items()}
@@ -237,6 +241,13 @@ def _options_of(function: Callable[..., object]) -> dict[str, Parameter]:
         name: each.replace(annotation=types[name])
         for name, each in signature(function).parameters.items()
     }
+
+
+def _note_assumed_hardware(context: typer.Context, profile: str) -> None:
+    """Say which hardware was taken where nobody named any; files of frameworks do not."""
+    source = context.get_parameter_source("profile")
+    if source is None or source.name != "COMMANDLINE":
+        note(f"hardware: {profile}, until --profile names another")
 
 
 def _tell(job: Job, report: ImportReport) -> None:
@@ -266,6 +277,8 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         model: ModelName = None,
         gpus: Gpus = None,
         ignore: Ignore = None,
+        *,
+        context: typer.Context,
     ) -> None:
         from simulator.serving.described import load_serving
         from simulator.serving.launch_lines import deployment_document
@@ -277,6 +290,7 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         _echo_yaml(document)
         note("the file does not state the traffic; until you add a workload, it is")
         note(f"  {job.workload.title}")
+        _note_assumed_hardware(context, profile)
 
     import_launch.__doc__ = (
         f"Convert a launch line of {engine} to a deployment.\n\n"

@@ -284,6 +284,19 @@ def file_to_write(help: str, *suffixes: str, metavar: str = "FILE", name: str | 
     return option(help, metavar, name=name, callback=check)
 
 
+def folder_of_pictures(help: str) -> Any:
+    """An option that names a folder; the name of one picture is refused before anything runs."""
+
+    def check(parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+        if path is not None and path.suffix.lower() in PICTURES and not path.is_dir():
+            rule = "is the folder of several pictures, not one of them"
+            hint = f"name a folder, for example {path.with_suffix('')}"
+            raise InputError.single(parameter.opts[0], rule, str(path), hint)
+        return path
+
+    return option(help, "DIR", callback=check)
+
+
 Picture = Annotated[
     Path | None,
     file_to_write("Draw it to this file: .png, .svg or .pdf.", *PICTURES, name="--plot"),
@@ -371,7 +384,7 @@ _OF_THE_MACHINE = frozenset(
 
 def _command_again(context: typer.Context) -> str:
     """The command that is running, for the job of its page."""
-    words = ["clustersim", context.info_name or ""]
+    words = context.command_path.split()
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)

@@ -169,7 +169,7 @@ def compare_schedules(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME|FILE.csv...",
+            metavar="NAME|FILE.csv",
             autocompletion=complete_schedule,
             help="Schedules, or CSV files in torch's format.",
         ),

@@ -137,7 +137,7 @@ def check_profiles(
     profiles: Annotated[
         list[str],
         typer.Argument(
-            metavar="PROFILE...",
+            metavar="PROFILE",
             help="Shipped names or .yaml files.",
             autocompletion=complete_profile,
         ),

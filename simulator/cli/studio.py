@@ -17,7 +17,7 @@ _PORT = 8421
 def studio(
     job_file: Annotated[
         Path | None,
-        typer.Argument(metavar="[JOB.yaml]", help="The job to start with; by default Llama 3 70B."),
+        typer.Argument(metavar="JOB.yaml", help="The job to start with; by default Llama 3 70B."),
     ] = None,
     changes: Changes = None,
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import yaml
 from pydantic import Field, PrivateAttr
@@ -238,7 +238,7 @@ class Job(Spec):
         return self._document
 
 
-def job_yaml(job: Job) -> str:
+def job_yaml(job: Written) -> str:
     """The job as a file holds it."""
     return yaml.safe_dump(dict(job.document), sort_keys=False, allow_unicode=True)
 
@@ -268,7 +268,15 @@ def options_text(changes: Mapping[str, Any]) -> str:
     return " ".join(f"--set {shlex.quote(word.replace('=False', '=false'))}" for word in words)
 
 
-def changed_fields(first: Job, second: Job) -> dict[str, tuple[Any, Any]]:
+class Written(Protocol):
+    """A job, of training or serving, with what its file says."""
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The job as it was written."""
+
+
+def changed_fields(first: Written, second: Written) -> dict[str, tuple[Any, Any]]:
     """Both values by dotted path, None where a job leaves the field to its default."""
     before, after = dict(_fields(first.document)), dict(_fields(second.document))
     return {

@@ -41,7 +41,11 @@ from simulator.described.documents import (
 from simulator.described.faults import NO_SUCH_FIELD, without_consequences
 from simulator.described.job import Job, Pool
 from simulator.described.model import Model
-from simulator.described.other_kinds import A_JOB, refuse_another_kind
+from simulator.described.other_kinds import (
+    A_JOB,
+    refuse_another_kind,
+    refuse_shipped_of_another_kind,
+)
 from simulator.described.plan.plan_blocks import WrittenSchedule
 from simulator.described.rules.all_rules import job_faults
 from simulator.errors import Fault, InputError
@@ -113,9 +117,7 @@ def _from_here(value: object) -> object:
 
 def job_file(path: Path) -> Path:
     """The file itself where there is one, else the shipped one of that name."""
-    if str(path) in model_names() and not is_there(path):
-        hint = f"clustersim init --model {path} writes a job of it"
-        raise InputError.single("job", "is a model, not a job", str(path), hint)
+    refuse_shipped_of_another_kind("job", path)
     return given_or_shipped_file("job", path)
 
 

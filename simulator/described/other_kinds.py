@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+from simulator.described.documents import data_folder, names_in
 from simulator.errors import InputError
+from simulator.files import is_there
 
 A_JOB = "give a job as YAML, or the name of a shipped one"
 _NEEDED = ("model", "cluster", "batch")
@@ -36,6 +38,40 @@ _ENDINGS = {
     ".py": ("is a script", "clustersim capture {} --world N --out FILE captures its step"),
 }
 """Endings that tell a kind of file, in the same way."""
+
+
+_SHIPPED = {
+    "job": ("a job of training", (), "clustersim run {} simulates it"),
+    "serving job": ("a serving job", ("serving",), "clustersim serve run {} simulates it"),
+    "offers": ("a list of offers", ("offers",), "clustersim rent {} compares them"),
+    "model": ("a model", ("models",), ""),
+}
+"""Kinds of shipped files: what one is, its folder in ``workloads``, and the command for it."""
+_WITH_A_MODEL = {
+    "job": "clustersim init --model {} writes a job of it",
+    "serving job": "give a file with deployment: {{model: {}, profile: h100-sxm-80gb, gpus: 8}}",
+}
+"""What to do with a model where another kind is asked for."""
+
+
+def refuse_shipped_of_another_kind(wanted: str, path: Path) -> None:
+    """Refuse the name of a shipped file of another kind, with the way to use it.
+
+    Args:
+        wanted: The kind that is asked for.
+        path: What the user gave; a file that is there, or a name of the kind, is let through.
+
+    Raises:
+        InputError: It is one.
+    """
+    name, workloads = str(path), data_folder("workloads")
+    its_name, its_folder, _ = _SHIPPED[wanted]
+    if is_there(path) or name in names_in(workloads.joinpath(*its_folder)):
+        return
+    for what, folder, way in _SHIPPED.values():
+        if name in names_in(workloads.joinpath(*folder)):
+            hint = (way or _WITH_A_MODEL.get(wanted, "")).format(name)
+            raise InputError.single(wanted, f"is {what}, not {its_name}", name, hint)
 
 
 def refuse_another_ending(source: str) -> None:

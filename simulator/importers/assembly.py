@@ -194,8 +194,10 @@ def finished(
         InputError: With every fault of the file, everything that is missing, or every rule
             that the job breaks.
     """
+    # Also those at fault for what the framework does where the file does not state them.
+    known = settings.keys.union(further_keys, (fault.path for fault in settings.faults))
     rest = sort_out(settings, rules, given.ignore)
-    for name in sorted(plain_names(given.ignore) - settings.keys - set(further_keys)):
+    for name in sorted(plain_names(given.ignore) - known):
         settings.fault(f"--ignore {name}", "is not a setting of the file")
     document = _document(draft, given)
     faults = [*settings.faults, *_missing(document, knows_share=bool(draft.micro_batch))]

@@ -255,13 +255,14 @@ def _recomputation(settings: Settings) -> str:
     )
     if mode != "selective":
         return mode
+    key = "activation_checkpoint.selective_ac_option"
     default = "op" if settings.get("model_spec.name") else "2"
-    option = str(settings.get("activation_checkpoint.selective_ac_option") or default)
+    stated = settings.get(key)
+    option = str(stated or default)
     if option not in ("op", "1"):
-        key = "activation_checkpoint.selective_ac_option"
-        rule = "recomputes one layer in every N, which is not modelled"
-        settings.fault(key, rule, option, "use op, or --set plan.recompute=... with --ignore "
-                       "activation_checkpoint.selective_ac_option")  # fmt: skip
+        what = "recomputes one layer in every N" if stated else "is 2 unless the file states it"
+        hint = f"state op, or give --set plan.recompute=... with --ignore {key}"
+        settings.fault(key, f"{what}, which is not modelled", stated, hint)
     return "full" if option == "1" else "selective"
 
 

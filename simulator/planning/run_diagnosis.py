@@ -106,7 +106,10 @@ _UNLISTED = 1.0
 """Standard deviation of the logarithm by which that moves anything (assumption)."""
 _MOST_SURPRISE = 9.0
 """Squares of three standard deviations: errors are seldom larger."""
-AGREES = "The run agrees with its prediction: nothing needs an explanation."
+AGREES = (
+    "The run is in its prediction interval, and no single cause is likelier than an error of the "
+    "prediction."
+)
 """What is said of a run that does."""
 _SAME = 1e-4
 """A change that moves step and memory by less is none."""

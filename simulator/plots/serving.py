@@ -14,18 +14,20 @@ from simulator.serving.engine import Step
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _PANEL_IN, _BETWEEN_IN, _BOTTOM_IN = 0.9, 0.5, 1.0, 1.4, 0.7, 0.6
 
 
-def draw_serving(title: str, steps: Sequence[Step], path: str | Path) -> None:
+def draw_serving(title: str, steps: Sequence[Step], path: str | Path, *, replicas: int = 1) -> None:
     """Write the picture; the suffix names the format.
 
     Args:
         title: Of the job.
         steps: Steps of one replica in order of time.
         path: Where to.
+        replicas: How many there are.
     """
-    style.save(_build_serving_figure(title, steps), path)
+    shown = "one replica" if replicas == 1 else f"one of {replicas} replicas"
+    style.save(_build_serving_figure(title, steps, shown), path)
 
 
-def _build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
+def _build_serving_figure(title: str, steps: Sequence[Step], shown: str) -> Figure:
     """Three panels over the same time: the batch, the queue, the cache."""
     panels = (
         ("requests in the step", [float(step.decodes) for step in steps]),
@@ -51,6 +53,6 @@ def _build_serving_figure(title: str, steps: Sequence[Step]) -> Figure:
         style.add_heading(axes, label)
         style.show_seconds(axes.xaxis, ends[-1])
     preempted = sum(step.preempted for step in steps)
-    subtitle = f"one replica, {preempted} preemptions"
+    subtitle = f"{shown}, {preempted:,} preemptions"
     style.add_title(figure, title, subtitle, left=_LEFT_IN)
     return figure

@@ -32,6 +32,8 @@ class Answers:
         ttft_s: Mean and percentiles of the time to the first token [s]; likewise:
         tpot_s: Mean time of further tokens.
         end_to_end_s: Time to the last token.
+        mean_parts_s: Parts of the mean end-to-end time, which they sum to [s]: ``wait`` until its
+            first step, ``prompt`` until the first token, ``answer`` until the last.
         preemptions: How often a request lost its blocks.
         steps: Engine steps of all replicas.
         cached_share: Share of prompt tokens that were found in the cache.
@@ -49,6 +51,7 @@ class Answers:
     ttft_s: Mapping[str, float]
     tpot_s: Mapping[str, float]
     end_to_end_s: Mapping[str, float]
+    mean_parts_s: Mapping[str, float]
     preemptions: int
     steps: int
     cached_share: float
@@ -82,6 +85,7 @@ def answers_of(served: Served, deployment: Deployment, workload: Workload) -> An
         ttft_s=_spread([request.ttft_s for request in counted]),
         tpot_s=_spread([request.tpot_s for request in counted if request.output_tokens > 1]),
         end_to_end_s=_spread([request.end_to_end_s for request in counted]),
+        mean_parts_s=_mean_parts_s(counted),
         preemptions=sum(replica.preemptions for replica in served.replicas),
         steps=sum(replica.steps for replica in served.replicas),
         cached_share=sum(max(0, request.cached_tokens) for request in requests) / prompts,
@@ -100,6 +104,16 @@ def is_good(request: Request, objective: Objective) -> bool:
         (request.end_to_end_s, objective.end_to_end_s),
     )
     return all(limit is None or value <= limit for value, limit in limits)
+
+
+def _mean_parts_s(requests: Sequence[Request]) -> dict[str, float]:
+    """What a request spends its time on, in the mean [s]."""
+    parts = {
+        "wait": [request.scheduled_s - request.arrival_s for request in requests],
+        "prompt": [request.first_token_s - request.scheduled_s for request in requests],
+        "answer": [request.last_token_s - request.first_token_s for request in requests],
+    }
+    return {name: float(np.mean(times)) for name, times in parts.items()}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from simulator.errors import ClustersimError, InputError
@@ -57,24 +57,38 @@ def at_rate(deployment: Deployment, workload: Workload, rate: float) -> Answers:
     return answers_of(serve(deployment, changed, requests=requests), deployment, changed)
 
 
-def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
+def largest_rate(
+    deployment: Deployment, workload: Workload, on_trial: Callable[[], None] | None = None
+) -> Bearable:
     """The largest rate at which enough requests keep to the objective, within 3 %.
 
     Doubles until it breaks, then halves the gap. Replicas behind a router are alike, so one of
     them is asked and its rate multiplied, unless a pool for prompts feeds them all.
 
+    Args:
+        deployment: What runs where.
+        workload: The traffic, at another rate each time.
+        on_trial: Called after each rate that is tried.
+
     Raises:
         InputError: The objective sets no limit, or every rate keeps to it.
     """
-    _need_a_limit(workload)
+    need_a_limit(workload)
     one = deployment.unit
+
+    def tried(rate: float) -> Answers:
+        found = at_rate(one, workload, rate)
+        if on_trial is not None:
+            on_trial()
+        return found
+
     good, answers, rate = 0.0, None, _FIRST_RATE
     bad = None
     while bad is None:
         if rate > _MOST_RATE:
             hint = "lower a limit, or let more requests come"
             raise InputError.single("workload.objective", "is met at every rate", hint=hint)
-        found = at_rate(one, workload, rate)
+        found = tried(rate)
         if found.keeps_objective:
             good, answers, rate = rate, found, rate * _RATE_STEP
         else:
@@ -82,7 +96,7 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
     low, high = good or _FIRST_RATE / 256, bad
     while high / low > 1.0 + _PRECISION:
         rate = (low * high) ** 0.5
-        found = at_rate(one, workload, rate)
+        found = tried(rate)
         if found.keeps_objective:
             low, good, answers = rate, rate, found
         else:
@@ -90,12 +104,21 @@ def largest_rate(deployment: Deployment, workload: Workload) -> Bearable:
     return Bearable(good * (deployment.all_gpus // one.all_gpus), answers)
 
 
-def ranked_splits(job: ServingJob) -> list[Choice]:
+def ranked_splits(job: ServingJob, on_split: Callable[[int], None] | None = None) -> list[Choice]:
     """Every split of the GPUs into tp, pp and replicas, the largest rate first.
 
     All are simulated, none is pruned, so the first is the best of them.
+
+    Args:
+        job: The job to split.
+        on_split: Told, after each split, how many there are.
     """
-    choices = [_tried(job, settings) for settings in _splits(job.deployment)]
+    splits = list(_splits(job.deployment))
+    choices = []
+    for settings in splits:
+        choices.append(_tried(job, settings))
+        if on_split is not None:
+            on_split(len(splits))
     return sorted(choices, key=lambda choice: -choice.rate)
 
 
@@ -118,13 +141,12 @@ def _tried(job: ServingJob, settings: Mapping[str, int]) -> Choice:
     return Choice(settings, bearable.rate, bearable.answers, reason)
 
 
-def _need_a_limit(workload: Workload) -> None:
-    objective = workload.objective
-    limits: Sequence[float | None] = (
-        objective.ttft_s,
-        objective.tpot_s,
-        objective.end_to_end_s,
-    )
-    if all(limit is None for limit in limits):
+def need_a_limit(workload: Workload) -> None:
+    """Refuse a workload without an objective, which every rate would meet.
+
+    Raises:
+        InputError: Its objective sets no limit.
+    """
+    if not workload.objective.is_asked:
         hint = "for example {ttft: 1 s, tpot: 50 ms}"
         raise InputError.single("workload.objective", "sets no limit", hint=hint)

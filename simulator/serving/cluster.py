@@ -54,6 +54,7 @@ def serve(
     requests: Sequence[Request] | None = None,
     record: bool = False,
     step_time: Callable[[Batch], StepSeconds] | None = None,
+    on_ended: Callable[[int, int], None] | None = None,
 ) -> Served:
     """Serve a workload to its last token.
 
@@ -63,6 +64,7 @@ def serve(
         requests: The requests themselves, where the caller has them.
         record: Whether to keep the steps of all replicas.
         step_time: Seconds of a batch; by default from the deployment's kernels.
+        on_ended: Told how many more requests ended where answers are made, and the number of all.
 
     Raises:
         InputError: A request is longer than the cache, or there are too many blocks to simulate.
@@ -76,6 +78,9 @@ def serve(
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
     replicas, memory = _pool(deployment, longest, step_time, waits_for_ends=waits_for_ends)
+    if on_ended is not None:
+        for replica in replicas:
+            replica.on_ended = lambda more: on_ended(more, len(requests))
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment
@@ -98,6 +103,11 @@ def _pool(
     waits_for_ends: bool,
 ) -> tuple[list[Replica], MemoryPlan]:
     """All replicas of a deployment, idle, and the memory of one of their ranks."""
+    most = deployment.max_model_tokens
+    if most and longest > most:
+        rule = f"is less than the longest request, {longest:,} tokens, which the engine refuses"
+        hint = "raise it, or cut lengths with workload.prompt.longest and workload.answer.longest"
+        raise InputError.single("deployment.max_model_tokens", rule, most, hint)
     limits = limits_of(deployment, longest)
     memory = memory_plan(deployment, limits)
     if longest > memory.blocks * memory.block_tokens:

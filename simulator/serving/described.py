@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from simulator.described.base import Bytes, Count, CountOrZero, Flag, Ratio, Seconds, Spec
 from simulator.described.cluster.hardware import HardwareProfile
@@ -22,6 +23,7 @@ from simulator.described.documents import (
 from simulator.described.json_schemas import DIALECT, schema_of
 from simulator.described.load import load_model, load_profile, model_of
 from simulator.described.model import Model
+from simulator.described.other_kinds import refuse_shipped_of_another_kind
 from simulator.errors import InputError
 from simulator.files import is_there
 
@@ -149,7 +151,8 @@ class Deployment(Spec):
     max_tokens: CountOrZero = 0
     """Tokens of a step; 0 is the engine's own."""
     max_model_tokens: CountOrZero = 0
-    """Longest prompt and answer; 0 is the longest of the workload."""
+    """Longest prompt and answer together, beyond which a request is refused; 0 is the longest of
+    the workload."""
     long_prefill_tokens: CountOrZero = 0
     """Tokens of one prompt in a step while others wait; 0 is no limit."""
     receive_steps: CountOrZero = 0
@@ -178,6 +181,13 @@ class Deployment(Spec):
     """Adapters; by default there are none."""
     usd_per_gpu_hour: Ratio | None = None
     """Price, for money per token."""
+
+    @property
+    def title(self) -> str:
+        """One line: the model, the GPUs, the engine and the split."""
+        pool = f" + {self.prefill.gpus} for prompts" if self.prefill else ""
+        gpus = f"{self.gpus}{pool} x {self.profile.name}"
+        return f"{self.model.name} on {gpus}, {self.engine}, tp {self.tp}, pp {self.pp}"
 
     @property
     def ranks(self) -> int:
@@ -346,10 +356,42 @@ class Workload(Spec):
 
 
 class ServingJob(Spec):
-    """A deployment and its workload."""
+    """A deployment and its workload; :func:`load_serving` reads one."""
 
     deployment: Deployment
     workload: Workload = Workload()
+
+    _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _source: str = PrivateAttr(default="")
+
+    @property
+    def title(self) -> str:
+        """One line that describes the deployment."""
+        return self.deployment.title
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The job as it was written, ready to be saved as YAML."""
+        return self._document
+
+    def __repr__(self) -> str:
+        """The job as a notebook or a script prints it."""
+        return f"ServingJob({self.title}, {self.workload.title})"
+
+    __str__ = __repr__
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> ServingJob:
+        """A copy of the job with changed fields.
+
+        Args:
+            changes: New values by dotted path, for example ``{"deployment.tp": 4}``.
+            more: The same as keywords: ``job.replace(**{"deployment.tp": 4})``.
+
+        Raises:
+            InputError: A path or value is wrong.
+        """
+        changed = with_changes(self._document, {**(changes or {}), **more})
+        return _job_of(changed, self._source)
 
 
 def load_serving(
@@ -371,9 +413,15 @@ def load_serving(
     if isinstance(source, Mapping):
         file, document = "", dict(source)
     else:
+        refuse_shipped_of_another_kind("serving job", Path(source))
         path = given_or_shipped_file("serving job", Path(source), "serving")
         file, document = str(path), read_naming_yaml(path, _WANTED, changes)
-    document = with_changes(document, changes)
+    return _job_of(with_changes(document, changes), file)
+
+
+def _job_of(document: Mapping[str, Any], file: str) -> ServingJob:
+    """The job of a document; what it names is beside the file, or shipped."""
+    written = copy.deepcopy(dict(document))
     deployment = document.get("deployment")
     if deployment is None and "model" in document:
         raise InputError.single("", "is a job of training", hint=_WANTED, file=file)
@@ -384,7 +432,9 @@ def load_serving(
         beside = Path(file).parent / trace
         if trace and is_there(beside):
             document = {**document, "workload": {**workload, "trace": str(beside)}}
-    return validated(ServingJob, document, file=file)
+    job = validated(ServingJob, dict(document), file=file)
+    job._document, job._source = written, file
+    return job
 
 
 _WANTED = "give a YAML file with a deployment and a workload"

@@ -57,6 +57,8 @@ class Replica:
         self._plans_ahead = plans_ahead
         self.steps_taken: list[Step] | None = None
         """Each step as it ran; None keeps none."""
+        self.on_ended: Callable[[int], None] | None = None
+        """Told how many requests end with a step, if any do."""
         self._waits_for_ends = waits_for_ends
         self._flying: Batch | None = None
         self._planned: tuple[Batch, StepSeconds, float, int] | None = None
@@ -104,6 +106,8 @@ class Replica:
         self.scheduler.complete(batch, now_s)
         if self.steps_taken is not None:
             self.steps_taken.append(self._step(batch, now_s))
+        if self.on_ended is not None and batch.finished:
+            self.on_ended(len(batch.finished))
         return batch.finished
 
     def run_on(self, quiet_until_s: float) -> None:

@@ -20,6 +20,20 @@ def test_every_factor_has_a_line_and_what_is_missing_says_how_to_give_it(cluster
     assert "not given: --set 'campaign.site.grid=… g/kWh'" in outcome.out
 
 
+def test_several_clusters_say_what_is_missing_and_why_one_cannot_run(clustersim, job_file):
+    words = ("capacity", job_file, "--tokens", "1B", "--keep-plan", "--gpus", "7,8")
+    outcome = clustersim(*words)
+    heads, refused, ran = (re.split(r" {2,}", line) for line in outcome.out.splitlines()[1:4])
+    assert heads[:3] == ["system", "GPUs", "plan"]
+    assert refused[2].startswith("cluster.gpus must be a multiple of")
+    assert " to " in ran[heads.index("80 % interval")]
+    assert "no price is given: --set campaign.systems.h100-sxm-80gb.on_demand=" in outcome.err
+    assert "goodput is taken as 1" in outcome.err
+    told = clustersim(*words, *PRICE, "--set", "campaign.goodput=0.9").err
+    assert "no price" not in told
+    assert "goodput" not in told
+
+
 def test_the_document_has_the_same_factors_as_the_table(clustersim, job_file):
     words = ("capacity", job_file, "--tokens", "1B", "--set", "campaign.goodput=0.5", "--json")
     document = json.loads(clustersim(*words).out)

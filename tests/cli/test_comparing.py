@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
-from simulator.cli.step.comparing import _assignments
+from simulator.api.change_answers import time_row
+from simulator.cli.compared_jobs import assignments
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_a_value_of_a_variant_may_have_spaces(clustersim, job_file):
     ["plan.tp=1 plan.layout=[2,2]", "plan.tp=1,plan.layout=[2,2]", " plan.tp=1, plan.layout=[2,2]"],
 )
 def test_fields_of_a_variant_stand_behind_spaces_or_commas(text):
-    assert _assignments(text) == ["plan.tp=1", "plan.layout=[2,2]"]
+    assert assignments(text) == ["plan.tp=1", "plan.layout=[2,2]"]
 
 
 def test_jobs_on_different_numbers_of_gpus_are_compared_as_a_whole_too(clustersim, job_file):
@@ -169,3 +171,12 @@ def test_differences_far_below_the_digits_of_the_steps_are_none(clustersim, job_
     rows = lines[start + 1 : lines.index("", start)]
     assert rows
     assert not [row for row in rows if " ns " in row]
+
+
+@pytest.mark.parametrize(
+    ("before_s", "after_s", "shown"),
+    [(4.62e-3, 4.74e-3, "+120 us"), (4.621e-3, 4.622e-3, "0 s"), (4.57, 4.574, "+4.00 ms")],
+)
+def test_times_that_read_differently_have_a_difference(before_s, after_s, shown):
+    row = time_row(SimpleNamespace(first_s=14.4), "data_parallel", before_s, after_s)
+    assert row[3] == shown

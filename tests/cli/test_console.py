@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import nullcontext
 
 import pytest
 
 from simulator.cli import console
-from simulator.cli.console import counting, number_columns, print_table, text_columns
+from simulator.cli.console import amounts, counting, number_columns, print_table, text_columns
 
 COLUMNS = text_columns("stage") + number_columns("tokens/s per GPU") + text_columns("lost to")
 ROW = ("first", "10,035.8", "bubble 6 % and a network card that is shared")
@@ -65,3 +66,13 @@ def test_off_a_terminal_long_work_is_heard_of_from_time_to_time(
         count()
         count()
     assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_ten_thousand_things_are_told_percent_by_percent(monkeypatch):
+    texts: list[str] = []
+    monkeypatch.setattr(console, "status_line", lambda: nullcontext(texts.append))
+    with amounts("requests") as counted:
+        for _ in range(10_000):
+            counted(1, 10_000)
+    assert len(texts) == 100
+    assert texts[-1] == "10,000 of 10,000 requests done"

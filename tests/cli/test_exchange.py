@@ -107,6 +107,22 @@ def test_a_costly_setting_is_bad_input_with_nothing_on_stdout(clustersim, write)
     assert "--ignore zero_optimization.zero_hpz_partition_size" in outcome.err
 
 
+def test_hardware_that_nobody_named_is_said(clustersim):
+    words = ("import", "torchtitan", FILES / "llama3_70b.toml", "--gpus", 512)
+    said = "hardware: h100-sxm-80gb, until --profile names another"
+    assert said in clustersim(*words).err
+    for named in (("--profile", "h100-sxm-80gb"), ("--set", "cluster.profile=h100-sxm-80gb")):
+        assert said not in clustersim(*words, *named).err
+
+
+def test_hardware_of_a_launch_line_is_said_unless_it_is_named(clustersim, write):
+    launch = write("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2\n", "launch.sh")
+    assert "hardware: h100-sxm-80gb" in clustersim("import", "vllm", launch).err
+    named = clustersim("import", "vllm", launch, "--profile", "h200-sxm-141gb")
+    assert named.code == 0
+    assert "hardware" not in named.err
+
+
 def test_gpus_count_for_the_batch_whichever_option_states_them(clustersim):
     file = FILES / "llama3_70b.toml"
     either = [

@@ -292,3 +292,11 @@ def test_owners_of_tensors_stand_before_what_the_device_holds_beside_them(cluste
     lines = clustersim("memory", job_file).out.partition("\n\n")[0].splitlines()
     names = [line.split()[0] for line in lines]
     assert names.index("logits") < names.index("unused") < names.index("context")
+
+
+def test_a_picture_in_place_of_the_folder_of_pictures_is_refused(clustersim, job_file, tmp_path):
+    outcome = clustersim("run", job_file, "--plot", tmp_path / "step.png")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "is the folder of several pictures, not one of them" in outcome.err
+    assert f"for example {tmp_path / 'step'}" in outcome.err
+    assert not (tmp_path / "step.png").exists()

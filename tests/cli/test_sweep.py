@@ -76,7 +76,8 @@ def test_the_table_is_written_to_a_file(clustersim, job_file, tmp_path, suffix, 
 
 def test_a_finished_sweep_is_read_back_and_not_run_again(clustersim, job_file, tmp_path):
     command = ("sweep", job_file, *TP, "--out", tmp_path / "table.csv")
-    clustersim(*command)
+    said = clustersim(*command).err
+    assert "table.csv.journal keeps the rows: the same command, also with --plot" in said
     first = (tmp_path / "table.csv").read_bytes()
     journal = (tmp_path / "table.csv.journal").read_bytes()
     assert clustersim(*command).code == 0
@@ -200,6 +201,7 @@ def test_an_interrupted_sweep_says_where_its_finished_rows_are(
     outcome = clustersim("sweep", job_file, "--grid", "plan.tp=1,2", "--out", out)
     assert outcome.code == 130
     assert f"{out}.journal keeps the finished rows" in outcome.err
+    assert outcome.err.endswith("interrupted\n")
 
 
 def test_a_sweep_is_drawn_where_asked(clustersim, job_file, tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from simulator.described.documents import data_folder
 from simulator.described.load import load_job, load_model
 from simulator.errors import InputError
+from simulator.planning.offers.offers_file import load_offers
+from simulator.serving.described import load_serving
 
 
 def test_a_file_of_another_kind_is_one_fault_and_one_of_misspelt_fields_is_not(tmp_path):
@@ -52,7 +54,7 @@ def test_the_optimizer_that_is_nearest_is_named():
 
 def test_a_model_in_place_of_a_job_and_a_job_in_place_of_a_model_are_told_apart(tmp_path):
     with pytest.raises(
-        InputError, match="is a model, not a job; clustersim init --model llama3-8b"
+        InputError, match="is a model, not a job of training; clustersim init --model llama3-8b"
     ):
         load_job("llama3-8b")
     with pytest.raises(InputError, match="is a job, not a model"):
@@ -78,3 +80,18 @@ def test_a_name_like_no_shipped_one_is_told_where_all_are_listed():
 def test_a_name_of_the_hub_is_answered_with_the_shipped_model_of_its_dimensions(name, way_out):
     with pytest.raises(InputError, match=re.escape(way_out)):
         load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "said"),
+    [
+        (load_job, "llama3-70b-8xh100", "is a serving job, not a job of training; .* serve run"),
+        (load_job, "three-clouds", "is a list of offers, not a job of training; .* rent three"),
+        (load_serving, "llama3-70b-64xh100", "is a job of training, not a serving job; .* run "),
+        (load_serving, "llama3.1-70b", "is a model, not a serving job; give a file with deploy"),
+        (load_offers, "llama3-70b-64xh100", "is a job of training, not a list of offers"),
+    ],
+)
+def test_a_shipped_name_of_another_kind_is_told_with_the_command_for_it(load, name, said):
+    with pytest.raises(InputError, match=said):
+        load(name)

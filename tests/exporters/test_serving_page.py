@@ -9,6 +9,7 @@ import pytest
 
 from simulator.exporters.html.serving_page import serving_page
 from simulator.serving.answers import Answers
+from simulator.serving.described import load_serving
 from simulator.serving.engine import Step
 
 SLICES = 24
@@ -21,7 +22,12 @@ def step(start_s: float, end_s: float, running: int, waiting: int = 0, share: fl
                    "waiting": waiting, "used_share": share})  # fmt: skip
 
 
-def page_of(*replicas: list[Step], hands_over: bool = False, **answers: object):
+def page_of(
+    *replicas: list[Step],
+    hands_over: bool = False,
+    objective: dict[str, str] | None = None,
+    **answers: object,
+):
     fields = dict.fromkeys(Answers.__dataclass_fields__, 0.0) | {
         "good_share": 0.975, "keeps_objective": True,
         "ttft_s": SPREAD, "tpot_s": {}, "end_to_end_s": SPREAD,
@@ -29,7 +35,14 @@ def page_of(*replicas: list[Step], hands_over: bool = False, **answers: object):
     scheduler = SimpleNamespace(hands_over=hands_over)
     served = SimpleNamespace(steps=replicas, replicas=[SimpleNamespace(scheduler=scheduler)])
     lines = [("requests/s", "4.0"), ("tokens/s", "100"), ("goodput", "3.9"), ("steps", "7")]
-    return serving_page("job", served, Answers(**{**fields, **answers}), lines)
+    workload = {} if objective is None else {"objective": objective}
+    job = load_serving(
+        {
+            "deployment": {"model": "llama3.1-8b", "profile": "h100-sxm-80gb", "gpus": 1},
+            "workload": workload,
+        }
+    )
+    return serving_page(job, served, Answers(**{**fields, **answers}), lines)
 
 
 def shown(page, place: int = 2) -> list[tuple[str, ...]]:
@@ -66,19 +79,28 @@ def test_bars_are_as_long_as_their_share_of_the_largest_and_of_a_whole_cache():
     assert lengths[-1] == pytest.approx([1.0, 1.0, 0.5])
 
 
-def test_latencies_are_in_milliseconds_and_those_that_nobody_has_are_left_out():
+def test_latencies_say_their_unit_and_those_that_nobody_has_are_left_out():
     latencies = page_of([step(0.0, 1.0, 1)]).tables[1]
     assert [[cell.text for cell in row] for row in latencies.rows] == [
-        ["time to the first token", "250.0", "200.0", "1500.0"],
-        ["end to end", "250.0", "200.0", "1500.0"],
+        ["time to the first token", "250 ms", "200 ms", "1.50 s"],
+        ["end to end", "250 ms", "200 ms", "1.50 s"],
     ]
 
 
 @pytest.mark.parametrize(("keeps", "word"), [(True, "meets"), (False, "misses")])
-def test_the_first_sentence_says_whether_the_objective_is_kept(keeps, word):
-    page = page_of([step(0.0, 1.0, 1)], keeps_objective=keeps)
-    assert page.sentences == [f"97.5 % of the requests meet the objective, which the run {word}."]
+def test_a_sentence_says_whether_the_objective_is_kept(keeps, word):
+    page = page_of([step(0.0, 1.0, 1)], keeps_objective=keeps, objective={"ttft": "1 s"})
+    assert page.sentences[1:] == [
+        f"97.5 % of the requests meet the objective, which asks for 95 %: the run {word} it."
+    ]
     assert [name for name, _ in page.headline] == ["requests/s", "tokens/s", "goodput"]
+
+
+def test_a_page_without_an_objective_says_what_was_served_and_nothing_of_one():
+    page = page_of([step(0.0, 1.0, 1)])
+    assert page.sentences == [
+        "1,000 requests all at once, prompts of 1,024 tokens, answers of 256."
+    ]
 
 
 def test_a_pool_for_prompts_has_a_table_of_its_own():

@@ -131,3 +131,21 @@ def test_training_in_16_bits_keeps_no_fp32_weights_and_reduces_as_the_file_says(
     path = edited(tmp_path, "llama3_70b.toml", ("[training]", '[training]\ndtype = "bfloat16"'))
     plan = read_torchtitan_config(path, Given(gpus=512))[0].plan
     assert (plan.master_weights, plan.grad_reduce_precision) == (False, "fp32")
+
+
+@pytest.mark.parametrize("stated", ["", 'selective_ac_option = "2"'])
+def test_layers_recomputed_in_turns_are_refused_with_a_way_out_that_works(tmp_path, stated):
+    """Whether the file states them or leaves them to the framework's default."""
+    file = tmp_path / "train.toml"
+    file.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n'
+        "[training]\nlocal_batch_size = 1\nseq_len = 8192\n"
+        f'[activation_checkpoint]\nmode = "selective"\n{stated}\n',
+        "utf-8",
+    )
+    key = "activation_checkpoint.selective_ac_option"
+    with pytest.raises(InputError, match=f"--set plan.recompute=... with --ignore {key}") as said:
+        read_torchtitan_config(file, Given(gpus=8))
+    assert ("is 2 unless the file states it" in str(said.value)) == (not stated)
+    changed = Given(gpus=8, ignore=(key,), changes={"plan.recompute": "full"})
+    assert read_torchtitan_config(file, changed)[0].plan.recompute == "full"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.changes.balance import balance, least_bottleneck
+from simulator.planning.changes.balance import (
+    balance,
+    least_bottleneck,
+    simulated_in_full,
+)
 from simulator.program.grid.stage_layers import runs_of_counts
 from simulator.program.price.stage_cost import StageCosts
 from simulator.results.simulation import run_step
@@ -114,6 +119,20 @@ def test_the_reported_steps_are_simulated():
     assert found.step_time_s == run_step(changed, "replay").step_time_s
     assert tuple(changed.plan.layout) == found.layout
     assert found.saved_share == pytest.approx(1 - found.step_time_s / found.even_step_time_s)
+
+
+def test_a_layout_that_contention_makes_slower_than_the_even_one_is_not_taken(monkeypatch):
+    job = a_job(9)
+    found = balance(job)
+    assert not found.is_even
+    full = simulated_in_full(found, job)
+    assert full.step_time_s == run_step(job.replace(found.changes)).step_time_s
+    even = run_step(job)
+    monkeypatch.setattr(
+        "simulator.planning.changes.balance.run_step",
+        lambda changed: even if changed.plan.layout is None else replace(even, step_time_s=99.0),
+    )
+    assert simulated_in_full(found, job).is_even
 
 
 def test_a_heavy_head_is_answered_with_fewer_layers_beside_it():

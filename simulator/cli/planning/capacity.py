@@ -39,7 +39,7 @@ from simulator.cli.options import (
     write_answer_page,
 )
 from simulator.cli.planning.plan import job_to_search
-from simulator.cli.planning.sweep import Workers
+from simulator.cli.planning.sweep import Workers, kept_text
 from simulator.cli.step.memory import end_if_riskier
 from simulator.errors import InputError
 from simulator.files import PICTURES, whole_file
@@ -296,6 +296,16 @@ def _compare(
 
 def _print_clusters(found: ClustersAnswer) -> None:
     print_answer_table(found.said_of(), found.table())
+    without = dict.fromkeys(
+        each.job.cluster.profile.name for each in found.ran if each.money.cheapest is None
+    )
+    for system in without:
+        note(f"no price is given: --set campaign.systems.{system}.on_demand='… USD/h'")
+    if any(each.time.goodput_share is None for each in found.ran):
+        note(
+            "goodput is taken as 1: --set campaign.goodput=…, or campaign.failures and "
+            "campaign.checkpoint"
+        )
     for text in found.answer_texts():
         typer.echo(text)
 
@@ -320,8 +330,8 @@ def rent(
     out: Annotated[
         Path | None,
         file_to_write(
-            "Write the table to this file. If interrupted, the same command continues from the "
-            "finished rows.",
+            "Write the table to this file. The rows stay in a .journal beside it, from which the "
+            "same command continues, or draws, without simulating them again.",
             ".csv",
             metavar="FILE.csv",
         ),
@@ -365,6 +375,7 @@ def rent(
         with whole_file(out) as draft:
             found.to_frame().to_csv(draft, index=False)
         note(f"wrote {out}")
+        note(kept_text(out))
     if plot is not None:
         note(f"wrote {found.plot(plot)}")
     if html is not None:

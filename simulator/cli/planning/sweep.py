@@ -94,8 +94,8 @@ def sweep(
     out: Annotated[
         Path | None,
         option(
-            "Write the table to this file. If interrupted, the same command continues from "
-            "the finished rows.",
+            "Write the table to this file. The rows stay in a .journal beside it, from which the "
+            "same command continues, or draws, without simulating them again.",
             "FILE.csv|.parquet",
         ),
     ] = None,
@@ -145,6 +145,7 @@ def sweep(
     if out is not None:
         _write_table(table, out)
         note(f"wrote {out}: {_summary(table)}")
+        note(kept_text(out))
     if plot is not None:
         from simulator.plots.sweep import build_sweep_figure
 
@@ -210,6 +211,14 @@ def _check_table(out: Path, *, fresh: bool) -> None:
     elif out.exists() and not journal.exists():
         rule = "exists, and no journal beside it names the sweep that it belongs to"
         raise InputError.single("--out", rule, str(out), "choose another name, or add --fresh")
+
+
+def kept_text(out: Path) -> str:
+    """Why a journal stays beside a finished table."""
+    from simulator.planning.sweep import journal_path
+
+    name = journal_path(out).name
+    return f"{name} keeps the rows: the same command, also with --plot or --html, reads them there"
 
 
 @contextlib.contextmanager

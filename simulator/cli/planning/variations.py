@@ -53,10 +53,11 @@ def balance(job_file: JobFile, changes: Changes = None, as_json: AsJson = False)
 
     Example:  clustersim balance job.yaml --set plan.pp=8
     """
-    from simulator.planning.changes.balance import balance
+    from simulator.planning.changes.balance import balance, simulated_in_full
 
     job = read_job(job_file, changes)
-    found = balance(job)
+    with working("simulating layouts"):
+        found = simulated_in_full(balance(job), job)
     if as_json:
         print_json({**asdict(found), "saved_share": found.saved_share, "is_even": found.is_even})
     else:
@@ -88,6 +89,8 @@ def _print_layouts(found: Balance, title: str) -> None:
 def _verdict(found: Balance) -> str:
     from simulator.results.views.verdict import LEAST_SHARE
 
+    if found.is_even and found.tried == 1:
+        return "The even layout is the best; no other one was worth a simulation."
     if found.is_even:
         return f"The even layout is the best of the {found.tried} that were simulated."
     if 0 <= found.saved_share < LEAST_SHARE:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulator.cli.compared_jobs import Variants, jobs_to_compare
 from simulator.cli.console import (
     need_one_that_fits,
     note,
@@ -24,17 +23,13 @@ from simulator.cli.options import (
     Changes,
     file_to_write,
     note_doubts,
-    option,
-    parse_assignments,
     read_job,
 )
-from simulator.errors import InputError
 from simulator.files import PICTURES
 from simulator.units import chance, format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
     from simulator.api import CompareAnswer
-    from simulator.described.job import Job
     from simulator.exporters.html.run_report import Run
     from simulator.results.views.difference import Difference
 
@@ -42,17 +37,10 @@ if TYPE_CHECKING:
 def compare(
     job_files: Annotated[
         list[Path],
-        typer.Argument(metavar="JOB.yaml...", help="Two or more jobs, or one with --variant."),
+        typer.Argument(metavar="JOB.yaml", help="Two or more jobs, or one with --variant."),
     ],
     *,
-    variants: Annotated[
-        list[str] | None,
-        option(
-            "Another job: the first one with changed fields; may be repeated.",
-            "'FIELD=VALUE ...'",
-            name="--variant",
-        ),
-    ] = None,
+    variants: Variants = None,
     changes: Changes = None,
     as_json: AsJson = False,
     plot: Annotated[
@@ -77,7 +65,12 @@ def compare(
     """
     from simulator import api
 
-    answer = api.compare(_jobs(job_files, variants or (), changes))
+    jobs = jobs_to_compare(
+        "JOB.yaml", job_files, variants or (), lambda file: read_job(file, changes), "plan.tp=2"
+    )
+    for _, variant in jobs[len(job_files) :]:
+        note_doubts(variant)
+    answer = api.compare(jobs)
     runs, found = answer.runs, answer.differences
     first, *others = runs
     if len({run.job.cluster.name for run in runs}) > 1 and not answer.price_row():
@@ -102,32 +95,6 @@ def compare(
     if html is not None:
         note(f"wrote {answer.write_html(html)}")
     need_one_that_fits((run.result.fits for run in runs), "job")
-
-
-def _jobs(
-    files: Sequence[Path], variants: Sequence[str], changes: Sequence[str] | None
-) -> list[tuple[str, Job]]:
-    if len(files) + len(variants) < 2:
-        hint = "name two files, or add --variant plan.tp=2"
-        raise InputError.single(
-            "JOB.yaml", "needs a second job to compare with", str(files[0]), hint
-        )
-    for path in files:
-        if "=" in path.name and not path.exists():
-            hint = f"write --variant or --set {path}, or 'plan.tp=2 {path}' for one variant of both"
-            raise InputError.single("JOB.yaml", "is a change, not a job", str(path), hint)
-    jobs = [(_name(path, files), read_job(path, changes)) for path in files]
-    for text in variants:
-        variant = jobs[0][1].replace(parse_assignments(_assignments(text)))
-        note_doubts(variant)
-        jobs.append((text, variant))
-    return jobs
-
-
-def _name(path: Path, files: Sequence[Path]) -> str:
-    """The file's name without its suffix, with its folder where names repeat."""
-    is_unique = sum(other.stem == path.stem for other in files) == 1
-    return path.stem if is_unique else str(path.with_suffix(""))
 
 
 def _print_headlines(answer: CompareAnswer) -> None:
@@ -166,8 +133,3 @@ def _print_difference(first: Run, other: Run, found: Difference) -> None:
         ratio = f"{found.tokens_ratio:.4g}"
         title += f" (its times divided by {ratio}: as many tokens per GPU as {first.name})"
     print_table(title, columns, rows)
-
-
-def _assignments(text: str) -> list[str]:
-    """FIELD=VALUE texts with spaces or commas between them; values may have both, too."""
-    return re.split(r"[\s,]+(?=[\w.]+=)", text.strip())

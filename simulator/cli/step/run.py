@@ -29,6 +29,7 @@ from simulator.cli.options import (
     ProfileName,
     Yes,
     file_to_write,
+    folder_of_pictures,
     option,
     read_job,
     whole_numbers,
@@ -64,7 +65,7 @@ def run(
     profile: ProfileName = None,
     gpus: Gpus = None,
     as_json: AsJson = False,
-    plot: Annotated[Path | None, option("Draw the step into this folder.", "DIR")] = None,
+    plot: Annotated[Path | None, folder_of_pictures("Draw the step into this folder.")] = None,
     trace: Annotated[
         Path | None,
         file_to_write(

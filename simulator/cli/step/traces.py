@@ -45,7 +45,7 @@ def replay(
     traces: Annotated[
         list[Path],
         typer.Argument(
-            metavar="TRACES...",
+            metavar="TRACES",
             help="A folder of Chakra traces NAME.RANK.et (or .json), or such files.",
         ),
     ],

@@ -129,7 +129,8 @@ def _table_text(table: Table) -> str:
     if not table.rows or (len(shown) <= _FEW and len(shown) < len(table.columns)):
         return ""
     rows = [[cell.text for cell in row] + [""] * len(table.columns) for row in table.rows]
-    lines = [[column.name for column in table.columns], *rows]
+    heads = [column.name for column in table.columns]
+    lines = [heads, *rows] if any(heads) else rows
     widths = [max(len(line[index]) for line in lines) for index in shown]
     is_number = [table.columns[index].kind == "number" for index in shown]
     texts = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from simulator.described.job import job_yaml
 from simulator.exporters.html.answer_tables import (
     AnswerPage,
     Bar,
@@ -16,25 +17,25 @@ from simulator.exporters.html.answer_tables import (
 )
 from simulator.serving.answers import Answers
 from simulator.serving.cluster import Served
+from simulator.serving.described import Objective, ServingJob
 from simulator.serving.engine import Step
+from simulator.units import format_seconds, percent
 
 _SLICES = 24
 _HEADLINE = 3
 
 
 def serving_page(
-    title: str, served: Served, answers: Answers, lines: Sequence[tuple[str, str]]
+    job: ServingJob, served: Served, answers: Answers, lines: Sequence[tuple[str, str]]
 ) -> AnswerPage:
     """The page of a run whose steps were recorded.
 
     Args:
-        title: Of the deployment.
+        job: The deployment and its workload.
         served: The run.
         answers: Its numbers.
         lines: Names and values of those that come first.
     """
-    good = f"{100 * answers.good_share:.1f} %"
-    keeps = "meets" if answers.keeps_objective else "misses"
     spreads = {
         "time to the first token": answers.ttft_s,
         "time per further token": answers.tpot_s,
@@ -42,13 +43,13 @@ def serving_page(
     }
     heads = list(answers.ttft_s)
     latencies = [
-        cells([name, *(f"{1e3 * spread[head]:.1f}" for head in heads if head in spread)])
+        cells([name, *(format_seconds(spread[head]) for head in heads if head in spread)])
         for name, spread in spreads.items()
         if spread
     ]
     tables = [
         Table("Rates", "Of the whole run", columns([""], [""]), [cells(line) for line in lines]),
-        Table("Latencies", "In milliseconds", columns([""], heads), latencies),
+        Table("Latencies", "Of all requests after the warm-up", columns([""], heads), latencies),
     ]
     for name, index in _shown(served):
         steps = served.steps[index]
@@ -57,11 +58,24 @@ def serving_page(
         caption = f"Means of slices of its time; at most {most} requests run and {waits} wait"
         tables.append(Table(f"{name} over time", caption, _COLUMNS, list(_slices(steps))))
     return AnswerPage(
-        title=title,
-        sentences=[f"{good} of the requests meet the objective, which the run {keeps}."],
+        title=job.title,
+        sentences=[f"{job.workload.title}.", *_verdict(job.workload.objective, answers)],
         tables=tables,
         headline=lines[:_HEADLINE],
+        job_yaml=job_yaml(job),
+        command="clustersim serve run job.yaml --html run.html",
     )
+
+
+def _verdict(objective: Objective, answers: Answers) -> list[str]:
+    """Whether the objective is met; nothing where there is none."""
+    if not objective.is_asked:
+        return []
+    keeps = "meets" if answers.keeps_objective else "misses"
+    good, asked = percent(answers.good_share), percent(objective.share, 0)
+    return [
+        f"{good} of the requests meet the objective, which asks for {asked}: the run {keeps} it."
+    ]
 
 
 _COLUMNS = [

@@ -36,6 +36,7 @@ from simulator.described.faults import NO_SUCH_FIELD
 from simulator.described.job import Job
 from simulator.described.json_schemas import DIALECT, job_schema, schema_of
 from simulator.described.load import job_file, job_from_document
+from simulator.described.other_kinds import refuse_shipped_of_another_kind
 from simulator.errors import Fault, InputError
 from simulator.files import is_there
 from simulator.planning.search.space import searchable_job
@@ -210,6 +211,7 @@ def load_offers(source: str | Path | Mapping[str, Any]) -> Offers:
 
 def offers_file(path: Path) -> Path:
     """The file itself where there is one, else the shipped one of that name."""
+    refuse_shipped_of_another_kind("offers", path)
     return given_or_shipped_file("offers", path, "offers")
 
 

@@ -72,14 +72,14 @@ def serve(
         hint = "for example {rank: 16, loaded: 4}"
         raise InputError.single("deployment.adapters", "is not given", hint=hint)
     requests = requests_of(workload) if requests is None else requests
-    longest = max((r.prompt_tokens + r.output_tokens for r in requests), default=1)
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
-    replicas, memory = _pool(deployment, longest, step_time, waits_for_ends=waits_for_ends)
+    tokens = [r.prompt_tokens + r.output_tokens for r in requests]
+    replicas, memory = _pool(deployment, tokens, step_time, waits_for_ends=waits_for_ends)
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment
-        prompts, _ = _pool(pool, longest, step_time, waits_for_ends=waits_for_ends)
+        prompts, _ = _pool(pool, tokens, step_time, waits_for_ends=waits_for_ends)
         between = Handovers(deployment, prompts, replicas, requests)
         replicas = [*replicas, *prompts]
     if record:
@@ -90,16 +90,35 @@ def serve(
     return Served(requests, replicas, memory, [r.steps_taken or () for r in replicas])
 
 
+def _reached(memory: MemoryPlan, deployment: Deployment, tokens: Sequence[int]) -> MemoryPlan:
+    """A cache that is too large to simulate, cut to twice what all requests together would fill.
+
+    The blocks beyond that are free or unread for the whole run.
+    """
+    if deployment.replicas * memory.blocks <= _MOST_BLOCKS:
+        return memory
+    filled = sum(-(-each // memory.block_tokens) + 1 for each in tokens)
+    return memory._replace(blocks=min(memory.blocks, 2 * filled))
+
+
 def _pool(
     deployment: Deployment,
-    longest: int,
+    tokens: Sequence[int],
     step_time: Callable[[Batch], StepSeconds] | None,
     *,
     waits_for_ends: bool,
 ) -> tuple[list[Replica], MemoryPlan]:
-    """All replicas of a deployment, idle, and the memory of one of their ranks."""
+    """All replicas of a deployment, idle, and the memory of one of their ranks.
+
+    Args:
+        deployment: What runs where.
+        tokens: Of each request, prompt and answer.
+        step_time: Seconds of a batch; by default from the deployment's kernels.
+        waits_for_ends: Whether somebody arrives as soon as somebody is done.
+    """
+    longest = max(tokens, default=1)
     limits = limits_of(deployment, longest)
-    memory = memory_plan(deployment, limits)
+    memory = _reached(memory_plan(deployment, limits), deployment, tokens)
     if longest > memory.blocks * memory.block_tokens:
         rule = f"a request of {longest} tokens does not fit in the cache"
         tokens = memory.blocks * memory.block_tokens

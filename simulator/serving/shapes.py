@@ -97,7 +97,8 @@ def weight_format(deployment: Deployment, tensor: ParameterTensor) -> str:
     """Format of one tensor's weights.
 
     Embedding, head, norms and routers stay in 16 bits. Of 4-bit models with experts only MLPs
-    are in 4 bits, in MXFP4 the routed ones alone. The 8 bits of DeepSeek's models have a scale for each block.
+    are in 4 bits, in MXFP4 the routed ones alone. The 8 bits of DeepSeek's models have a scale for
+    each block.
 
     Source: the published checkpoints of DeepSeek-R1 (nvidia, FP4), gpt-oss and DeepSeek-V3; of
     models without experts AMD's Llama-3.1-405B (MXFP4).

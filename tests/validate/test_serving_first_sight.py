@@ -3,6 +3,7 @@
 import datetime
 from pathlib import Path
 
+from reports.make.gathered_serving import gathered_section
 from simulator.validate.serving import ServingResult
 from simulator.validate.serving_first_sight import (
     keep_serving_first_sight,
@@ -35,3 +36,16 @@ def test_a_served_run_keeps_what_was_predicted_when_it_was_first_seen(tmp_path):
 def test_every_kept_run_says_what_was_predicted_or_why_nothing_was():
     for row in read_serving_first_sight(KEPT):
         assert row["predicted_tokens_per_s"] or row["skipped"]
+
+
+def test_the_section_on_gathered_runs_compares_first_sight_with_now():
+    def row(name: str, error: float | None) -> dict[str, object]:
+        about = {"id": name, "source": "a", "grade": "A-", "engine": "vllm", "skipped": ""}
+        errors = {"throughput_error_pct": error, "tpot_error_pct": "", "ttft_error_pct": None}
+        return about | errors
+
+    first, now = [row("a-1", -50.0), row("a-2", 30.0)], [row("a-1", 10.0), row("a-2", None)]
+    section = gathered_section(first, now, now)
+    assert "| A and A- | first sight | 40.0 %, 40.0 % (2) |  |  |" in section
+    assert "| A and A- | now | 10.0 %, 10.0 % (1) |  |  |" in section
+    assert "| a | vllm | 2 | 40.0 % | 10.0 % |" in section

@@ -1,4 +1,4 @@
-"""The section of ``reports/serving.md`` on gathered runs: what was predicted of them, first and now.
+"""The section of ``reports/serving.md`` on gathered runs: predictions at first sight, and now.
 
 First predictions are those of ``reports/serving_first_sight.csv``, which are never changed.
 """

@@ -74,12 +74,12 @@ def serve(
     requests = requests_of(workload) if requests is None else requests
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
-    tokens = [r.prompt_tokens + r.output_tokens for r in requests]
-    replicas, memory = _pool(deployment, tokens, step_time, waits_for_ends=waits_for_ends)
+    lengths = [r.prompt_tokens + r.output_tokens for r in requests]
+    replicas, memory = _pool(deployment, lengths, step_time, waits_for_ends=waits_for_ends)
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment
-        prompts, _ = _pool(pool, tokens, step_time, waits_for_ends=waits_for_ends)
+        prompts, _ = _pool(pool, lengths, step_time, waits_for_ends=waits_for_ends)
         between = Handovers(deployment, prompts, replicas, requests)
         replicas = [*replicas, *prompts]
     if record:
@@ -90,20 +90,20 @@ def serve(
     return Served(requests, replicas, memory, [r.steps_taken or () for r in replicas])
 
 
-def _reached(memory: MemoryPlan, deployment: Deployment, tokens: Sequence[int]) -> MemoryPlan:
+def _reached(memory: MemoryPlan, deployment: Deployment, lengths: Sequence[int]) -> MemoryPlan:
     """A cache that is too large to simulate, cut to twice what all requests together would fill.
 
     The blocks beyond that are free or unread for the whole run.
     """
     if deployment.replicas * memory.blocks <= _MOST_BLOCKS:
         return memory
-    filled = sum(-(-each // memory.block_tokens) + 1 for each in tokens)
+    filled = sum(-(-each // memory.block_tokens) + 1 for each in lengths)
     return memory._replace(blocks=min(memory.blocks, 2 * filled))
 
 
 def _pool(
     deployment: Deployment,
-    tokens: Sequence[int],
+    lengths: Sequence[int],
     step_time: Callable[[Batch], StepSeconds] | None,
     *,
     waits_for_ends: bool,
@@ -112,13 +112,13 @@ def _pool(
 
     Args:
         deployment: What runs where.
-        tokens: Of each request, prompt and answer.
+        lengths: Tokens of each request, prompt and answer.
         step_time: Seconds of a batch; by default from the deployment's kernels.
         waits_for_ends: Whether somebody arrives as soon as somebody is done.
     """
-    longest = max(tokens, default=1)
+    longest = max(lengths, default=1)
     limits = limits_of(deployment, longest)
-    memory = _reached(memory_plan(deployment, limits), deployment, tokens)
+    memory = _reached(memory_plan(deployment, limits), deployment, lengths)
     if longest > memory.blocks * memory.block_tokens:
         rule = f"a request of {longest} tokens does not fit in the cache"
         tokens = memory.blocks * memory.block_tokens

@@ -143,10 +143,9 @@ def _step_tokens(deployment: Deployment, known: EngineDefaults) -> int:
     """Tokens of a step where the deployment does not say."""
     if known.chunk_tokens and _is_chunked(deployment, known):
         return known.chunk_tokens
-    own = _by_size(known.max_tokens, deployment.profile.device.memory_bytes)
     if known.spans_model and deployment.max_model_tokens:
         return max(_LEAST_STEP_TOKENS, deployment.max_model_tokens)
-    return own
+    return _by_size(known.max_tokens, deployment.profile.device.memory_bytes)
 
 
 def _first(said: bool | None, default: bool) -> bool:

@@ -35,7 +35,7 @@ def keep_serving_first_sight(
         InputError: The file is none of first sights of serving.
     """
     facts = seen(seen_on)
-    return keep_lines([_line(each) | facts for each in results], path, COLUMNS)
+    return keep_lines([{**_line(each), **facts} for each in results], path, COLUMNS)
 
 
 def read_serving_first_sight(path: Path) -> list[Row]:

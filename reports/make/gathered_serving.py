@@ -35,6 +35,10 @@ def gathered_section(first: Sequence[Row], now: Sequence[Row], left_out: Sequenc
         f"anything was changed for them ({skipped} were skipped), and `{KEPT}` keeps that. Cells "
         "are medians and means of the amounts of errors, the numbers of runs in brackets.",
         "",
+        "A later batch shows what was learnt from those before it, as nothing was fitted to it:",
+        "",
+        *_table("rows of", _by_batch(first)),
+        "",
         *_table("grade", _by_grade(first, now, left_out)),
         "",
         "Medians by source and engine, at first sight and now:",
@@ -53,6 +57,12 @@ def _by_grade(*stages: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
         for name, rows in zip(names, stages, strict=True):
             own = [row for row in rows if grades.get(row["id"]) in wanted]
             yield title, [name, *(_cell(own, measure) for measure in _MEASURES)]
+
+
+def _by_batch(first: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
+    for commit in dict.fromkeys(row["seen_by"] for row in first):
+        own = [row for row in first if row["seen_by"] == commit]
+        yield commit, ["first sight", *(_cell(own, measure) for measure in _MEASURES)]
 
 
 def _table(first: str, lines: Iterable[tuple[str, list[str]]]) -> Iterator[str]:

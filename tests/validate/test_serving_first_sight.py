@@ -41,6 +41,7 @@ def test_every_kept_run_says_what_was_predicted_or_why_nothing_was():
 def test_the_section_on_gathered_runs_compares_first_sight_with_now():
     def row(name: str, error: float | None) -> dict[str, object]:
         about = {"id": name, "source": "a", "grade": "A-", "engine": "vllm", "skipped": ""}
+        about["seen_by"] = f"commit of {name}"
         errors = {"throughput_error_pct": error, "tpot_error_pct": "", "ttft_error_pct": None}
         return about | errors
 
@@ -49,3 +50,4 @@ def test_the_section_on_gathered_runs_compares_first_sight_with_now():
     assert "| A and A- | first sight | 40.0 %, 40.0 % (2) |  |  |" in section
     assert "| A and A- | now | 10.0 %, 10.0 % (1) |  |  |" in section
     assert "| a | vllm | 2 | 40.0 % | 10.0 % |" in section
+    assert "| commit of a-2 | first sight | 30.0 %, 30.0 % (1) |  |  |" in section

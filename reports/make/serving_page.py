@@ -2,7 +2,7 @@
 
 Run as ``python -m reports.make.serving_page reports/serving.md``; predicts every run of grade A of
 ``reports/data/serving_open.csv.gz``, and every eighth also without what runs of its own source
-told. Takes some minutes.
+told. Gathered runs have a section of their own. Takes some minutes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from reports.make.gathered_serving import KEPT, TABLE, gathered_section
 from simulator.planning.executors import worker_pool
 from simulator.plots import style
 from simulator.validate.serving import predicted, predicted_elsewhere
+from simulator.validate.serving_first_sight import read_serving_first_sight
 from simulator.validate.serving_rows import read_serving_rows
 
 _TABLE = Path("reports/data/serving_open.csv.gz")
@@ -41,13 +43,20 @@ def main(arguments: Sequence[str]) -> int:
         run = executor.map if executor else map
         in_sample = [asdict(result) for result in run(predicted, rows)]
         left_out = [asdict(result) for result in run(predicted_elsewhere, rows[::_EVERY])]
+        gathered = read_serving_rows(Path(TABLE))
+        now, elsewhere = (
+            [asdict(result) for result in run(predict, gathered)]
+            for predict in (predicted, predicted_elsewhere)
+        )
+    section = gathered_section(read_serving_first_sight(Path(KEPT)), now, elsewhere)
     picture = page.with_suffix(".png")
     _draw(in_sample, picture)
-    page.write_text(_page(in_sample, left_out, picture.name) + "\n", encoding="utf-8")
+    text = _page(in_sample, left_out, section, picture.name)
+    page.write_text(text + "\n", encoding="utf-8")
     return 0
 
 
-def _page(rows: Sequence[Row], left_out: Sequence[Row], picture: str) -> str:
+def _page(rows: Sequence[Row], left_out: Sequence[Row], gathered: str, picture: str) -> str:
     skipped = [row for row in rows if row["skipped"]]
     lines = [
         "# Serving: predicted against measured runs",
@@ -70,6 +79,8 @@ def _page(rows: Sequence[Row], left_out: Sequence[Row], picture: str) -> str:
         "acceptance of drafts), every eighth run:",
         "",
         *_table(left_out, ("source",)),
+        "",
+        gathered,
         "",
         "## By engine and GPU",
         "",

@@ -74,17 +74,17 @@ def serve(
         hint = "for example {rank: 16, loaded: 4}"
         raise InputError.single("deployment.adapters", "is not given", hint=hint)
     requests = requests_of(workload) if requests is None else requests
-    longest = max((r.prompt_tokens + r.output_tokens for r in requests), default=1)
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
-    replicas, memory = _pool(deployment, longest, step_time, waits_for_ends=waits_for_ends)
+    lengths = [r.prompt_tokens + r.output_tokens for r in requests]
+    replicas, memory = _pool(deployment, lengths, step_time, waits_for_ends=waits_for_ends)
     if on_ended is not None:
         for replica in replicas:
             replica.on_ended = lambda more: on_ended(more, len(requests))
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment
-        prompts, _ = _pool(pool, longest, step_time, waits_for_ends=waits_for_ends)
+        prompts, _ = _pool(pool, lengths, step_time, waits_for_ends=waits_for_ends)
         between = Handovers(deployment, prompts, replicas, requests)
         replicas = [*replicas, *prompts]
     if record:
@@ -95,21 +95,39 @@ def serve(
     return Served(requests, replicas, memory, [r.steps_taken or () for r in replicas])
 
 
+def _reached(memory: MemoryPlan, deployment: Deployment, lengths: Sequence[int]) -> MemoryPlan:
+    """A cache that is too large to simulate, cut to twice what all requests together would fill.
+
+    The blocks beyond that are free or unread for the whole run.
+    """
+    if deployment.replicas * memory.blocks <= _MOST_BLOCKS:
+        return memory
+    filled = sum(-(-each // memory.block_tokens) + 1 for each in lengths)
+    return memory._replace(blocks=min(memory.blocks, 2 * filled))
+
+
 def _pool(
     deployment: Deployment,
-    longest: int,
+    lengths: Sequence[int],
     step_time: Callable[[Batch], StepSeconds] | None,
     *,
     waits_for_ends: bool,
 ) -> tuple[list[Replica], MemoryPlan]:
-    """All replicas of a deployment, idle, and the memory of one of their ranks."""
-    most = deployment.max_model_tokens
+    """All replicas of a deployment, idle, and the memory of one of their ranks.
+
+    Args:
+        deployment: What runs where.
+        lengths: Tokens of each request, prompt and answer.
+        step_time: Seconds of a batch; by default from the deployment's kernels.
+        waits_for_ends: Whether somebody arrives as soon as somebody is done.
+    """
+    longest, most = max(lengths, default=1), deployment.max_model_tokens
     if most and longest > most:
         rule = f"is less than the longest request, {longest:,} tokens, which the engine refuses"
         hint = "raise it, or cut lengths with workload.prompt.longest and workload.answer.longest"
         raise InputError.single("deployment.max_model_tokens", rule, most, hint)
     limits = limits_of(deployment, longest)
-    memory = memory_plan(deployment, limits)
+    memory = _reached(memory_plan(deployment, limits), deployment, lengths)
     if longest > memory.blocks * memory.block_tokens:
         rule = f"a request of {longest} tokens does not fit in the cache"
         tokens = memory.blocks * memory.block_tokens

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.described.base import Count, Flag, Seconds, Spec
+from simulator.described.base import Count, CountOrZero, Flag, Seconds, Spec
 from simulator.described.cluster.hardware import Provenance
 from simulator.described.documents import validated, yaml_mapping
 from simulator.errors import InputError
@@ -20,6 +20,9 @@ from simulator.serving.schedulers.scheduler import Limits
 from simulator.units import parse_quantity
 
 _FILE = "engines.yaml"
+_LEAST_STEP_TOKENS = 2048
+"""Of a step that has room for the longest request. Source: vLLM 0.2.6 to 0.7, ``config.py``,
+``SchedulerConfig``: ``max(max_model_len, 2048)``."""
 _BySize = Count | Mapping[str, Count]
 
 
@@ -49,6 +52,13 @@ class EngineDefaults(Spec):
     block_tokens: Count
     prefix_caching: Flag
     chunked_prefill: Flag
+    chunks_above: CountOrZero = 0
+    """Longest request above which prompts are computed in pieces all the same; 0 is none. Latent
+    attention had no pieces in these releases."""
+    chunk_tokens: CountOrZero = 0
+    """Tokens of a step with pieces of prompts, if they are not ``max_tokens``."""
+    spans_model: Flag = False
+    """Whether a step of whole prompts has room for the longest request."""
     plans_ahead: Flag
     captures_graphs: Flag = True
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
@@ -86,7 +96,11 @@ def scheduler_name(deployment: Deployment) -> str:
     Raises:
         InputError: There is no such scheduler.
     """
-    name = deployment.scheduler or engine_defaults(deployment).scheduler
+    known = engine_defaults(deployment)
+    name = deployment.scheduler or known.scheduler
+    if not deployment.scheduler and name == "vllm-v0" and _is_chunked(deployment, known):
+        # Its pieces of prompts come after all answers, which is the rule of the second engine.
+        name = "vllm-v1"
     if name not in SCHEDULERS:
         hint = f"choose one of {', '.join(SCHEDULERS)}"
         raise InputError.single("deployment.scheduler", "no such scheduler", name, hint)
@@ -106,9 +120,9 @@ def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
     groups = deployment.attention_dp
     return Limits(
         max_requests=groups * (deployment.max_requests or _by_size(known.max_requests, memory)),
-        max_tokens=groups * (deployment.max_tokens or _by_size(known.max_tokens, memory)),
+        max_tokens=groups * (deployment.max_tokens or _step_tokens(deployment, known)),
         max_model_tokens=deployment.max_model_tokens or longest_tokens,
-        chunked_prefill=_first(deployment.chunked_prefill, known.chunked_prefill),
+        chunked_prefill=_is_chunked(deployment, known),
         long_prefill_tokens=deployment.long_prefill_tokens,
         tokens_per_step=speculation.tokens_per_step if speculation else 1.0,
         draft_tokens=speculation.draft_tokens if speculation else 0,
@@ -116,6 +130,22 @@ def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
         receive_steps=deployment.receive_steps,
         max_adapters=deployment.adapters.loaded if deployment.adapters else 0,
     )
+
+
+def _is_chunked(deployment: Deployment, known: EngineDefaults) -> bool:
+    """Whether prompts are computed in pieces."""
+    is_long = 0 < known.chunks_above < deployment.max_model_tokens
+    by_default = known.chunked_prefill or (is_long and deployment.model.latent_attention is None)
+    return _first(deployment.chunked_prefill, by_default)
+
+
+def _step_tokens(deployment: Deployment, known: EngineDefaults) -> int:
+    """Tokens of a step where the deployment does not say."""
+    if known.chunk_tokens and _is_chunked(deployment, known):
+        return known.chunk_tokens
+    if known.spans_model and deployment.max_model_tokens:
+        return max(_LEAST_STEP_TOKENS, deployment.max_model_tokens)
+    return _by_size(known.max_tokens, deployment.profile.device.memory_bytes)
 
 
 def _first(said: bool | None, default: bool) -> bool:

@@ -152,7 +152,8 @@ class Deployment(Spec):
     """Tokens of a step; 0 is the engine's own."""
     max_model_tokens: CountOrZero = 0
     """Longest prompt and answer together, beyond which a request is refused; 0 is the longest of
-    the workload."""
+    the workload. vLLM's first engine (before 0.8) takes the tokens of a step from it, and cuts
+    prompts into pieces above 32,768."""
     long_prefill_tokens: CountOrZero = 0
     """Tokens of one prompt in a step while others wait; 0 is no limit."""
     receive_steps: CountOrZero = 0

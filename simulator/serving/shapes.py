@@ -97,15 +97,17 @@ def weight_format(deployment: Deployment, tensor: ParameterTensor) -> str:
     """Format of one tensor's weights.
 
     Embedding, head, norms and routers stay in 16 bits. Of 4-bit models with experts only MLPs
-    are in 4 bits. The 8 bits of DeepSeek's models have a scale for each block.
+    are in 4 bits, in MXFP4 the routed ones alone. The 8 bits of DeepSeek's models have a scale for
+    each block.
 
-    Source: the published checkpoints of DeepSeek-R1 (nvidia, FP4), gpt-oss and DeepSeek-V3.
+    Source: the published checkpoints of DeepSeek-R1 (nvidia, FP4), gpt-oss and DeepSeek-V3; of
+    models without experts AMD's Llama-3.1-405B (MXFP4).
     """
     form: str = deployment.weights
     if form in ("fp16", "bf16", "fp32") or tensor.is_vector or tensor.role is TensorRole.ROUTER:
         return "bf16" if form in ("fp8", "int8", "int4", "nvfp4", "mxfp4") else form
     is_attention = tensor.in_mixer
-    if form == "mxfp4" and not tensor.is_routed:
+    if form == "mxfp4" and not tensor.is_routed and deployment.model.experts is not None:
         return "bf16"
     if form == "nvfp4" and is_attention and _is_latent(deployment):
         return "bf16"

@@ -2,6 +2,7 @@
 
 published/, first_sight             published training runs; what was predicted of them first
 serving, serving_rows               measured serving of models
+serving_first_sight                 what was predicted of it first
 collective_errors                   measured collectives
 kernel_errors, kernel_answers       measured kernels
 torch_run/                          real torch runs on this machine

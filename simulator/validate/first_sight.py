@@ -59,24 +59,43 @@ def keep_first_sight(
     Raises:
         InputError: The file is none of first sights.
     """
-    kept = read_first_sight(path) if path.exists() else []
-    known = {row["id"] for row in kept}
     sources = {row["id"]: row.get("source", "") for row in rows}
-    day = (seen_on or datetime.datetime.now(datetime.UTC).date()).isoformat()
-    facts = {"seen_by": _version(), "seen_on": day}
-    new = [_line(each, sources, facts) for each in results if each.id not in known]
+    facts = seen(seen_on)
+    return keep_lines([_line(each, sources, facts) for each in results], path, COLUMNS)
+
+
+def keep_lines(lines: Sequence[Row], path: Path, columns: Sequence[str]) -> Kept:
+    """Append the lines whose run a file does not have; lines that are there stay as they are.
+
+    Args:
+        lines: A line for each run.
+        path: CSV with these columns; made if it is not there.
+        columns: Names of all columns.
+
+    Raises:
+        InputError: The file is none of first sights.
+    """
+    kept = read_first_sight(path, columns) if path.exists() else []
+    known = {row["id"] for row in kept}
+    new = [line for line in lines if line["id"] not in known]
     if new:
-        _append(path, new)
-    return Kept(len(new), len(results) - len(new))
+        _append(path, new, columns)
+    return Kept(len(new), len(lines) - len(new))
 
 
-def read_first_sight(path: Path) -> list[Row]:
+def seen(day: datetime.date | None = None) -> dict[str, str]:
+    """Who predicts, and when; today if no day is given."""
+    now = day or datetime.datetime.now(datetime.UTC).date()
+    return {"seen_by": _version(), "seen_on": now.isoformat()}
+
+
+def read_first_sight(path: Path, columns: Sequence[str] = COLUMNS) -> list[Row]:
     """The rows of a file of first sights.
 
     Raises:
         InputError: It cannot be read, lacks a column, or names a run twice.
     """
-    rows = read_table(path, COLUMNS)
+    rows = read_table(path, columns)
     name, count = Counter(row["id"] for row in rows).most_common(1)[0]
     if count > 1:
         rule, hint = f"contains one run {count} times", "keep the line that was written first"
@@ -93,11 +112,11 @@ def _line(result: PublishedResult, sources: Mapping[str, str], facts: Mapping[st
     return {**stated, **facts, **numbers, "skipped": result.skipped}
 
 
-def _append(path: Path, rows: Sequence[Row]) -> None:
+def _append(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Lines that are there stay as they are, to the byte."""
     before = path.read_bytes().decode("utf-8") if path.exists() else ""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     if not before:
         writer.writeheader()
     writer.writerows(rows)

@@ -24,7 +24,17 @@ _BENCH_BYTES = {"fp8": 1.0, "fp4": 0.5, "nvfp4": 0.5}
 
 
 class TrafficFacts(BaseModel):
-    """Traffic of a run: spreads are standard deviations over means."""
+    """Traffic of a run: spreads are standard deviations over means.
+
+    Attributes:
+        requests: How many the client sends; 0 is enough of them.
+        prompt_variation: Spread of the prompts' lengths; likewise:
+        answer_variation: Of the answers'.
+        longest: Longest answer [tokens]; 0 is no limit.
+        uniform_from: Lengths are uniform from this share of the longest on, and the row states
+            their means.
+        found_prompts: Whether every prompt was sent before and is found in the cache.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,6 +42,8 @@ class TrafficFacts(BaseModel):
     prompt_variation: float = 0.0
     answer_variation: float = 0.0
     longest: int = 0
+    uniform_from: float | None = None
+    found_prompts: bool = False
 
 
 class Command(BaseModel):
@@ -90,11 +102,13 @@ class ServingFacts:
             cells: The row.
             residuals: Whether to take what was found with errors of such rows in view.
         """
-        found: dict[str, Any] = {"set": {}}
+        found: dict[str, Any] = {"set": {}, "workload": {}}
         for entry in self._groups:
             if entry.holds(cells) and (residuals or entry.evidence != "residuals"):
                 said = {n: getattr(entry, n) for n in entry.model_fields_set & _FIELDS}
-                found |= said | {"set": {**found["set"], **entry.set}}
+                traffic = entry.workload.model_dump(exclude_unset=True)
+                both = {"set": entry.set, "workload": traffic}
+                found |= said | {name: {**found[name], **more} for name, more in both.items()}
         return Command(**found)
 
 

@@ -18,6 +18,7 @@ from simulator.serving.described import (
     Arrivals,
     Deployment,
     Lengths,
+    SharedPrefix,
     Speculation,
     Workload,
 )
@@ -300,13 +301,7 @@ def _workload(row: ServingRow, deployment: Deployment) -> Workload:
         if not load:
             raise SkippedRowError("the row states no concurrency")
         _check_users(row, load, answer)
-        uniform = 0.8 if "uniform 0.8" in row.cells.get("notes", "") else 1.0
-        return Workload(
-            requests=int(min(10 * load, max(4 * load, 256))),
-            arrivals=Arrivals(kind="closed-loop", users=int(load)),
-            prompt=Lengths(mean=prompt, least_share=uniform),
-            answer=Lengths(mean=answer, least_share=uniform),
-        )
+        return _closed_loop(row, int(load), prompt, answer)
     if "offline" in row.scenario:
         return _offline(row, deployment, prompt, answer)
     if "Poisson" in row.scenario and row.number("request_rate"):
@@ -316,6 +311,24 @@ def _workload(row: ServingRow, deployment: Deployment) -> Workload:
             requests=int(load), prompt=Lengths(mean=prompt), answer=Lengths(mean=answer)
         )
     raise SkippedRowError(f"no such scenario: {row.scenario}")
+
+
+def _closed_loop(row: ServingRow, users: int, prompt: int, answer: int) -> Workload:
+    """So many users, each with a request at a time."""
+    known = row.command().workload
+    prompts, answers = _spreads(row, prompt, answer)
+    if "uniform 0.8" in row.cells.get("notes", ""):
+        prompts = Lengths(mean=prompt, least_share=0.8)
+        answers = Lengths(mean=answer, least_share=0.8)
+    # A prompt that was sent before is as one that all have: none but the first is computed.
+    found = SharedPrefix(tokens=prompt if known.found_prompts else 0)
+    return Workload(
+        requests=known.requests or min(10 * users, max(4 * users, 256)),
+        arrivals=Arrivals(kind="closed-loop", users=users),
+        prompt=prompts,
+        answer=answers,
+        shared_prefix=found,
+    )
 
 
 def _check_users(row: ServingRow, users: float, answer: int) -> None:
@@ -355,6 +368,11 @@ def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
 
 def _spreads(row: ServingRow, prompt: int, answer: int) -> tuple[Lengths, Lengths]:
     known = row.command().workload
+    if known.uniform_from is not None:
+        share = known.uniform_from
+        longest = (max(1, round(2 * mean / (1 + share))) for mean in (prompt, answer))
+        prompts, answers = (Lengths(mean=each, least_share=share) for each in longest)
+        return prompts, answers
     return (
         Lengths(mean=prompt, variation=known.prompt_variation),
         Lengths(mean=answer, variation=known.answer_variation, longest=known.longest),

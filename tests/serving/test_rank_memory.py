@@ -9,7 +9,7 @@ from simulator.errors import DoesNotFitError, InputError
 from simulator.program.layer.model_totals import parameter_count
 from simulator.serving.cache_memory import memory_plan
 from simulator.serving.cluster import serve
-from simulator.serving.defaults import engine_defaults, limits_of
+from simulator.serving.defaults import engine_defaults, limits_of, scheduler_name
 from simulator.serving.described import Adapters, Deployment, Lengths, Workload
 from simulator.serving.shapes import (
     adapter_numel,
@@ -148,13 +148,51 @@ def test_weights_that_leave_no_room_say_what_is_missing_and_what_helps():
     ("fields", "lengths", "said"),
     [
         ({"kv_blocks": 4}, 100, "does not fit in the cache"),
-        ({"kv_blocks": 10**8}, 100, "has caches of"),
+        ({"kv_blocks": 10**8}, 300_000_000, "has caches of"),
     ],
 )
 def test_a_cache_too_small_for_a_request_or_too_large_to_simulate_is_refused(fields, lengths, said):
     workload = Workload(requests=2, prompt=Lengths(mean=lengths), answer=Lengths(mean=10))
     with pytest.raises(InputError, match=said):
         serve(deployment_of(**fields), workload)
+
+
+def test_blocks_that_no_request_reaches_change_nothing():
+    workload = Workload(requests=20, prompt=Lengths(mean=100), answer=Lengths(mean=10))
+    few, many = (
+        serve(deployment_of(kv_blocks=blocks), workload).requests for blocks in (1000, 10**8)
+    )
+    assert [each.last_token_s for each in few] == [each.last_token_s for each in many]
+
+
+@pytest.mark.parametrize(
+    ("version", "longest", "model", "tokens", "scheduler"),
+    [
+        ("0.6.0", 8192, "llama3.1-8b", 8192, "vllm-v0"),
+        ("0.6.0", 1024, "llama3.1-8b", 2048, "vllm-v0"),
+        ("0.6.0", 131072, "llama3.1-8b", 512, "vllm-v1"),
+        ("0.6.6", 131072, "llama3.1-8b", 2048, "vllm-v1"),
+        ("0.7.3", 163840, "deepseek-v3", 163840, "vllm-v0"),
+        ("0.8.0", 131072, "llama3.1-8b", 8192, "vllm-v1"),
+    ],
+)
+def test_the_first_engine_of_vllm_sizes_its_steps_by_the_longest_request(
+    version, longest, model, tokens, scheduler
+):
+    # vLLM 0.6 and 0.7, config.py and arg_utils.py: max(max_model_len, 2048) without pieces of
+    # prompts, which come by themselves above 32,768; 512 tokens then, 2,048 from 0.6.5 on. Latent
+    # attention has no pieces.
+    deployment = deployment_of(model, version=version, max_model_tokens=longest)
+    assert limits_of(deployment, 100).max_tokens == tokens
+    assert scheduler_name(deployment) == scheduler
+
+
+def test_dense_models_in_mxfp4_have_all_products_in_four_bits_and_mixtures_their_experts():
+    # AMD's checkpoint of Llama 3.1 405B in MXFP4 has 218 GB (17 of 32 bytes a block, 16-bit ends).
+    dense = deployment_of("llama3.1-405b", weights="mxfp4")
+    assert weight_bytes(dense) == pytest.approx(218e9, rel=0.03)
+    mixture = deployment_of("gpt-oss-20b", weights="mxfp4")
+    assert {p.weight_format for s in layer_shapes(mixture) for p in s.attention} == {"bf16"}
 
 
 def test_groups_with_requests_of_their_own_have_the_limits_of_an_engine_each():

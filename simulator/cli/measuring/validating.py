@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -25,11 +25,23 @@ from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.files import whole_file
 
+if TYPE_CHECKING:
+    from simulator.validate.first_sight import Kept
+
 Table = Annotated[Path, typer.Argument(metavar="FILE.csv", help="What was measured.")]
 Out = Annotated[Path | None, option("Also write the rows to this file.", "FILE.csv", name="--out")]
 MaxMape = Annotated[
     float | None,
     option("Exit with 1 if the mean error in percent is higher.", "PERCENT", name="--max-mape"),
+]
+
+FirstSight = Annotated[
+    bool,
+    option(
+        "Keep these predictions as the first ones: runs that --kept does not have are "
+        "appended to it, runs that it has stay as they are.",
+        name="--first-sight",
+    ),
 ]
 
 
@@ -47,14 +59,7 @@ def published(
     max_mape: MaxMape = None,
     workers: Workers = None,
     *,
-    first_sight: Annotated[
-        bool,
-        option(
-            "Keep these predictions as the first ones: runs that --kept does not have are "
-            "appended to it, runs that it has stay as they are.",
-            name="--first-sight",
-        ),
-    ] = False,
+    first_sight: FirstSight = False,
     kept: Annotated[Path, option("Where --first-sight keeps predictions.", "FILE.csv")] = Path(
         "reports/first_sight.csv"
     ),
@@ -101,8 +106,7 @@ def published(
     if first_sight:
         from simulator.validate.first_sight import keep_first_sight
 
-        added = keep_first_sight(report.rows, read_rows(table), kept)
-        note(f"{kept}: {added.new} runs added, {added.known} already present")
+        _note_kept(kept, keep_first_sight(report.rows, read_rows(table), kept))
     more: Mapping[str, Any] = {}
     if ratios:
         from simulator.validate.published.what_if_errors import what_if_errors
@@ -180,6 +184,10 @@ def serving(
             name="--leave-one-source-out",
         ),
     ] = False,
+    first_sight: FirstSight = False,
+    kept: Annotated[Path, option("Where --first-sight keeps predictions.", "FILE.csv")] = Path(
+        "reports/serving_first_sight.csv"
+    ),
 ) -> None:
     """Compare predictions with measured serving runs.
 
@@ -198,7 +206,15 @@ def serving(
             on_row=lambda _: count(),
             leave_one_source_out=leave_one_source_out,
         )
+    if first_sight:
+        from simulator.validate.serving_first_sight import keep_serving_first_sight
+
+        _note_kept(kept, keep_serving_first_sight(report.results, kept))
     _show(report, as_json=as_json, out=out, max_mape=max_mape)
+
+
+def _note_kept(path: Path, added: Kept) -> None:
+    note(f"{path}: {added.new} runs added, {added.known} already present")
 
 
 def _note_facts(file: Path | None) -> None:

@@ -349,6 +349,14 @@ def test_a_pair_on_a_full_mesh_is_seven_times_slower_than_on_a_switch() -> None:
     assert seconds == pytest.approx([1.0, 7.0])
 
 
+def test_nodes_of_one_gpu_whose_kind_has_a_mesh_send_over_the_fabric_alone() -> None:
+    switch, mesh = (
+        round_network(scale_up__kind=kind, scale_up__gpus=1) for kind in ("nvswitch", "full-mesh")
+    )
+    seconds = [send_recv_cost(1e9, Group(2, 1), network).seconds for network in (switch, mesh)]
+    assert seconds[0] == seconds[1] > 0
+
+
 def test_a_pair_on_a_mesh_takes_the_channels_of_the_links_between_them_and_no_more() -> None:
     mesh = round_network(scale_up__kind="full-mesh", scale_up__sm_count=14)
     taken = [

@@ -57,9 +57,14 @@ def test_every_format_with_parameters_has_a_peak_that_its_products_stay_below(na
     profile = load_profile(name)
     for precision in profile.kernels.gemm:
         seconds = gemm_s(profile, 8192, 8192, 8192, precision=precision)
-        faster_formats = {"mxfp8": "fp8", "nvfp4": "fp4"}
-        field = f"{faster_formats.get(precision, precision)}_flop_per_s"
-        assert 2 * 8192**3 / seconds < getattr(profile.device.peak, field)
+        assert 2 * 8192**3 / seconds < profile.device.peak.of(precision)
+
+
+def test_block_scales_change_the_peak_only_where_a_profile_says_so():
+    geforce, server = (load_profile(name).device.peak for name in ("rtx-5090-32gb", "b300-sxm"))
+    assert geforce.of("mxfp8") == 2 * geforce.of("fp8")
+    assert server.of("mxfp8") == server.of("fp8") == server.fp8_flop_per_s
+    assert server.of("nvfp4") == server.fp4_flop_per_s
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -61,6 +61,13 @@ def test_weights_that_fsdp1_gathers_are_never_cached():
     assert held_bytes(again) == held_bytes(plain)
 
 
+def test_frozen_weights_beside_adapters_are_never_cached():
+    lora = {"rank": 8, "targets": ["all"], "base_precision": "fp32"}
+    plain, again = (job(lora=lora, recompute=which) for which in ("none", "full"))
+    assert again.plan.saves_cast_weights
+    assert held_bytes(again) == held_bytes(plain)
+
+
 class _Twice(nn.Module):
     """One product of two inputs with the same weight."""
 
@@ -89,6 +96,10 @@ def weight_casts(wrapped: Callable[[nn.Module], nn.Module]) -> int:
         with _WeightCasts() as casts, torch.autocast("cpu", dtype=torch.bfloat16):
             model(torch.randn(8, HIDDEN))
     return casts.count
+
+
+def test_torch_casts_a_frozen_weight_at_every_use():
+    assert weight_casts(lambda model: model.requires_grad_(False)) == 2
 
 
 def test_torch_casts_a_plain_weight_once_and_one_that_fsdp1_gathers_at_every_use():

@@ -178,6 +178,18 @@ def test_notes_may_say_whether_parameters_are_freed_after_forward(notes: str, fr
     assert job_of({**ROW, "zero": "1", "notes": notes}).plan.reshard_after_forward is None
 
 
+@pytest.mark.parametrize(
+    ("framework", "sharding"),
+    [("torch fsdp", (3, False)), ("torch FSDP2", (3, False)), ("Megatron FSDP", (2, None)),
+     ("DeepSpeed", (2, None))],
+)  # fmt: skip
+def test_stage_2_of_fsdp_shards_parameters_too_and_gathers_them_once(framework, sharding):
+    row = {**ROW, "framework": framework, "zero": "2", "pp": "1", "dp": "4", "schedule": ""}
+    plan = job_of(row).plan
+    assert (plan.zero, plan.reshard_after_forward) == sharding
+    assert job_of({**row, "zero": "3"}).plan.reshard_after_forward is None
+
+
 def test_notes_may_say_that_whole_gradients_are_summed_and_in_what():
     plan = job_of({**ROW, "notes": "gradients stay unsharded in fp32"}).plan
     assert plan.stack.sums_unsharded

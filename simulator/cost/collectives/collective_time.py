@@ -369,8 +369,9 @@ def _scale_up_s(demand: Demand, links: Links, by: Arithmetic) -> float:
 def reachable_link_share(up: ScaleUp, ranks: int) -> float:
     """Share of a GPU's scale-up links that lead to the other ``ranks`` of its group.
 
-    A switch gives all of them to any peer. In a full mesh every peer has its own link. Over PCIe
-    more GPUs crowd what joins their slots. In a torus it depends on the block that they form.
+    A switch gives all of them to any peer. In a full mesh every peer has its own link, and a GPU
+    alone in its node has no peer. Over PCIe more GPUs crowd what joins their slots. In a torus it
+    depends on the block that they form.
     """
     if up.torus is not None:
         return ring_link_share(ranks, up.torus)
@@ -378,7 +379,7 @@ def reachable_link_share(up: ScaleUp, ranks: int) -> float:
         share: float = (2 / max(2, ranks)) ** up.crowding
         return share * _socket_share(up, ranks)
     if up.kind == "full-mesh":
-        return min(1.0, (ranks - 1) / (up.gpus - 1)) if ranks > 1 else 1.0
+        return min(1.0, (ranks - 1) / (up.gpus - 1)) if min(ranks, up.gpus) > 1 else 1.0
     if up.kind == "hybrid-cube-mesh":
         return HYBRID_CUBE_MESH_RINGS.get(ranks, NVLINKS_PER_V100) / NVLINKS_PER_V100
     return 1.0

@@ -66,7 +66,9 @@ class PeakRates(Spec):
     bf16_flop_per_s: SomeFlopPerSecond | None = None
     """16-bit operands, fp32 sums."""
     fp8_flop_per_s: SomeFlopPerSecond | None = None
-    """8-bit floating-point operands, those of mxfp8 included."""
+    """8-bit floating-point operands, also of mxfp8 unless that has a rate of its own."""
+    mxfp8_flop_per_s: SomeFlopPerSecond | None = None
+    """8-bit floating-point operands with a scale for each block, where it is not that of fp8."""
     int8_flop_per_s: SomeFlopPerSecond | None = None
     """8-bit integer operands; given for TPUs, which train with them (MaxText, AQT)."""
     fp4_flop_per_s: SomeFlopPerSecond | None = None
@@ -74,6 +76,8 @@ class PeakRates(Spec):
 
     def of(self, precision: Precision) -> float | None:
         """Rate of products in a number format [FLOP/s]; None where no unit multiplies it."""
+        if precision == "mxfp8" and self.mxfp8_flop_per_s is not None:
+            return self.mxfp8_flop_per_s
         rate: float | None = getattr(self, f"{peak_name(precision)}_flop_per_s")
         return rate
 
@@ -98,7 +102,7 @@ def stacks_of_family(name: str | None) -> tuple[str, ...]:
 
 
 def peak_name(precision: Precision) -> str:
-    """Field of the peak that a number format runs at: block scales do not change it."""
+    """Field of the peak that a number format runs at where its block scales do not change it."""
     return {"mxfp8": "fp8", "nvfp4": "fp4"}.get(precision, precision)
 
 

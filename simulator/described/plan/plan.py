@@ -383,8 +383,8 @@ class Plan(Spec):
 
     @property
     def caches_cast_weights(self) -> bool:
-        """Whether autocast caches these copies: of leaves, not of views that FSDP1 gathers."""
-        return self.autocasts and not self.zero
+        """Whether autocast caches these copies: of trained leaves, no views as FSDP1 gathers."""
+        return self.autocasts and not self.zero and self.lora is None
 
     @property
     def keeps_cast_weights(self) -> bool:

@@ -3,10 +3,11 @@
 It makes a 16-bit copy of an fp32 weight for its first product and caches it until it is left, after
 the loss. Layers that keep everything save these copies anyway; layers that are computed again do
 not, but when forward ends all of their copies are there, too. Only leaves of the graph are cached
-that are no views, so weights that FSDP1 gathers are cast at every use: its modules read views of a
-flat buffer.
+that take gradients and are no views. So weights that FSDP1 gathers are cast at every use (its
+modules read views of a flat buffer), and those of a frozen base beside adapters, too.
 
-Ignores: pipelines, whose stages may leave it earlier, and what is computed again in part.
+Ignores: pipelines, whose stages may leave it earlier, what is computed again in part, and copies of
+the adapters themselves.
 Source: PyTorch, ``cached_cast`` of ``aten/src/ATen/autocast_mode.cpp``.
 """
 

@@ -91,6 +91,12 @@ def sums_unsharded(framework: str, version: str) -> bool:
     return re.search(shipped_facts(_FILE)["sums_unsharded"], said) is not None
 
 
+def keeps_gathered(framework: str, stage: int) -> bool:
+    """Whether a stage of sharding keeps parameters between forward and backward, and no longer."""
+    is_said = re.search(shipped_facts(_FILE)["keeps_gathered"], framework.lower())
+    return stage == 2 and is_said is not None
+
+
 def wraps_tensors(base: str, said: str) -> bool:
     """Whether tensor parallelism passes tensors in wrappers from module to module in Python.
 

@@ -29,6 +29,7 @@ from simulator.validate.published.framework_stacks import (
     drops_out,
     eager_model_facts,
     fused_attention,
+    keeps_gathered,
     prints_decimal_gb,
     recipe_settings,
     runs_transformers,
@@ -265,7 +266,9 @@ def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     else:
         stage = cells.whole({"zero": spellings.zero_stage(said)}, "zero")
     group = _zero_group(row, plan) if stage else 0
-    return {"zero": stage, "zero_group": group} if group else {"zero": stage}
+    sharding = {"zero": stage, "zero_group": group} if group else {"zero": stage}
+    is_kept = keeps_gathered(row["framework"], stage)
+    return {**sharding, "zero": 3, "reshard_after_forward": False} if is_kept else sharding
 
 
 def _zero_group(row: Row, plan: Mapping[str, Any]) -> int:

@@ -30,6 +30,7 @@ from simulator.described.plan.stack_options import (
     NamedOutput,
     Offloading,
     RepeatedHeads,
+    RowSummation,
     SelectivePolicy,
     ShardingUnits,
     UnevenLayers,
@@ -287,8 +288,9 @@ class Stack(Spec):
     else it is as quick as the vendor's library is in products alone."""
     fused_permutation: Flag = False
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
-    (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
-    ``scatter_add``."""
+    (Megatron-Core's ``moe_permute_fusion``); else rows are picked up at indices."""
+    row_summation: RowSummation = "sorted"
+    """How copies of tokens, and gradients of them, are added up without ``fused_permutation``."""
     sorts_gathered_copies: Flag = False
     """With ``ep_dispatch: all_gather``, copies are picked from all tokens in the order that these
     have, and sorted by expert after that; results go back the same way and are weighed between,

@@ -270,7 +270,7 @@ def _reordering(block: Block, role: Role, copies: int) -> MemoryBound:
 
 def _row_sums(block: Block, elements: float, *, backward: bool) -> RowSums | None:
     method = block.stack.row_summation
-    if method == "none":
+    if method in ("none", "compiled"):
         return None
     return RowSums(method, *((0.0, elements) if backward else (elements, 0.0)))
 

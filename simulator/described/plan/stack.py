@@ -453,7 +453,7 @@ class Stack(Spec):
     """The same in a layer without experts, over that: where its few kernels stand for more Python
     each than the many small ones of experts do."""
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
-    """Host time per collective of a layer, in the same units; by default as per kernel. More
+    """Host time per collective of a layer, in the same units; by default as per kernel. Much more
     where tensors wrap others, as torch's DTensor does in Python."""
     host_work_per_gather: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Host time in which hooks gather a matrix (ZeRO 3), or reduce its gradient, in these units."""

@@ -40,6 +40,7 @@ __all__ = [
     "memory_bound_s",
     "output_bytes",
     "peak_flop_per_s",
+    "row_sum_s",
     "rows_are_aligned",
     "strided_s",
     "widening_s",
@@ -64,5 +65,6 @@ attention_s = _as_own_runs_say(attention.attention_s)
 gemm_s = _as_own_runs_say(as_the_table_says(gemm.gemm_s))
 grouped_gemm_s = _as_own_runs_say(gemm.grouped_gemm_s)
 memory_bound_s = _as_own_runs_say(rates.memory_bound_s)
+row_sum_s = _as_own_runs_say(rates.row_sum_s)
 strided_s = _as_own_runs_say(rates.strided_s)
 widening_s = _as_own_runs_say(rates.widening_s)

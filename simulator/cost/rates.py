@@ -191,6 +191,26 @@ def widening_s(profile: HardwareProfile, elements: float) -> float:
     return 0.0 if profile.device.launches_itself else strided_s(profile, elements)
 
 
+def row_sum_s(profile: HardwareProfile, elements: float, *, sorts: bool) -> float:
+    """Seconds that adding so many elements to rows at indices takes at least.
+
+    Args:
+        profile: System whose multiprocessors add.
+        elements: Elements of what is added, >= 0.
+        sorts: Whether indices are sorted before, so that no addition is atomic.
+
+    Returns:
+        Time [s], without the bytes, see :func:`memory_bound_s`; 0 on a processor, whose threads
+        add whole rows.
+    """
+    device, common = profile.device, profile.common
+    if device.launches_itself or not elements:
+        return 0.0
+    rates = common.atomic_sum_elements_per_cycle, common.sorted_sum_elements_per_cycle
+    elements_per_s = rates[sorts] * device.sm_count * device.boost_clock_hz
+    return elements / elements_per_s
+
+
 def strided_s(profile: HardwareProfile, elements: float, *, casts: bool = False) -> float:
     """Seconds that an eager kernel takes at least to find where so many elements lie.
 

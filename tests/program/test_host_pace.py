@@ -297,3 +297,27 @@ def test_layers_wait_for_what_their_device_time_does_not_hide_as_own_runs_say():
     for hidden, waited_s in ((0.0, 30.0), (4.0, 18.0), (20.0, 0.0)):
         queue = [Launched(2, hidden * hidden_s / 2, 1.0)]
         assert unpredicted_wait_s(3.0, 10.0, queue) == pytest.approx(waited_s)
+
+
+def test_a_collective_takes_the_host_what_the_stack_says_in_every_layer():
+    """However much more kernels of layers without experts take it. Two all_reduces go forward."""
+
+    def host_s(**facts: float) -> float:
+        stack = {"base": "torch", "host_work_per_launch": 20, **facts}
+        profile = network_profile()
+        kernels = profile.kernels.model_copy(update={"launch_s": 1e-3})
+        slow = profile.model_copy(update={"kernels": kernels})
+        costs = StageCosts(
+            small_job(small_model(layers=1, vocab=8), profile=slow, tp=2, gpus=2, stack=stack)
+        )
+        (run,) = stage_slices(costs.job, 1)
+        layer = run._replace(has_embedding=False, has_head=False, has_loss=False)
+        return costs.work(layer, Phase.FORWARD).seconds
+
+    def exchanges_s(**facts: float) -> float:
+        return host_s(host_work_per_exchange=50.0, **facts) - host_s(
+            host_work_per_exchange=30.0, **facts
+        )
+
+    assert exchanges_s() == pytest.approx(2 * 20 * 1e-3)
+    assert exchanges_s(dense_host_work=2.0) == pytest.approx(exchanges_s())

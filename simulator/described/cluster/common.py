@@ -52,11 +52,14 @@ class Common(Spec):
     """Time that PyTorch's sum over the rows of a matrix takes beside that of its bytes: few columns
     keep few multiprocessors busy, and parts of the rows are added up at last (``Reduce.cuh``)."""
     permute_efficiency: PositiveFraction
-    """Share of the memory bandwidth of sorting tokens by expert, and of adding them up again."""
-    permute_backward_efficiency: PositiveFraction
-    """The same, backward."""
+    """Share of the memory bandwidth at which rows are picked up at indices."""
     fused_permute_efficiency: PositiveFraction
-    """The same of fused kernels, in both directions."""
+    """The same of fused kernels that sort tokens by expert, or add them up again."""
+    atomic_sum_elements_per_cycle: Ratio
+    """Elements per cycle and multiprocessor of PyTorch's kernels that add rows to those at indices,
+    each element by an atomic addition (``indexFuncLargeIndex`` of ``Indexing.cu``)."""
+    sorted_sum_elements_per_cycle: Ratio
+    """The same where indices are sorted first (``indexing_backward_kernel`` of ``Indexing.cu``)."""
     quantise_share: Ratio
     """Rate of kernels that scale an input to fp8, which load single elements (TensorRT-LLM's
     ``computeFP8QuantizeScale`` and ``scaleMatrix``), over that of streaming ones."""

@@ -30,6 +30,7 @@ from simulator.described.plan.stack_options import (
     NamedOutput,
     Offloading,
     RepeatedHeads,
+    RowSummation,
     SelectivePolicy,
     ShardingUnits,
     UnevenLayers,
@@ -292,8 +293,9 @@ class Stack(Spec):
     else it is as quick as the vendor's library is in products alone."""
     fused_permutation: Flag = False
     """Copies of tokens are sorted by expert, and added up again, by kernels made for that
-    (Megatron-Core's ``moe_permute_fusion``); else by PyTorch's ``index_select`` and
-    ``scatter_add``."""
+    (Megatron-Core's ``moe_permute_fusion``); else rows are picked up at indices."""
+    row_summation: RowSummation = "sorted"
+    """How copies of tokens, and gradients of them, are added up without ``fused_permutation``."""
     sorts_gathered_copies: Flag = False
     """With ``ep_dispatch: all_gather``, copies are picked from all tokens in the order that these
     have, and sorted by expert after that; results go back the same way and are weighed between,
@@ -460,7 +462,7 @@ class Stack(Spec):
     """The same in a layer without experts, over that: where its few kernels stand for more Python
     each than the many small ones of experts do."""
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
-    """Host time per collective of a layer, in the same units; by default as per kernel. More
+    """Host time per collective of a layer, in the same units; by default as per kernel. Much more
     where tensors wrap others, as torch's DTensor does in Python."""
     host_work_per_gather: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Host time in which hooks gather a matrix (ZeRO 3), or reduce its gradient, in these units."""

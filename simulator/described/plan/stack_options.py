@@ -89,6 +89,14 @@ ExpertWaits = Literal["none", "layer", "expert"]
 that nothing behind is launched before: nowhere, once in each layer, or for each expert of it
 (:mod:`simulator.program.price.expert_waits`)."""
 
+RowSummation = Literal["none", "atomic", "sorted", "compiled"]
+"""How copies of tokens are added up where no fused kernel does: each element by an atomic addition
+(PyTorch's ``index_add`` and ``scatter_add``, and so the gradient of ``index_select``); row by row
+after their indices are sorted (the gradient of ``x[indices]``, and both under PyTorch's
+deterministic algorithms); by kernels of a compiler, whose atomic additions take many 16-bit
+elements at once and are taken to keep up with memory (Inductor since PyTorch 2.10, on Hopper and
+later); or not at all, where rows are picked up in the order of tokens and summed as they lie."""
+
 ExpertExchange = Literal["deepep", "hybridep"]
 """Whose kernels pass tokens to their experts where ``ep_dispatch`` is hierarchical: DeepEP's normal
 ones, or those of its HybridEP branch, which move what they pass on by the copy engine of

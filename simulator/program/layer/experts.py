@@ -29,7 +29,15 @@ from simulator.program.layer.mlp import (
     mlp_matrices,
     mlp_tensors,
 )
-from simulator.program.layer.pieces import Gemm, GroupedGemm, MemoryBound, Region, Role, Split
+from simulator.program.layer.pieces import (
+    Gemm,
+    GroupedGemm,
+    MemoryBound,
+    Region,
+    Role,
+    RowSums,
+    Split,
+)
 from simulator.program.layer.tensors import (
     ParameterGroup,
     ParameterTensor,
@@ -149,13 +157,11 @@ def _router_kernels(block: Block, experts: Experts) -> int:
 def _add_routed_experts(block: Block, experts: Experts) -> None:
     hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
     copies = token_copies(experts, shape.tokens)
-    moved = (shape.tokens + copies) * hidden * shape.element_bytes
-    fused = block.stack.fused_permutation
     picks = block.stack.one_hot_dispatch and experts.capacity_factor is not None
     if picks:
         _add_masks(block, experts)
         block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
-    block.pieces.append(_reordering(Role.PERMUTE, moved, fused=fused))
+    block.pieces.append(_reordering(block, Role.PERMUTE, copies))
     sorts = block.stack.sorts_gathered_copies and block.plan.ep_dispatch == "all_gather"
     if sorts:
         _sort_gathered(block, copies)
@@ -188,7 +194,7 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
         block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
     if sorts:
         _unsort_gathered(block, copies)
-    block.pieces.append(_reordering(Role.UNPERMUTE, moved, fused=fused))
+    block.pieces.append(_reordering(block, Role.UNPERMUTE, copies))
     if picks:
         block.pieces.append(_pick(block, experts, "one_hot_combine", mask_share=1.0))
     routed = [replace(saved, role=Role.ROUTED) for saved in block.saved[first:]]
@@ -246,11 +252,27 @@ def _eager_bias(elements: float, count: int) -> MemoryBound:
     return MemoryBound("expert_bias", forward, backward, Region.SEQUENCE, kernels, per_expert=True)
 
 
-def _reordering(role: Role, moved_bytes: float, *, fused: bool) -> MemoryBound:
+def _reordering(block: Block, role: Role, copies: int) -> MemoryBound:
+    """Copies are picked up, and their gradients added up; or the other way round."""
+    shape, hidden = block.shape, block.model.hidden
+    is_permute, fused = role is Role.PERMUTE, block.stack.fused_permutation
+    picked = (shape.tokens + copies) * hidden * shape.element_bytes
+    # Copies that a sum takes as they lie have been put there, read and written.
+    is_laid = not fused and block.stack.row_summation == "none"
+    summed = picked + (2 * copies * hidden * shape.element_bytes if is_laid else 0.0)
+    passes = (picked, summed) if is_permute else (summed, picked)
     return MemoryBound(
-        str(role), moved_bytes, moved_bytes, Region.SEQUENCE, _PERMUTE_KERNELS,
+        str(role), *passes, Region.SEQUENCE, _PERMUTE_KERNELS,
         scatters_rows=True, scatters_fused=fused, role=role,
+        row_sums=None if fused else _row_sums(block, float(copies * hidden), backward=is_permute),
     )  # fmt: skip
+
+
+def _row_sums(block: Block, elements: float, *, backward: bool) -> RowSums | None:
+    method = block.stack.row_summation
+    if method in ("none", "compiled"):
+        return None
+    return RowSums(method, *((0.0, elements) if backward else (elements, 0.0)))
 
 
 def _sort_gathered(block: Block, copies: int) -> None:
@@ -262,19 +284,23 @@ def _sort_gathered(block: Block, copies: int) -> None:
             # Else these are the tokens that the router keeps.
             block.save("gathered_tokens", plan.ep * shape.tokens * row, Region.ROUTED)
         block.save("picked_copies", copies * row, Region.ROUTED, role=Role.ROUTED)
-    block.pieces.append(_sorting("expert_sort", 2 * copies * hidden * shape.element_bytes))
+    block.pieces.append(_sorting(block, "expert_sort", float(copies * hidden), backward=True))
 
 
 def _unsort_gathered(block: Block, copies: int) -> None:
     numbers = float(copies * block.model.hidden)
-    block.pieces.append(_sorting("expert_unsort", 2 * numbers * block.shape.element_bytes))
+    block.pieces.append(_sorting(block, "expert_unsort", numbers, backward=False))
     block.save("expert_results", numbers * block.shape.kept_bytes, Region.ROUTED)
     traffic = _WEIGHING * numbers, _WEIGHING_BACKWARD * numbers
     block.pieces.append(MemoryBound("expert_weighing", *traffic, Region.ROUTED))
 
 
-def _sorting(name: str, moved: float) -> MemoryBound:
-    return MemoryBound(name, moved, moved, Region.ROUTED, _SORT_KERNELS, scatters_rows=True)
+def _sorting(block: Block, name: str, elements: float, *, backward: bool) -> MemoryBound:
+    moved = 2 * elements * block.shape.element_bytes
+    return MemoryBound(
+        name, moved, moved, Region.ROUTED, _SORT_KERNELS, scatters_rows=True,
+        row_sums=_row_sums(block, elements, backward=backward),
+    )  # fmt: skip
 
 
 def _grouped(

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind
 from simulator.described.plan.plan import RecomputeModule
+from simulator.described.plan.stack_options import RowSummation
 
 
 class Region(StrEnum):
@@ -218,6 +219,24 @@ class RingAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class RowSums:
+    """Elements that kernels add to rows at indices, several to one.
+
+    Attributes:
+        method: How they do.
+        forward, backward: Elements of what is added, per direction.
+    """
+
+    method: RowSummation
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def scaled(self, share: float) -> RowSums:
+        """The same kernels on so much of the data."""
+        return replace(self, forward=self.forward * share, backward=self.backward * share)
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryBound:
     """Kernels that only move bytes through memory.
 
@@ -231,6 +250,7 @@ class MemoryBound:
         per_expert: Whether each routed expert has a kernel of its own.
         scatters_rows: Whether rows are picked up or put down at indices, one by one.
         scatters_fused: Whether a kernel made for that does it.
+        row_sums: What is added up there; None where each row is put down by itself.
         strided: Whether operands are broadcast or permuted, so that an eager kernel computes
             where each element lies.
         widens: Whether 16-bit elements become fp32 as well, in the same kernel.
@@ -253,6 +273,7 @@ class MemoryBound:
     per_expert: bool = False
     scatters_rows: bool = False
     scatters_fused: bool = False
+    row_sums: RowSums | None = None
     strided: bool = False
     widens: bool = False
     widens_backward: bool = False
@@ -268,6 +289,7 @@ class MemoryBound:
             self,
             forward_bytes=self.forward_bytes * share,
             backward_bytes=self.backward_bytes * share,
+            row_sums=self.row_sums.scaled(share) if self.row_sums else None,
         )
 
 

@@ -28,6 +28,7 @@ from simulator.cost.kernel_time import (
     gemm_s,
     grouped_gemm_s,
     memory_bound_s,
+    row_sum_s,
     rows_are_aligned,
     strided_s,
     widening_s,
@@ -121,7 +122,7 @@ class PieceTimer:
             self.profile,
             num_bytes / piece.kernels,
             reduces_rows=backward and piece.reduces_rows,
-            efficiency=self._permute_efficiency(piece, backward) if piece.scatters_rows else None,
+            efficiency=self._permute_efficiency(piece) if piece.scatters_rows else None,
         )
         if backward and piece.sums_columns:
             kernel_s += self.profile.common.column_sum_start_s
@@ -134,13 +135,18 @@ class PieceTimer:
             moved_bytes = ELEMENT_BYTES[self._half_precision] + ELEMENT_BYTES["fp32"]
             elements = num_bytes / piece.kernels / moved_bytes
             kernel_s = max(kernel_s, widening_s(self.profile, elements))
-        return piece.kernels * kernel_s
+        return max(piece.kernels * kernel_s, self._row_sum_s(piece, backward=backward))
 
-    def _permute_efficiency(self, piece: MemoryBound, backward: bool) -> float:
-        common = self.profile.common
-        if piece.scatters_fused:
-            return common.fused_permute_efficiency
-        return common.permute_backward_efficiency if backward else common.permute_efficiency
+    def _permute_efficiency(self, piece: MemoryBound) -> float:
+        common, is_fused = self.profile.common, piece.scatters_fused
+        return common.fused_permute_efficiency if is_fused else common.permute_efficiency
+
+    def _row_sum_s(self, piece: MemoryBound, *, backward: bool) -> float:
+        sums = piece.row_sums
+        if sums is None:
+            return 0.0
+        elements = sums.backward if backward else sums.forward
+        return row_sum_s(self.profile, elements, sorts=sums.method == "sorted")
 
     def attention_s(self, attention: FlashAttention, *, backward: bool) -> float:
         """One fused attention kernel [s]."""

@@ -313,13 +313,12 @@ class StageCosts:
         launch_s = self.job.cluster.profile.kernels.launch_s
         return launch_s * self.job.plan.stack.host_work_per_launch
 
-    @cached_property
-    def _host_s_per_exchange(self) -> float:
-        """Host time that the framework spends on each collective of a layer [s]."""
+    def _host_s_per_exchange(self, work: float) -> float:
+        """Host time of each collective of a layer whose kernels take so many times as long [s]."""
         stack = self.job.plan.stack
         check_s = (self.job.choices.tensor_ranks - 1) * stack.exchange_check_s
         if stack.host_work_per_exchange is None:
-            return self.host_s_per_kernel + check_s
+            return (self.host_s_per_kernel + check_s) * work
         return self.job.cluster.profile.kernels.launch_s * stack.host_work_per_exchange + check_s
 
     @property
@@ -399,11 +398,11 @@ class StageCosts:
             runs_python = direction is time.forward or direction is time.recompute
             turns = self._python_turns if runs_python else 1
             kernels = launched_alone.kernels + (times.graphs if direction.parts else 0)
-            launches += (kernels + launched_alone.exchanges) * turns
-            step = self._step(direction, exposed, kernels * turns, launched_alone.exchanges * turns)
-            steps.append(step)
-            host_s += step.host_s * times.host_work
-            device_s += step.device_s
+            counts = kernels * turns, launched_alone.exchanges * turns
+            launches += sum(counts)
+            steps.append(self._step(direction, exposed, *counts, work=times.host_work))
+            host_s += steps[-1].host_s
+            device_s += steps[-1].device_s
         repeats = times.repeats_waits and phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
         if times.waits and (phase is Phase.FORWARD or repeats):
             host_s = device_s + self._expert_stall_s(times.waits, steps[1:], exposed)
@@ -411,13 +410,14 @@ class StageCosts:
         host_s = with_hooks_s(self.job, host_s, device_s, visits * times.hooks_s)
         return launched(self.job.cluster.profile, count, device_s, host_s, launches), launches
 
-    def _step(self, time: PassTime, exposed: float, kernels: int, exchanges: int) -> Step:
+    def _step(self, time: PassTime, exposed: float, *counts: int, work: float = 1.0) -> Step:
         """A pass, or a piece of one, as the host launches it."""
         device_s = 0.0
         for part in time.parts:  # sum() rounds otherwise from Python 3.12 on
             device_s += part.seconds * _exposed_share(part, exposed)
-        host_s = kernels * self.host_s_per_kernel + exchanges * self._host_s_per_exchange
-        return Step(device_s, host_s, kernels + exchanges)
+        each_s = self.host_s_per_kernel * work, self._host_s_per_exchange(work)
+        host_s = sum(count * seconds for count, seconds in zip(counts, each_s, strict=True))
+        return Step(device_s, host_s, sum(counts))
 
     def _expert_stall_s(self, waits: ExpertWaits, behind: Sequence[Step], exposed: float) -> float:
         """What the device waits for its host in a layer, from one question to the next [s]."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.plan.plan import Dispatcher
-from simulator.program.layer.pieces import Axis, Exchange, MemoryBound, Region
+from simulator.program.layer.pieces import Axis, Exchange, MemoryBound, Region, RowSums
 
 Inserted = Exchange | MemoryBound
 """What dispatching adds to a layer."""
@@ -55,6 +55,8 @@ class Routing:
         counts_copies: Whether ranks tell each other how many copies they send.
         count_kernels: Kernels that count them beside that.
         sends_weights: Whether the router's weights travel with the copies.
+        indexed_width: Elements of a token where what arrived is sorted as ``x[indices]``, whose
+            gradient adds rows up; 0 where chunks of it are joined.
     """
 
     tokens: float
@@ -67,6 +69,7 @@ class Routing:
     counts_copies: bool = False
     count_kernels: int = 0
     sends_weights: bool = False
+    indexed_width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Journey:
         back: Between the experts and adding up.
         after: After that.
         sorted_rows: Rows that permuting moves, over those of the rank's own tokens and copies.
+        summed_rows: Copies that are added up, over the rank's own.
         sorts_received: Whether what is permuted has arrived before, so that it grows with
             the load of the rank's experts.
     """
@@ -88,6 +92,7 @@ class Journey:
     back: tuple[Inserted, ...] = ()
     after: tuple[Inserted, ...] = ()
     sorted_rows: float = 1.0
+    summed_rows: float = 1.0
     sorts_received: bool = False
 
 
@@ -100,9 +105,11 @@ def _all_to_all(routing: Routing, ep: Group, etp: int) -> Journey:
         if etp > 1:
             yield Exchange(name, Axis.EXPERT_TENSOR, forward, backward, gathered_bytes)
 
-    def sort(name: str) -> Iterator[Inserted]:
+    def sort(name: str, summed: float = 0.0) -> Iterator[Inserted]:
+        sums = RowSums("sorted", backward=summed) if summed else None
+        moved_bytes = 2 * gathered_bytes
         if sorts:
-            yield MemoryBound(name, 2 * gathered_bytes, 2 * gathered_bytes, Region.ROUTED)
+            yield MemoryBound(name, moved_bytes, moved_bytes, Region.ROUTED, row_sums=sums)
 
     def weights() -> Iterator[Inserted]:
         if routing.sends_weights:
@@ -116,7 +123,7 @@ def _all_to_all(routing: Routing, ep: Group, etp: int) -> Journey:
             Exchange("dispatch", Axis.EXPERT, _EXCHANGE, _EXCHANGE, copies_bytes),
             *weights(),
             *share("dispatch_gather", _GATHER, _SCATTER),
-            *sort("dispatch_sort"),
+            *sort("dispatch_sort", routing.copies * routing.busiest * etp * routing.indexed_width),
         ),
         back=(
             *sort("combine_sort"),
@@ -147,6 +154,7 @@ def _all_gather(routing: Routing, ep: Group, etp: int) -> Journey:
             for axis, ranks in reversed(lines)
         ),
         sorted_rows=float(etp),
+        summed_rows=float(etp),
         sorts_received=True,
     )
 
@@ -173,6 +181,7 @@ def _hierarchical(routing: Routing, ep: Group, etp: int) -> Journey:
         ),
         after=(*share("combine_scatter", _SCATTER, _GATHER), exchange("combine")),
         sorted_rows=etp * received / (routing.tokens + routing.copies),
+        summed_rows=float(etp),
         sorts_received=True,
     )
 

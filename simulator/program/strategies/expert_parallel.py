@@ -79,24 +79,25 @@ def expert_parallel(
     if ep.ranks * etp == 1:
         return layer
     routing = replace(
-        _routing(product, ep, experts, element_bytes, share),
+        _routing(product, ep, experts, element_bytes, share, indexes=_indexes(layer)),
         count_kernels=count_kernels,
         sends_weights=sends_weights,
     )
     journey = DISPATCHERS[dispatcher](routing, ep, etp)
     if overlaps_shared:
         journey = _beside_shared_expert(journey, layer)
-    rows = journey.sorted_rows * (share.mean if share and journey.sorts_received else 1.0)
+    load = share.mean if share and journey.sorts_received else 1.0
+    rows, summed = journey.sorted_rows * load, journey.summed_rows * load
     pieces: list[Piece] = []
     for piece in layer.pieces:
         own = _local(piece, ep.ranks, etp)
         match own:
             case MemoryBound(role=Role.PERMUTE):
                 pieces += _serving(own, journey.before)
-                pieces += [own.scaled(rows), *_serving(own, journey.there)]
+                pieces += [_sorted(own, rows, summed), *_serving(own, journey.there)]
             case MemoryBound(role=Role.UNPERMUTE):
                 pieces += _serving(own, journey.back)
-                pieces += [own.scaled(rows), *_serving(own, journey.after)]
+                pieces += [_sorted(own, rows, summed), *_serving(own, journey.after)]
             case _:
                 pieces.append(own)
     saved = tuple(_gathered(saved, etp) for saved in layer.saved)
@@ -118,6 +119,12 @@ def _beside(product: str, way: tuple[Inserted, ...]) -> tuple[Inserted, ...]:
     return tuple(replace(largest, beside=product) if each is largest else each for each in way)
 
 
+def _sorted(piece: MemoryBound, rows: float, summed: float) -> MemoryBound:
+    """The piece, with so many times the rows that it moves and the copies that it adds up."""
+    sums = piece.row_sums.scaled(summed) if piece.row_sums else None
+    return replace(piece.scaled(rows), row_sums=sums)
+
+
 def _serving(piece: Piece, journey: tuple[Exchange | MemoryBound, ...]) -> Iterator[Piece]:
     return (replace(each, serves=piece.name) for each in journey)
 
@@ -128,6 +135,8 @@ def _routing(
     experts: Experts,
     element_bytes: float,
     share: ExpertShare | None,
+    *,
+    indexes: bool,
 ) -> Routing:
     """What one rank routes, by the first product of all experts with the rank's own tokens."""
     copies = product.groups * product.rows
@@ -142,7 +151,14 @@ def _routing(
         busiest=share.busiest if share else 1.0,
         # Unless every expert gets its capacity, ranks have to know what comes.
         counts_copies=experts.capacity_factor is None,
+        indexed_width=product.k if indexes else 0,
     )
+
+
+def _indexes(layer: Layer) -> bool:
+    """Whether PyTorch's indexing moves rows, here and where copies arrive."""
+    sums = (piece.row_sums for piece in layer.pieces if isinstance(piece, MemoryBound))
+    return any(each is not None and each.method == "sorted" for each in sums)
 
 
 def _loaded(layer: Layer, share: ExpertShare) -> Layer:

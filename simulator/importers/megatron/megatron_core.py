@@ -15,12 +15,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from simulator.described.load import load_model
 from simulator.described.plan.layout_text import layers_per_stage
 from simulator.described.plan.plan import RecomputeModule
 from simulator.errors import InputError
 from simulator.importers.assembly import Draft
 from simulator.importers.hub_models import ModelDocument
+from simulator.importers.megatron.megatron_experts import (
+    expert_parallelism,
+    experts_of,
+    pass_over_experts,
+)
 from simulator.importers.megatron.megatron_model import (
     count_of,
     model_fields,
@@ -38,10 +42,6 @@ _CHUNK_GROUPS = tuple(
     f"microbatch_group_size_per_{stage}_stage" for stage in ("vp", "virtual_pipeline")
 )
 """Microbatches that run through one chunk before the next chunk's turn, where chunks alternate."""
-_OF_EXPERTS = (
-    "moe_(grouped_gemm|permute_fusion|flex_dispatcher_backend|shared_expert_overlap"
-    "|expert_capacity_factor)"
-)
 _CP_SIZES = "hierarchical_context_parallel_sizes"
 _LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
@@ -71,17 +71,17 @@ def megatron_draft(
     draft.micro_batch = count_of(settings, "batch.micro", 1)
     draft.global_batch = count_of(settings, "batch.global", None)
     draft.seq_len = count_of(settings, "batch.seq_len", None)
-    experts = _experts(draft.model)
+    experts = experts_of(draft.model)
     has_experts = bool(experts)
     if not has_experts:
-        _pass_over_experts(settings)
+        pass_over_experts(settings)
     is_narrow = keeps_16_bit_gradients(settings)
     draft.plan = {
         "tp": tp,
         "pp": pp,
         **_virtual_stages(settings, pp, layers),
         **_context_parallelism(settings),
-        **_expert_parallelism(settings, tp, experts),
+        **expert_parallelism(settings, tp, experts),
         **_sharding(settings, (gpus or 0) // (tp * pp)),
         **_precision(settings, keeps_16_bit=is_narrow),
         **_recomputation(settings),
@@ -170,40 +170,6 @@ def _context_parallelism(settings: Settings) -> dict[str, Any]:
         settings.fault(_CP_SIZES, rule, sizes)
         return {}
     return {"cp": cp, "cp_method": method, "cp_heads": int(sizes[0])}
-
-
-def _pass_over_experts(settings: Settings) -> None:
-    """Settings of experts do nothing in a model without: say so, for it may be the wrong model."""
-    unread = settings.unread.items()
-    said = [key for key, value in unread if value and re.fullmatch(_OF_EXPERTS, key)]
-    settings.pass_over(_OF_EXPERTS)
-    if said:
-        settings.assumed.append(f"the model has no experts, so nothing comes of {', '.join(said)}")
-
-
-def _expert_parallelism(settings: Settings, tp: int, experts: Mapping[str, Any]) -> dict[str, Any]:
-    ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
-    overlap_ep = switch_of(settings, "plan.overlap_ep") or None
-    way = settings.choice(
-        "moe_token_dispatcher_type",
-        meanings=option_table("megatron", "dispatchers"),
-        default="all_gather",
-    )
-    joins_by_node = settings.switch("moe_enable_deepep")
-    if not experts:
-        return {"ep": ep}
-    if way != "hierarchical" and joins_by_node:
-        settings.assumed.append(
-            f"tokens go {way}: moe_enable_deepep counts with moe_token_dispatcher_type flex alone"
-        )
-    found = {
-        "ep": ep,
-        "etp": etp or tp,
-        "overlap_ep": overlap_ep,
-        "overlap_shared_expert": switch_of(settings, "plan.overlap_shared_expert")
-        and bool(experts.get("shared_ffn_hidden")),
-    }
-    return found | ({"ep_dispatch": way} if way != "all_to_all" else {})
 
 
 def _sharding(settings: Settings, width: int) -> dict[str, Any]:
@@ -369,15 +335,6 @@ _FUSIONS = {
     ),
 }  # fmt: skip
 """Options that refuse a fusion on the command line, and those that allow it in a recipe."""
-
-
-def _experts(model: ModelDocument | None) -> Mapping[str, Any]:
-    """The experts of a model; empty where it has none."""
-    if isinstance(model, dict) and "base" not in model:
-        return model.get("experts") or {}
-    name = model["base"] if isinstance(model, dict) else model
-    experts = load_model(name).experts if name else None
-    return experts.model_dump() if experts else {}
 
 
 def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:

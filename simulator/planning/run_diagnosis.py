@@ -19,9 +19,9 @@ from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.observed_run import Observation, PredictionErrors
-from simulator.results.allocator.exchanges import KeptReserves
+from simulator.program.build import steps_around
 from simulator.results.fit_probability import job_spread
-from simulator.results.simulation import run_step
+from simulator.results.simulation import KeptSteps, run_step
 from simulator.results.step import StepResult
 from simulator.results.step_error import job_error, job_exposure
 
@@ -199,7 +199,8 @@ def suspects(
         before: Its prediction.
         on_trial: Called after every simulated change.
     """
-    kept = KeptReserves()
+    # Of steps that overlap each other the timeline is one of several.
+    kept = KeptSteps(before.timeline if steps_around(job).total == 1 else None)
     found = (
         Suspect(hidden, tuple(_sizes(hidden, job, before, kept, on_trial)))
         for hidden in hidden_changes(job, before.step_time_s)
@@ -259,7 +260,7 @@ def _sizes(
     hidden: HiddenChange,
     job: Job,
     before: StepResult,
-    kept: KeptReserves,
+    kept: KeptSteps,
     on_trial: OnTrial | None,
 ) -> Iterator[tuple[Change, Job, StepResult]]:
     """The sizes of a change that the job can have, and that make a difference."""

@@ -267,8 +267,7 @@ def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = 
     trials = Trials(job, "des", on_trial, risk)
 
     def shorter(question: Question) -> tuple[Trial, ...]:
-        found = trials.of(single_changes(job, question))
-        saving = (each for each in found if each.saved_share > 0)
-        return tuple(sorted(saving, key=lambda each: -each.saved_share))
+        found = trials.shorter(single_changes(job, question))
+        return tuple(sorted(found, key=lambda each: -each.saved_share))
 
     return Reasons(shorter(Question.UNSEARCHED), shorter(Question.LINKS))

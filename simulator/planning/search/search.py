@@ -24,9 +24,9 @@ a search may end where that is little enough.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -156,7 +156,7 @@ def search_plans(
             fewer are simulated, and the choices are the fastest of those that were.
         executor: Where plans are simulated; in this process if None. The answer does not
             depend on it where ``within`` is 0.
-        at_a_time: Plans that are handed to the executor together.
+        at_a_time: Plans that are handed to the executor before the first of them is known.
         on_progress: Called after each plan that was replayed, and maybe simulated.
 
     Raises:
@@ -291,6 +291,8 @@ class _Search:
         self._simulated: dict[int, Trial] = {}
         self._reached: dict[int, Tier] = {}
         self._found: list[_Entry] = []
+        self._under_way: deque[tuple[_Entry, Future[Trial]]] = deque()
+        """Trials that were begun, and what was known of these plans before."""
         self._misfits = 0
         self._refused = Counter(self._space.refused)
 
@@ -298,15 +300,15 @@ class _Search:
     def run(self, on_progress: Callable[[Progress], None] | None) -> PlanSearch:
         """Take plans through the tiers until the fastest are known."""
         self._take_first_answer()
-        while len(self._found) < self._top and self._heap and not self._is_close:
-            batch = self._next_batch(self._candidates.at_a_time)
-            plans = [entry.plan for entry in batch]
-            for plan, trial in zip(
-                plans, self._candidates.trials(plans, self._limit_s), strict=True
-            ):
-                self._book(plan, trial)
-                if on_progress is not None:
-                    on_progress(self._progress())
+        while not self._is_close:
+            self._start_trials()
+            if len(self._found) == self._top or not self._under_way:
+                break
+            entry, trial = self._under_way.popleft()
+            self._book(entry.plan, trial.result())
+            if on_progress is not None:
+                on_progress(self._progress())
+        self._stop_trials()
         return self._result()
 
     def _take_first_answer(self) -> None:
@@ -315,7 +317,7 @@ class _Search:
         for entry in among:
             self._heap.remove(entry)
             heapq.heapify(self._heap)
-            self._book(entry.plan, *self._candidates.trials([entry.plan], inf))
+            self._book(entry.plan, self._candidates.try_plan(entry.plan, inf).result())
 
     @property
     def _limit_s(self) -> float:
@@ -331,8 +333,7 @@ class _Search:
     @property
     def _gap_share(self) -> float:
         """How much shorter than the fastest known step any other can be at most, as a share."""
-        open_s = (entry.step_s for entry in self._heap if entry.tier is not Tier.SIMULATION)
-        least_s = min(open_s, default=inf)
+        least_s = min((entry.step_s for entry in self._open), default=inf)
         return 1.0 if self._best_s == inf else max(0.0, 1 - least_s / self._best_s)
 
     @property
@@ -368,23 +369,43 @@ class _Search:
             gap_share=gap_share if choices else 0.0,
         )
 
-    def _next_batch(self, size: int) -> list[_Entry]:
-        """The most promising plans that are not fully known; those that are known are found."""
-        batch: list[_Entry] = []
+    @property
+    def _open(self) -> Iterator[_Entry]:
+        """Plans that are not fully known."""
+        yield from (entry for entry in self._heap if entry.tier is not Tier.SIMULATION)
+        yield from (entry for entry, _ in self._under_way)
+
+    def _start_trials(self) -> None:
+        """Try the most promising plans that are not fully known; those that are known are found."""
         kept: list[_Entry] = []
-        while self._heap and len(batch) < size and len(self._found) < self._top:
+        while (
+            self._heap
+            and len(self._found) < self._top
+            and len(self._under_way) < self._candidates.at_a_time
+        ):
             entry = heapq.heappop(self._heap)
+            if entry.step_s > self._limit_s:
+                kept.append(entry)  # nor can any of the others be among the fastest
+                break
             if entry.tier is not Tier.SIMULATION:
-                batch.append(entry)
-            elif batch:
-                kept.append(entry)  # a plan before it may turn out faster
-            else:
+                trial = self._candidates.try_plan(entry.plan, self._limit_s)
+                self._under_way.append((entry, trial))
+            elif all(entry < other for other, _ in self._under_way):
                 self._found.append(entry)
+            else:
+                kept.append(entry)  # a plan before it may turn out faster
         for entry in kept:
             heapq.heappush(self._heap, entry)
-        return batch
+
+    def _stop_trials(self) -> None:
+        """Leave alone what is no longer of interest."""
+        for entry, trial in self._under_way:
+            trial.cancel()
+            heapq.heappush(self._heap, entry)
+        self._under_way.clear()
 
     def _book(self, plan: int, trial: Trial) -> None:
+        self._candidates.keep(plan, trial)
         self._reached[plan] = trial.tier
         if trial.refused:
             self._refused[trial.refused] += 1
@@ -402,9 +423,7 @@ class _Search:
 
     def _progress(self) -> Progress:
         best_s = self._best_s
-        still_open = sum(
-            entry.step_s < best_s and entry.tier is not Tier.SIMULATION for entry in self._heap
-        )
+        still_open = sum(entry.step_s < best_s for entry in self._open)
         return Progress(
             len(self._reached), self._simulated_count, still_open, best_s, self._gap_share
         )

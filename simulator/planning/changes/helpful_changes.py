@@ -256,6 +256,10 @@ def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     return tuple(sorted(found, key=lambda each: -each.gain))
 
 
+REASONS = (Question.UNSEARCHED, Question.LINKS)
+"""What is asked of a plan that a search found: which other fields would help, which links?"""
+
+
 def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = None) -> Reasons:
     """What would make a plan faster that the search for plans found: other fields, faster links.
 
@@ -265,9 +269,15 @@ def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = 
         InputError: The job cannot run.
     """
     trials = Trials(job, "des", on_trial, risk)
+    return Reasons(*(_shortest(trials, question) for question in REASONS))
 
-    def shorter(question: Question) -> tuple[Trial, ...]:
-        found = trials.shorter(single_changes(job, question))
-        return tuple(sorted(found, key=lambda each: -each.saved_share))
 
-    return Reasons(shorter(Question.UNSEARCHED), shorter(Question.LINKS))
+def reason(job: Job, question: Question, risk: float) -> tuple[Trial, ...]:
+    """The part of the same that answers one question."""
+    return _shortest(Trials(job, "des", risk=risk), question)
+
+
+def _shortest(trials: Trials, question: Question) -> tuple[Trial, ...]:
+    """Changes that save time, the largest saving first."""
+    found = trials.shorter(single_changes(trials.job, question))
+    return tuple(sorted(found, key=lambda each: -each.saved_share))

@@ -50,7 +50,8 @@ class Candidates:
         self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int,
         first: FirstAnswer | None = None,
     ) -> None:  # fmt: skip
-        self.space, self.at_a_time = space, at_a_time
+        self.space = space
+        self.at_a_time = at_a_time + (executor is not None)  # one waits for the others to end
         self._tables = CostTables(space, first and first.costs)
         self.bounds = plan_bounds(space, self._tables, most_bytes=most_bytes)
         self._executor = executor

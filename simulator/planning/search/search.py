@@ -28,7 +28,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -162,32 +162,48 @@ def search_plans(
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time, on_progress)
-    return _Search(candidates, top, limit_bytes, within=within).run(on_progress)
+    searches = PlanSearches(
+        job, [risk], vary, within=within, executor=executor, at_a_time=at_a_time,
+        on_progress=on_progress,
+    )  # fmt: skip
+    return searches.fastest(risk, top)
 
 
-def search_risks(
-    job: Job,
-    risks: Sequence[float],
-    vary: Axes | None = None,
-    *,
-    within: float = 0.0,
-    executor: Executor | None = None,
-    at_a_time: int = 1,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> dict[float, PlanSearch]:
-    """The fastest plan by the risk of running out of memory, proven as in :func:`search_plans`.
+class PlanSearches:
+    """Searches for the plans of one job at several risks, which share what is known of a plan.
 
-    What is known of a plan is shared. Arguments and errors are those of :func:`search_plans`.
+    Arguments and errors are those of :func:`search_plans`; ``risks`` are all that will be asked
+    for, and the first answer fits at the first of them.
     """
-    limits_bytes = {risk: allowed_device_bytes(job, risk) for risk in risks}
-    most_bytes = max(limits_bytes.values(), default=0.0)
-    candidates = _candidates(job, vary, most_bytes, executor, at_a_time, on_progress)
-    return {
-        risk: _Search(candidates, 1, limit_bytes, within=within).run(on_progress)
-        for risk, limit_bytes in limits_bytes.items()
-    }
+
+    def __init__(
+        self,
+        job: Job,
+        risks: Sequence[float],
+        vary: Axes | None = None,
+        *,
+        within: float = 0.0,
+        executor: Executor | None = None,
+        at_a_time: int = 1,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._limits_bytes = {risk: allowed_device_bytes(job, risk) for risk in risks}
+        self._job, self._vary, self._within = job, vary, within
+        self._executor, self._at_a_time, self._on_progress = executor, at_a_time, on_progress
+
+    def fastest(self, risk: float, top: int = 1) -> PlanSearch:
+        """The fastest plans at one of the risks, proven as in :func:`search_plans`."""
+        limit_bytes = self._limits_bytes[risk]
+        return _Search(self._candidates, top, limit_bytes, within=self._within).run(
+            self._on_progress
+        )
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        limits_bytes = [*self._limits_bytes.values()]
+        return _candidates(
+            self._job, self._vary, limits_bytes, self._executor, self._at_a_time, self._on_progress
+        )
 
 
 def search_parts(
@@ -208,7 +224,7 @@ def search_parts(
     errors, are those of :func:`search_plans`.
     """
     limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time)
+    candidates = _candidates(job, vary, [limit_bytes], executor, at_a_time)
     return {
         name: _Search(candidates, 1, limit_bytes, part(candidates.space)).run(
             None if on_progress is None else partial(on_progress, name)
@@ -234,7 +250,7 @@ def pareto_front(
     asked for. The other arguments, and errors, are those of :func:`search_plans`.
     """
     limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time, on_progress)
+    candidates = _candidates(job, vary, [limit_bytes], executor, at_a_time, on_progress)
     front: list[PlanChoice] = []
     while len(front) < most:
         choices = _Search(candidates, 1, limit_bytes).run(on_progress).choices
@@ -246,16 +262,17 @@ def pareto_front(
 
 
 def _candidates(
-    job: Job, vary: Axes | None, most_bytes: float, executor: Executor | None, at_a_time: int,
-    on_progress: Callable[[Progress], None] | None = None,
+    job: Job, vary: Axes | None, limits_bytes: Sequence[float], executor: Executor | None,
+    at_a_time: int, on_progress: Callable[[Progress], None] | None = None,
 ) -> Candidates:  # fmt: skip
+    """Plans that hold no more than the largest limit; the first answer keeps the first limit."""
     refuse_pools(job, "the best plan")
     with without_collection():
         axes = plan_axes(job, vary)
-        first = first_answer(job, axes, most_bytes)
+        first = first_answer(job, axes, limits_bytes[0])
         if first is not None and on_progress is not None:
             on_progress(Progress(1, 1, None, first.trial.step_time_s, 1.0))
-        return Candidates(plan_space(job, axes), most_bytes, executor, at_a_time, first)
+        return Candidates(plan_space(job, axes), max(limits_bytes), executor, at_a_time, first)
 
 
 class _Entry(NamedTuple):

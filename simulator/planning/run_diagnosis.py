@@ -19,6 +19,7 @@ from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.observed_run import Observation, PredictionErrors
+from simulator.processor import without_collection
 from simulator.program.build import steps_around
 from simulator.results.fit_probability import job_spread
 from simulator.results.simulation import KeptSteps, run_step
@@ -201,10 +202,11 @@ def suspects(
     """
     # Of steps that overlap each other the timeline is one of several.
     kept = KeptSteps(before.timeline if steps_around(job).total == 1 else None)
-    found = (
-        Suspect(hidden, tuple(_sizes(hidden, job, before, kept, on_trial)))
-        for hidden in hidden_changes(job, before.step_time_s)
-    )
+    with without_collection():
+        found = [
+            Suspect(hidden, tuple(_sizes(hidden, job, before, kept, on_trial)))
+            for hidden in hidden_changes(job, before.step_time_s)
+        ]
     return tuple(each for each in found if each.sizes)
 
 

@@ -85,8 +85,7 @@ def _one_class(
 ) -> ClassMemory:  # fmt: skip
     rank_class = timeline.program.classes[index]
     device = rank_class.device or device
-    booked = _booked(timeline.program, index)
-    numbers = [kinds.of(timeline.program.operations[i]) for i in booked]
+    booked, numbers = kinds.booked(index)
     time_s, changes = _changes(timeline, booked, _events_of(numbers, kinds))
     resident: dict[Owner, float] = {}
     for owner, num_bytes in rank_class.resident:
@@ -227,6 +226,7 @@ class _Kinds:
         """By the identity of their blocks: most are one object."""
         self._equal: dict[tuple[object, ...], int] = {}
         self._exchanges: dict[int, tuple[int, ...]] = {}
+        self._booked: dict[int, tuple[list[int], list[int]]] = {}
         self._numbers: dict[Exchange, int] = {}
         self._events: dict[int, list[tuple[bool, int, float]]] = {}
         self.operations: list[Operation] = []
@@ -246,6 +246,13 @@ class _Kinds:
                 self.operations.append(operation)
             self._same[same] = kind
         return kind
+
+    def booked(self, index: int) -> tuple[list[int], list[int]]:
+        """Operations whose memory one class books, and the kind of each."""
+        if index not in self._booked:
+            operations, ids = self.program.operations, _booked(self.program, index)
+            self._booked[index] = ids, [self.of(operations[i]) for i in ids]
+        return self._booked[index]
 
     def exchanges(self, kind: int) -> tuple[int, ...]:
         """Numbers of the blocks that an operation takes, and that are free after it."""
@@ -270,11 +277,11 @@ class _Kinds:
     def steps(self, index: int) -> Exchanges:
         """Blocks of steps of one class, of which the first one's update makes optimizer states."""
         program, rank_class = self.program, self.program.classes[index]
-        operations = [program.operations[i] for i in _booked(program, index)]
-        numbers = [*map(self.of, operations)]
+        booked, numbers = self.booked(index)
         started = _exchange(rank_class.starting, rank_class.starting, program)
-        updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
-        update = next(updates, len(operations))
+        kinds = (program.operations[i].kind for i in booked)
+        updates = (n for n, kind in enumerate(kinds) if kind is Kind.OPTIMIZER)
+        update = next(updates, len(booked))
         before, after = (
             [*chain.from_iterable(map(self.exchanges, some))]
             for some in (numbers[:update], numbers[update:])

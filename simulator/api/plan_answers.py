@@ -458,13 +458,7 @@ def plan(
     Example:
         >>> sim.plan(job, vary={"plan.vpp": [1]}).best.plan.tp
     """
-    from simulator.planning.changes.helpful_changes import (
-        REASONS,
-        Reasons,
-        nearest_fit,
-        reason,
-        reasons,
-    )
+    from simulator.planning.changes.helpful_changes import begin_reasons, nearest_fit
     from simulator.planning.executors import worker_pool
     from simulator.planning.search.best_plans import GPUS
     from simulator.planning.search.sized_jobs import SizedSearches, variants_of
@@ -492,18 +486,10 @@ def plan(
         searches = SizedSearches(variants, [risk, *others], **settings)
         found = searches.fastest(risk, top)
         best = job.replace(found.choices[0].changes) if why and found.choices else None
-        # They take as long as all that follows, so processes find them meanwhile.
-        begun = []
-        if best and simulator:
-            begun = [simulator.submit(reason, best, question, risk) for question in REASONS]
+        # Its reasons take as long as what follows, so processes find them meanwhile.
+        begun = best and begin_reasons(best, risk=risk, executor=simulator, on_trial=on_trial)
         own_step = run_step(job) if own else None
         prices = {other: searches.fastest(other) for other in others} if best else {}
-        causes = None
-        if begun:
-            if on_trial:
-                on_trial()
-            causes = Reasons(*(each.result() for each in begun))
-        elif best:
-            causes = reasons(best, risk=risk, on_trial=on_trial)
+        causes = begun() if begun else None
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
     return PlanAnswer(job, risk, found, prices, nearest, causes, own_step, sizes)

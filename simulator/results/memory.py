@@ -24,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.described.cluster.hardware import Device
-from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
-from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import (
     Kind,
     Memory,
@@ -39,7 +37,7 @@ from simulator.program.ir import (
 )
 from simulator.results.allocator.exchanges import Exchange, Exchanges, KeptReserves
 from simulator.results.shorter_sequences import in_several_orders
-from simulator.results.step import ClassMemory, HostMemory
+from simulator.results.step import ClassMemory
 
 _LEAST_UNUSED_SHARE = 0.04
 """Reserved beyond allocated: median of the eight different runs in
@@ -444,37 +442,6 @@ def _curves(
         if curve.any():
             curves[owner] = np.maximum(curve, 0.0)
     return curves
-
-
-def host_memory(job: Job, program: Program) -> HostMemory | None:
-    """The fullest node of a job; None where nothing leaves the GPUs."""
-    if not job.plan.offload.is_used:
-        return None
-    host = job.cluster.profile.host
-    by_stage = {each.stage: each for each in program.classes}
-    per_stage = np.asarray(
-        [total_bytes(by_stage[s].host) + total_bytes(by_stage[s].nvme) for s in sorted(by_stage)]
-    )
-    stage_of_rank = np.empty(job.cluster.gpus, dtype=np.int64)
-    for stage, ranks in enumerate(rank_grid(job)):
-        stage_of_rank[ranks] = stage
-    nodes = np.arange(job.cluster.gpus) // job.cluster.profile.network.gpus_per_node
-    fullest = int(np.argmax(np.bincount(nodes, weights=per_stage[stage_of_rank])))
-    stages = stage_of_rank[nodes == fullest].tolist()
-    return HostMemory(
-        _summed([by_stage[stage].host for stage in stages]),
-        host.memory_bytes,
-        _summed([by_stage[stage].nvme for stage in stages]),
-        host.nvme.size_bytes if host.nvme else 0.0,
-    )
-
-
-def _summed(memories: list[Memory]) -> Mapping[Owner, float]:
-    held: dict[Owner, float] = {}
-    for memory in memories:
-        for owner, size in memory:
-            held[owner] = held.get(owner, 0.0) + size
-    return held
 
 
 def peak_operation(timeline: Timeline, rank_class: int, time_s: float) -> Operation | None:

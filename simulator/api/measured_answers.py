@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.calibrate.own_system import OwnSystem
-    from simulator.planning.observed_run import MemoryKind, TimeView
+    from simulator.planning.observed_run import MemoryKind, PhaseTimes
     from simulator.planning.run_diagnosis import Diagnosis
 
 _SCHEMA_VERSION = 1
@@ -114,6 +114,7 @@ def diagnose(
     phases_s: Mapping[str, float] | None = None,
     trace: str | Path | None = None,
     error_share: float | None = None,
+    workers: int | None = None,
     on_trial: Callable[[], None] | None = None,
 ) -> DiagnoseAnswer:
     """Find likely reasons why a run differs from its prediction, by simulating each.
@@ -128,19 +129,21 @@ def diagnose(
             includes ``recompute`` where that is not given.
         trace: One rank's profile of torch.profiler, in place of the phases.
         error_share: Standard deviation of prediction errors of this system, as a share.
+        workers: Number of processes; by default one per core.
         on_trial: Called after each simulation.
 
     Raises:
         InputError: The job cannot run, the trace is of another job, the step is farther from
             the predicted one than predictions are off, or no GPU has that much memory.
     """
+    from simulator.planning.executors import worker_pool
     from simulator.planning.observed_run import Observation, TraceTimes, phase_times
     from simulator.planning.run_diagnosis import diagnose as diagnosis_of
     from simulator.planning.run_diagnosis import errors_of, suspects
     from simulator.results.own_runs import implausible_step
     from simulator.results.simulation import run_step
 
-    times: TimeView | None = None
+    times: TraceTimes | PhaseTimes | None = None
     if trace is not None and phases_s:
         hint = "remove the phases: a trace holds all of them"
         raise InputError.single("phases_s", "cannot be combined with a trace", hint=hint)
@@ -153,7 +156,11 @@ def diagnose(
         raise InputError([fault])
     if memory_bytes is not None:
         _refuse_more_than_there_is(job, memory_bytes)
-    tried = suspects(job, result, on_trial=on_trial or _nothing)
+    traced = times if isinstance(times, TraceTimes) else None
+    with worker_pool(workers) as (executor, processes):
+        tried = suspects(
+            job, result, trace=traced, executor=executor, processes=processes, on_trial=on_trial
+        )
     shown_kind = "device" if memory_bytes is None else memory_kind
     observation = Observation(step_s, memory_bytes, shown_kind, times)
     errors = errors_of(job, result, error_share)

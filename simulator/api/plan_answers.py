@@ -453,7 +453,8 @@ def plan(
         workers: Number of processes; by default one per core.
         executor: Simulates in their place, so many plans at a time as there are ``workers``.
         on_progress: Called after each simulated plan.
-        on_trial: Called after each simulated what-if.
+        on_trial: Called after each simulated what-if; where other processes simulate them, once,
+            while they are waited for.
 
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
@@ -461,10 +462,10 @@ def plan(
     Example:
         >>> sim.plan(job, vary={"plan.vpp": [1]}).best.plan.tp
     """
-    from simulator.planning.changes.helpful_changes import nearest_fit, reasons
+    from simulator.planning.changes.helpful_changes import begin_reasons, nearest_fit
     from simulator.planning.executors import worker_pool
     from simulator.planning.search.best_plans import GPUS
-    from simulator.planning.search.sized_jobs import at_other_risks, searched, variants_of
+    from simulator.planning.search.sized_jobs import SizedSearches, variants_of
     from simulator.planning.search.space import checked_values
     from simulator.processor import core_count
     from simulator.results.simulation import run_step
@@ -473,7 +474,6 @@ def plan(
         raise InputError.single("top", "must be 1 or more", top)
     axes = dict(vary or {})
     sizes = checked_values(GPUS, axes.pop(GPUS)) if GPUS in axes else []
-    prices: dict[float, PlanSearch] = {}
     if not 0 <= within < 1:
         raise InputError.single("within", "must be a share of 0 or more and below 1", within)
     pool = nullcontext((executor, workers or core_count())) if executor else worker_pool(workers)
@@ -485,15 +485,15 @@ def plan(
             "within": within,
             "on_progress": on_progress,
         }
+        others = [other for other in _OTHER_RISKS if why and other != risk]
         variants = variants_of(job, global_batches, sizes)
-        found = searched(variants, top, {**settings, "risk": risk})
-        if why and found.choices:
-            risks = [other for other in _OTHER_RISKS if other != risk]
-            prices = at_other_risks(variants, risks, settings)
+        searches = SizedSearches(variants, [risk, *others], **settings)
+        found = searches.fastest(risk, top)
+        best = job.replace(found.choices[0].changes) if why and found.choices else None
+        # Its reasons take as long as what follows, so processes find them meanwhile.
+        begun = best and begin_reasons(best, risk=risk, executor=simulator, on_trial=on_trial)
+        own_step = run_step(job) if own else None
+        prices = {other: searches.fastest(other) for other in others} if best else {}
+        causes = begun() if begun else None
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
-    causes = None
-    if why and found.choices:
-        best = job.replace(found.choices[0].changes)
-        causes = reasons(best, risk=risk, on_trial=on_trial)
-    own_step = run_step(job) if own else None
     return PlanAnswer(job, risk, found, prices, nearest, causes, own_step, sizes)

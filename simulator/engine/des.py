@@ -25,6 +25,7 @@ from simulator.engine.device import SharedDevice, compute
 from simulator.engine.fluid_network import FluidNetwork, Route
 from simulator.engine.instant import Clock
 from simulator.engine.repetition import TOLERANCE, Records, Repetition
+from simulator.engine.replay import remaining_s
 from simulator.engine.timeline import Timeline
 from simulator.program.ir import Kind, Lane, Operation, Program, Stream, Traffic
 
@@ -44,6 +45,12 @@ class Limit(NamedTuple):
     most_s: float
     remaining_s: Sequence[float]
     dependencies: Dependencies
+
+    @classmethod
+    def of(cls, program: Program, most_s: float) -> Limit:
+        """The limit of a program that is of interest up to a time [s]."""
+        known = dependencies(program)
+        return cls(most_s, remaining_s(program, known), known)
 
 
 class LimitError(Exception):

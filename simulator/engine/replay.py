@@ -75,11 +75,12 @@ def is_timed_alike(one: Program, other: Program) -> bool:
     """Whether engines give both programs the same times to the last bit.
 
     They do if they have the same operations in the same order, of the same durations, on the same
-    ports. What they hold in memory may differ.
+    ports, and if equal operations share their work in the same way, by which engines know what
+    repeats itself. What they hold in memory may differ.
     """
     if (
         len(one.operations) != len(other.operations)
-        or one.lanes != other.lanes
+        or [*one.lanes.items()] != [*other.lanes.items()]
         or one.ports != other.ports
         or len(one.classes) != len(other.classes)
         or one.device != other.device
@@ -93,7 +94,10 @@ def is_timed_alike(one: Program, other: Program) -> bool:
     # Operations that do the same share their work, so few pairs of works are different ones.
     known: dict[tuple[int, int], bool] = {}
     for mine, theirs in zip(one.operations, other.operations, strict=True):
-        if (mine.kind, mine.lanes, mine.after) != (theirs.kind, theirs.lanes, theirs.after):
+        if (
+            mine.lanes != theirs.lanes or mine.after != theirs.after
+            or mine.kind is not theirs.kind or mine.chunk != theirs.chunk
+        ):  # fmt: skip
             return False
         pair = (id(mine.work), id(theirs.work))
         if pair not in known:
@@ -103,4 +107,4 @@ def is_timed_alike(one: Program, other: Program) -> bool:
             )
         if not known[pair]:
             return False
-    return True
+    return len({mine for mine, _ in known}) == len(known) == len({theirs for _, theirs in known})

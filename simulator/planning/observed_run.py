@@ -35,6 +35,41 @@ MemoryKind = Literal["allocated", "reserved", "device"]
 Seconds = Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class StepNumbers:
+    """What of a simulated step may be measured; its timeline, which is large, is left behind.
+
+    Attributes:
+        step_time_s: The step [s].
+        breakdown_s: Where the step of the mean rank goes [s].
+        peak_allocated_bytes, peak_reserved_bytes, peak_device_bytes: Of the fullest rank [B].
+        account_s: The account of one rank, by phase and kind [s]; empty where none was asked for.
+    """
+
+    step_time_s: float
+    breakdown_s: Mapping[Category, float]
+    peak_allocated_bytes: float
+    peak_reserved_bytes: float
+    peak_device_bytes: float
+    account_s: Seconds
+
+    @classmethod
+    def of(cls, job: Job, result: StepResult, trace: TraceTimes | None = None) -> StepNumbers:
+        """Those of one step, with the account of the rank that was traced, if one was."""
+        return cls(
+            result.step_time_s,
+            result.breakdown_s,
+            result.peak_allocated_bytes,
+            result.peak_reserved_bytes,
+            result.peak_device_bytes,
+            trace.predicted_s(job, result) if trace else {},
+        )
+
+
+Simulated = StepResult | StepNumbers
+"""A simulated step, or what is left of it."""
+
+
 class TimeView(Protocol):
     """Where the time of a run went, and of a simulated one."""
 
@@ -42,7 +77,7 @@ class TimeView(Protocol):
     def measured_s(self) -> Seconds:
         """Seconds by name [s]."""
 
-    def predicted_s(self, job: Job, result: StepResult) -> Seconds:
+    def predicted_s(self, job: Job, result: Simulated) -> Seconds:
         """The same of a simulated step, by the same names [s]."""
 
 
@@ -58,7 +93,7 @@ class PhaseTimes:
 
     measured_s: Seconds
 
-    def predicted_s(self, job: Job, result: StepResult) -> Seconds:
+    def predicted_s(self, job: Job, result: Simulated) -> Seconds:
         """The breakdown of a mean GPU [s]."""
         found = {name: result.breakdown_s.get(Category(name), 0.0) for name in self.measured_s}
         if Category.BACKWARD in found and Category.RECOMPUTE not in found:
@@ -89,8 +124,10 @@ class TraceTimes:
         measured, _ = found.accounts
         return cls(_by_name(measured), found.rank)
 
-    def predicted_s(self, job: Job, result: StepResult) -> Seconds:
+    def predicted_s(self, job: Job, result: Simulated) -> Seconds:
         """The account of the same rank's simulated step [s]."""
+        if isinstance(result, StepNumbers):
+            return result.account_s
         [rank_class] = classes_of([self.rank], job, result.timeline.program.classes)
         return _by_name(account(predicted_spans(job, result, rank_class), result.step_time_s))
 
@@ -146,7 +183,7 @@ class Observation:
         parts = len(self.times.measured_s) if self.times else 0
         return 1 + parts + (self.memory_bytes is not None)
 
-    def surprise(self, job: Job, result: StepResult, errors: PredictionErrors) -> float:
+    def surprise(self, job: Job, result: Simulated, errors: PredictionErrors) -> float:
         """What a simulated step leaves unexplained: a sum of squares, in standard deviations.
 
         Errors are Gaussian in logarithms of predicted over measured values: of times, one factor
@@ -160,14 +197,14 @@ class Observation:
             found += ((math.log(ratio) + errors.memory_centre) / errors.memory) ** 2
         return found
 
-    def log_width(self, job: Job, result: StepResult, errors: PredictionErrors) -> float:
+    def log_width(self, job: Job, result: Simulated, errors: PredictionErrors) -> float:
         """Logarithm of how wide errors spread over all quantities, but for a constant."""
         shares, _ = self._shares(job, result, errors.smallest_share)
         found = float(np.linalg.slogdet(_covariance(shares, errors))[1]) / 2
         return found if self.memory_bytes is None else found + math.log(errors.memory)
 
     def _shares(
-        self, job: Job, result: StepResult, smallest: float
+        self, job: Job, result: Simulated, smallest: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What each part weighs in the step, and by how much of the step it is missed.
 
@@ -181,7 +218,7 @@ class Observation:
         return shares, (predicted - measured) / step_s
 
     def _times(
-        self, job: Job, result: StepResult
+        self, job: Job, result: Simulated
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Measured and predicted seconds, by part and in the same order, shape (parts,) [s].
 
@@ -198,7 +235,7 @@ class Observation:
         columns = np.array([*pairs, left])
         return columns[:, 0], columns[:, 1]
 
-    def held_bytes(self, result: StepResult) -> float:
+    def held_bytes(self, result: Simulated) -> float:
         """The peak of a simulated step, in the meaning that was measured [B]."""
         return {
             "allocated": result.peak_allocated_bytes,

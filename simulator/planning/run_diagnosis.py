@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from simulator.described.job import Job
+from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.changes.single_changes import Change
-from simulator.planning.observed_run import Observation, PredictionErrors
-from simulator.results.allocator.exchanges import KeptReserves
+from simulator.planning.observed_run import Observation, PredictionErrors, StepNumbers, TraceTimes
+from simulator.program.build import steps_around
 from simulator.results.fit_probability import job_spread
-from simulator.results.simulation import run_step
+from simulator.results.simulation import KeptSteps, run_step
 from simulator.results.step import StepResult
 from simulator.results.step_error import job_error, job_exposure
 
@@ -124,7 +126,7 @@ class Hypothesis:
         check: What settles it.
         change: The new fields, ready for :meth:`Job.replace`.
         probability: Given what was measured, among all that was tried.
-        result: The step of the changed job.
+        result: What the step of the changed job says.
         surprise: What is left unexplained: the sum of squares of what remains of each measured
             quantity, in its standard deviations.
     """
@@ -133,7 +135,7 @@ class Hypothesis:
     check: str
     change: Change
     probability: float
-    result: StepResult
+    result: StepNumbers
     surprise: float
 
 
@@ -189,25 +191,50 @@ class Suspect(NamedTuple):
     """A hidden change, simulated in each of its sizes that makes a difference to a job."""
 
     hidden: HiddenChange
-    sizes: tuple[tuple[Change, Job, StepResult], ...]
+    sizes: tuple[tuple[Change, Job, StepNumbers], ...]
+
+
+_Variant = tuple[int, Change]
+"""A size of a hidden change, with its place among those of all."""
 
 
 def suspects(
-    job: Job, before: StepResult, *, on_trial: OnTrial | None = None
+    job: Job,
+    before: StepResult,
+    *,
+    trace: TraceTimes | None = None,
+    executor: Executor | None = None,
+    processes: int = 1,
+    on_trial: OnTrial | None = None,
 ) -> tuple[Suspect, ...]:
     """Every change on the list that a job could have, simulated.
 
     Args:
         job: What is said to have run.
         before: Its prediction.
-        on_trial: Called after every simulated change.
+        trace: Account of a rank that will be compared.
+        executor: Where all but one share of the changes are simulated; None if it is all here.
+        processes: How many shares there are.
+        on_trial: Called after every simulated change; of other shares when this one is done.
     """
-    kept = KeptReserves()
-    found = (
-        Suspect(hidden, tuple(_sizes(hidden, job, before, kept, on_trial)))
-        for hidden in hidden_changes(job, before.step_time_s)
-    )
-    return tuple(each for each in found if each.sizes)
+    listed = [*hidden_changes(job, before.step_time_s)]
+    owners = [number for number, hidden in enumerate(listed) for _ in hidden.variants]
+    variants = [*enumerate(each for hidden in listed for each in hidden.variants)]
+    shares = [variants[first::processes] for first in range(processes)]
+    begun = [executor.submit(_simulated, job, share, trace) for share in shares[1:] if executor]
+    # Of steps that overlap each other the timeline is one of several.
+    first = before.timeline if steps_around(job).total == 1 else None
+    found = _simulated(job, shares[0], trace, first, on_trial)
+    for share in begun:
+        for trial in share.result():
+            found.append(trial)
+            if on_trial:
+                on_trial()
+    sizes: dict[int, list[tuple[Change, Job, StepNumbers]]] = {}
+    for (place, change), changed, numbers in sorted(found, key=lambda trial: trial[0][0]):
+        if _differs(numbers, before):
+            sizes.setdefault(owners[place], []).append((change, changed, numbers))
+    return tuple(Suspect(listed[number], tuple(some)) for number, some in sizes.items())
 
 
 def diagnose(
@@ -258,24 +285,31 @@ def _log_weight_of_unlisted(
     return math.log(_ODDS_OF_UNLISTED) - surprise / 2 - wider
 
 
-def _sizes(
-    hidden: HiddenChange,
+def _simulated(
     job: Job,
-    before: StepResult,
-    kept: KeptReserves,
-    on_trial: OnTrial | None,
-) -> Iterator[tuple[Change, Job, StepResult]]:
-    """The sizes of a change that the job can have, and that make a difference."""
-    for change in hidden.variants:
+    variants: Sequence[_Variant],
+    trace: TraceTimes | None,
+    first: Timeline | None = None,
+    on_trial: OnTrial | None = None,
+) -> list[tuple[_Variant, Job, StepNumbers]]:
+    """Those sizes of changes that the job can have, the changed job, and its step.
+
+    ``first`` is the timeline of the job itself; None where it is not there.
+    """
+    kept, found = KeptSteps(first), []
+    if first is None:
+        run_step(job, kept=kept)
+    for variant in variants:
         try:
-            changed = job.replace(change.fields)
-            result = before if changed == job else run_step(changed, kept=kept)
+            changed = job.replace(variant[1].fields)
+            if changed != job:
+                result = run_step(changed, kept=kept)
+                found.append((variant, changed, StepNumbers.of(changed, result, trace)))
         except InputError:
             continue  # nothing that this job could do
         if on_trial:
             on_trial()
-        if _differs(result, before):
-            yield change, changed, result
+    return found
 
 
 def _weighed(
@@ -291,7 +325,7 @@ def _weighed(
     return log_weight, Hypothesis(change.words, hidden.check, change, 0.0, result, surprise)
 
 
-def _differs(result: StepResult, before: StepResult) -> bool:
+def _differs(result: StepNumbers, before: StepResult) -> bool:
     pairs = (
         (result.step_time_s, before.step_time_s),
         (result.peak_device_bytes, before.peak_device_bytes),

@@ -293,6 +293,14 @@ class Operation:
             self.frees, self.leaves, self.lingers, self.by_unit,
         )  # fmt: skip
 
+    def elsewhere(self, lanes: tuple[Lane, ...], work: Work, after: tuple[int, ...]) -> Operation:
+        """The same on other lanes, at another cost; what it waits for is its own."""
+        return Operation(
+            self.kind, lanes, work, self.category, after, self.microbatch, self.chunk,
+            self.layers, self.takes, self.gives, self.holds, self.turns, self.scope,
+            self.frees, self.leaves, self.lingers, self.by_unit,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class RankClass:

@@ -24,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.described.cluster.hardware import Device
-from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
-from simulator.program.grid.rank_groups import rank_grid
 from simulator.program.ir import (
     Kind,
     Memory,
@@ -39,7 +37,7 @@ from simulator.program.ir import (
 )
 from simulator.results.allocator.exchanges import Exchange, Exchanges, KeptReserves
 from simulator.results.shorter_sequences import in_several_orders
-from simulator.results.step import ClassMemory, HostMemory
+from simulator.results.step import ClassMemory
 
 _LEAST_UNUSED_SHARE = 0.04
 """Reserved beyond allocated: median of the eight different runs in
@@ -85,8 +83,7 @@ def _one_class(
 ) -> ClassMemory:  # fmt: skip
     rank_class = timeline.program.classes[index]
     device = rank_class.device or device
-    booked = _booked(timeline.program, index)
-    numbers = [kinds.of(timeline.program.operations[i]) for i in booked]
+    booked, numbers = kinds.booked(index)
     time_s, changes = _changes(timeline, booked, _events_of(numbers, kinds))
     resident: dict[Owner, float] = {}
     for owner, num_bytes in rank_class.resident:
@@ -228,6 +225,7 @@ class _Kinds:
         """By the identity of their blocks: most are one object."""
         self._equal: dict[tuple[object, ...], int] = {}
         self._exchanges: dict[int, tuple[int, ...]] = {}
+        self._booked: dict[int, tuple[list[int], list[int]]] = {}
         self._numbers: dict[Exchange, int] = {}
         self._events: dict[int, list[tuple[bool, int, float]]] = {}
         self.operations: list[Operation] = []
@@ -247,6 +245,13 @@ class _Kinds:
                 self.operations.append(operation)
             self._same[same] = kind
         return kind
+
+    def booked(self, index: int) -> tuple[list[int], list[int]]:
+        """Operations whose memory one class books, and the kind of each."""
+        if index not in self._booked:
+            operations, ids = self.program.operations, _booked(self.program, index)
+            self._booked[index] = ids, [self.of(operations[i]) for i in ids]
+        return self._booked[index]
 
     def exchanges(self, kind: int) -> tuple[int, ...]:
         """Numbers of the blocks that an operation takes, and that are free after it."""
@@ -271,11 +276,11 @@ class _Kinds:
     def steps(self, index: int) -> Exchanges:
         """Blocks of steps of one class, of which the first one's update makes optimizer states."""
         program, rank_class = self.program, self.program.classes[index]
-        operations = [program.operations[i] for i in _booked(program, index)]
-        numbers = [*map(self.of, operations)]
+        booked, numbers = self.booked(index)
         started = _exchange(rank_class.starting, rank_class.starting, program)
-        updates = (n for n, each in enumerate(operations) if each.kind is Kind.OPTIMIZER)
-        update = next(updates, len(operations))
+        kinds = (program.operations[i].kind for i in booked)
+        updates = (n for n, kind in enumerate(kinds) if kind is Kind.OPTIMIZER)
+        update = next(updates, len(booked))
         before, after = (
             [*chain.from_iterable(map(self.exchanges, some))]
             for some in (numbers[:update], numbers[update:])
@@ -438,37 +443,6 @@ def _curves(
         if curve.any():
             curves[owner] = np.maximum(curve, 0.0)
     return curves
-
-
-def host_memory(job: Job, program: Program) -> HostMemory | None:
-    """The fullest node of a job; None where nothing leaves the GPUs."""
-    if not job.plan.offload.is_used:
-        return None
-    host = job.cluster.profile.host
-    by_stage = {each.stage: each for each in program.classes}
-    per_stage = np.asarray(
-        [total_bytes(by_stage[s].host) + total_bytes(by_stage[s].nvme) for s in sorted(by_stage)]
-    )
-    stage_of_rank = np.empty(job.cluster.gpus, dtype=np.int64)
-    for stage, ranks in enumerate(rank_grid(job)):
-        stage_of_rank[ranks] = stage
-    nodes = np.arange(job.cluster.gpus) // job.cluster.profile.network.gpus_per_node
-    fullest = int(np.argmax(np.bincount(nodes, weights=per_stage[stage_of_rank])))
-    stages = stage_of_rank[nodes == fullest].tolist()
-    return HostMemory(
-        _summed([by_stage[stage].host for stage in stages]),
-        host.memory_bytes,
-        _summed([by_stage[stage].nvme for stage in stages]),
-        host.nvme.size_bytes if host.nvme else 0.0,
-    )
-
-
-def _summed(memories: list[Memory]) -> Mapping[Owner, float]:
-    held: dict[Owner, float] = {}
-    for memory in memories:
-        for owner, size in memory:
-            held[owner] = held.get(owner, 0.0) + size
-    return held
 
 
 def peak_operation(timeline: Timeline, rank_class: int, time_s: float) -> Operation | None:

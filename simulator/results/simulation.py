@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 from simulator.described.job import Job
-from simulator.engine.des import simulate_program
+from simulator.engine.des import Limit, LimitError, simulate_program
 from simulator.engine.replay import is_timed_alike, replay
+from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
@@ -18,6 +20,9 @@ from simulator.results.step import StepResult
 from simulator.results.summary import steady_window, summarise
 
 Engine = Literal["des", "replay"]
+
+_ROUNDING = 1 - 1e-9
+"""Sums in another order may differ in their last digits; a limit must not."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,49 @@ def check_step(job: object, engine: object) -> None:
         raise InputError.single("engine", "must be 'des' or 'replay'", engine)
 
 
+class KeptSteps:
+    """What is known of one job's step, for those who simulate changes of it by one engine.
+
+    Most changes move its times alone, or what it holds alone, or nothing.
+
+    Args:
+        first: A simulated program; the first one that is asked for if None.
+
+    Attributes:
+        reserves: What the latest allocators reserved.
+    """
+
+    def __init__(self, first: Timeline | None = None) -> None:
+        self._first = first
+        self.reserves = KeptReserves()
+
+    def timeline(self, program: Program, engine: Engine, below_s: float = inf) -> Timeline:
+        """When everything happens: simulated, unless the first program takes the same times.
+
+        Raises:
+            LimitError: That takes ``below_s`` or longer [s].
+        """
+        first = self._first
+        if first is not None and is_timed_alike(program, first.program):
+            timeline = Timeline(program, first.operation_start_s, first.operation_end_s)
+        elif engine == "replay":
+            timeline = replay(program)
+        else:
+            limit = None if below_s == inf else Limit.of(program, below_s / _ROUNDING)
+            timeline = simulate_program(program, limit=limit)
+        self._first = first or timeline
+        if timeline.step_time_s >= below_s:
+            raise LimitError(timeline.step_time_s)
+        return timeline
+
+
 def run_step(
     job: Job,
     engine: Engine = "des",
     *,
     unfolded: bool = False,
-    kept: KeptReserves | None = None,
+    kept: KeptSteps | None = None,
+    below_s: float = inf,
 ) -> StepResult:
     """The numbers of one simulated step.
 
@@ -62,18 +104,21 @@ def run_step(
         engine: ``des`` simulates shared links and multiprocessors; ``replay`` is the
             faster lower bound without contention.
         unfolded: Whether to simulate every rank by itself instead of one of each kind.
-        kept: Memory of jobs like this one, for callers that run many.
+        kept: What is known of jobs like this one, for callers that run many by one engine.
+        below_s: Only a step that is shorter is of interest [s].
 
     Raises:
         InputError: The plan asks for something that cannot run, or there is no such engine.
+        LimitError: The step is not shorter, and no other overlaps it.
     """
     check_step(job, engine)
     steps = steps_around(job)
     with without_collection():
         program = build_program(job, steps=steps.total, unfolded=unfolded)
-        timeline = simulate_program(program) if engine == "des" else replay(program)
+        kept = kept or KeptSteps()
+        timeline = kept.timeline(program, engine, below_s if steps.total == 1 else inf)
         shorter = shorter_programs(job, unfolded=unfolded)
-        return summarise(job, timeline, steps, kept, shorter)
+        return summarise(job, timeline, steps, kept.reserves, shorter)
 
 
 class StepTimes:
@@ -94,9 +139,8 @@ class StepTimes:
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self._engine = engine
-        with without_collection():
-            self._program = self._built(job)
-            self.step_time_s = self._simulated_s(job, self._program)
+        self._kept = KeptSteps()
+        self.step_time_s = self.of(job)
 
     def of(self, changed: Job) -> float:
         """Step of a changed job, to the last bit what :func:`run_step` says [s].
@@ -104,19 +148,10 @@ class StepTimes:
         Raises:
             InputError: It cannot run.
         """
+        steps = steps_around(changed)
         with without_collection():
-            program = self._built(changed)
-            if is_timed_alike(program, self._program):
-                return self.step_time_s
-            return self._simulated_s(changed, program)
-
-    @staticmethod
-    def _built(job: Job) -> Program:
-        return build_program(job, steps=steps_around(job).total)
-
-    def _simulated_s(self, job: Job, program: Program) -> float:
-        timeline = simulate_program(program) if self._engine == "des" else replay(program)
-        steps = steps_around(job)
+            program = build_program(changed, steps=steps.total)
+            timeline = self._kept.timeline(program, self._engine)
         if steps.total == 1:
             return timeline.step_time_s
         start_s, end_s = steady_window(timeline, steps)

@@ -23,7 +23,8 @@ from simulator.program.price.executed_flop import hardware_flop_per_token
 from simulator.program.run.order import asynchrony
 from simulator.results.allocator.exchanges import KeptReserves
 from simulator.results.fit_probability import job_spread
-from simulator.results.memory import class_memory, host_memory
+from simulator.results.host_memory import host_memory
+from simulator.results.memory import class_memory
 from simulator.results.step import ClassMemory, StepResult
 from simulator.results.step_error import step_time_band_s
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks

@@ -152,6 +152,12 @@ def _sensitivity() -> Callable[[], object]:
     return lambda: sensitivities(job)
 
 
+def _diagnosis() -> Callable[[], object]:
+    job = sim.load_job(MEDIUM)
+    step_s = 1.1 * sim.simulate(job).step_time_s
+    return lambda: sim.diagnose(job, step_s)
+
+
 def _pools() -> Callable[[], object]:
     half = large_job().cluster.gpus // 2
     pools = [{"profile": f"{name}-sxm-80gb", "gpus": half} for name in ("a100", "h100")]
@@ -227,6 +233,13 @@ CASES = {
         "5 s",
         1,
     ),
+    "plan_405b": Case(
+        "`clustersim plan` of the same, ten plans and what would help, all processes together",
+        _process("-m", "simulator", "plan", str(LARGE)),
+        "",
+        1,
+    ),
+    "diagnosis": Case("`diagnose` of 70B on 64 GPUs, all processes together", _diagnosis, "", 1),
     "first_answer": Case("first answer of the search for 175B", _first_answer(SEARCHED), "1 s", 1),
     "first_answer_405b": Case(
         "first answer of the search for 405B", _first_answer(LARGE), "1 s", 1

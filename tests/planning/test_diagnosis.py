@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import simulator as sim
 from simulator.cells import read_table
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
-from simulator.planning.observed_run import Observation, PredictionErrors, phase_times
+from simulator.planning.observed_run import Observation, PredictionErrors, StepNumbers, phase_times
 from simulator.planning.run_diagnosis import diagnose, errors_of, hidden_changes, suspects
 from simulator.program.ir import Category
 from simulator.results.simulation import run_step
@@ -40,6 +41,15 @@ def before(job):
 @pytest.fixture(scope="module")
 def tried(job, before):
     return suspects(job, before)
+
+
+def test_what_may_be_hidden_is_the_same_wherever_it_is_simulated(job, before, tried):
+    with ThreadPoolExecutor(1) as executor:
+        assert suspects(job, before, executor=executor, processes=2) == tried
+
+
+def test_no_timeline_is_kept_of_what_may_be_hidden(tried):
+    assert {type(numbers) for each in tried for _, _, numbers in each.sizes} == {StepNumbers}
 
 
 def diagnosed(job, before, tried, changed):

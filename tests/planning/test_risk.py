@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulator.planning.changes.helpful_changes import nearest_fit, what_ifs
 from simulator.planning.compared_strategies import compare_families
 from simulator.planning.limits import limits
-from simulator.planning.search.search import search_plans, search_risks
+from simulator.planning.search.search import PlanSearches, search_plans
 from simulator.results.simulation import run_step
 from tests.planning.test_limits import small_job
 
@@ -59,8 +59,10 @@ def test_nothing_that_is_recommended_is_riskier_than_asked(layers, share, risk, 
 
 
 def test_more_risk_never_makes_the_best_plan_slower():
-    found = search_risks(a_job(1.0), [0.01, 0.05, 0.2, 0.5], FEW)
-    steps = [search.choices[0].step_time_s for search in found.values() if search.choices]
+    risks = [0.01, 0.05, 0.2, 0.5]
+    searches = PlanSearches(a_job(1.0), risks, FEW)
+    found = [searches.fastest(risk).choices for risk in risks]
+    steps = [choices[0].step_time_s for choices in found if choices]
     assert steps == sorted(steps, reverse=True)
     assert steps
 
@@ -69,4 +71,6 @@ def test_more_risk_never_makes_the_best_plan_slower():
 def test_the_search_of_one_risk_and_of_several_agree(risk):
     job = a_job(1.1)
     alone = search_plans(job, FEW, risk=risk).choices
-    assert search_risks(job, [0.2, risk], FEW)[risk].choices == alone
+    searches = PlanSearches(job, [0.2, risk], FEW)
+    assert searches.fastest(0.2)
+    assert searches.fastest(risk).choices == alone

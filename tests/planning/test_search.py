@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 from typing import NamedTuple
 
 import pytest
@@ -262,6 +263,22 @@ def test_the_answer_does_not_depend_on_where_plans_are_simulated():
     with ThreadPoolExecutor(3) as executor:
         spread = search_plans(job, SMALL, top=4, executor=executor, at_a_time=3)
     assert spread.choices == alone.choices
+
+
+def test_a_search_on_processes_is_the_same_whichever_of_its_plans_is_known_first():
+    class Late(ThreadPoolExecutor):
+        """Ends tasks in the order in which they were not begun: two by two, the second first."""
+
+        def submit(self, *task):
+            self.tasks = [*getattr(self, "tasks", ()), task]
+            wait = len(self.tasks) % 2
+            return super().submit(lambda: (sleep(0.05 * wait), task[0](*task[1:]))[1])
+
+    def found(executor_type):
+        with executor_type(2) as executor:
+            return search_plans(ROOMY, SMALL, top=3, executor=executor, at_a_time=2)
+
+    assert found(Late) == found(ThreadPoolExecutor)
 
 
 def test_nothing_is_simulated_where_no_plan_can_fit(monkeypatch):

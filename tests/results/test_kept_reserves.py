@@ -8,7 +8,7 @@ import simulator as sim
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.results.allocator.exchanges import Exchange, KeptReserves, told_apart
 from simulator.results.memory import reserved_memory
-from simulator.results.simulation import perturbation_cost, run_step
+from simulator.results.simulation import KeptSteps, perturbation_cost, run_step
 
 MIB = 2**20
 NAME = "llama3-70b-64xh100"
@@ -29,25 +29,25 @@ def test_a_change_that_moves_times_alone_replays_no_allocator_and_one_of_memory_
     job = sim.load_job(NAME)
     faster = job.replace(**{"cluster.network.fabric.efficiency": 0.5})
     leaner = job.replace(**{"plan.recompute": "full"})
-    kept = KeptReserves()
+    kept = KeptSteps()
     first = run_step(job, "replay", kept=kept)
-    asked = replays(kept)
+    asked = replays(kept.reserves)
     again = run_step(faster, "replay", kept=kept)
-    assert replays(kept) == asked
+    assert replays(kept.reserves) == asked
     assert memory_of(again) == memory_of(first)
     assert again.step_time_s != first.step_time_s
     other = run_step(leaner, "replay", kept=kept)
-    assert replays(kept) > asked
+    assert replays(kept.reserves) > asked
     assert memory_of(other) == memory_of(run_step(leaner, "replay"))
 
 
 def test_stages_that_ask_for_the_same_blocks_share_one_replay():
     """Under GPipe each stage between the ends runs all forwards, then all backwards."""
     plan = {"plan.vpp": 1, "plan.schedule": "gpipe", "plan.pp": 8, "plan.tp": 8, "plan.cp": 1}
-    kept = KeptReserves()
+    kept = KeptSteps()
     result = run_step(sim.load_job(NAME, plan), "replay", kept=kept)
     assert len(result.memory) == 8
-    assert kept.reserved_bytes.cache_info().hits >= 4
+    assert kept.reserves.reserved_bytes.cache_info().hits >= 4
 
 
 @pytest.mark.parametrize(("lingers", "asked"), [((), 1), ((30 * MIB,), 2)])

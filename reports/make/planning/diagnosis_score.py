@@ -25,7 +25,12 @@ from simulator.cells import Row, read_table
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.errors import InputError
-from simulator.planning.observed_run import Observation, PhaseTimes, PredictionErrors
+from simulator.planning.observed_run import (
+    Observation,
+    PhaseTimes,
+    PredictionErrors,
+    StepNumbers,
+)
 from simulator.planning.run_diagnosis import HiddenChange, Suspect, diagnose, suspects
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
@@ -115,7 +120,7 @@ def _rank(
     return places[0] if places else 0
 
 
-def _observed(after: StepResult, seen: str, chance: random.Random) -> Observation:
+def _observed(after: StepNumbers, seen: str, chance: random.Random) -> Observation:
     """What is measured of a run, with noise."""
 
     def noisy(value: float) -> float:
@@ -128,7 +133,7 @@ def _observed(after: StepResult, seen: str, chance: random.Random) -> Observatio
     return Observation(math.fsum(phases.values()), memory, times=PhaseTimes(phases))
 
 
-def _largest_move(before: StepResult, after: StepResult) -> float:
+def _largest_move(before: StepResult, after: StepNumbers) -> float:
     """The largest change of anything that is measured, as a share of the step or of memory."""
     step_s = before.step_time_s
     categories = before.breakdown_s.keys() | after.breakdown_s.keys()

@@ -27,6 +27,7 @@ from simulator.cli.options import (
     quantity,
     read_job,
 )
+from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.units import (
     format_bytes,
@@ -90,6 +91,7 @@ def diagnose(
     ] = None,
     top: Annotated[int, option("Number of hypotheses to show.", "N", min=1)] = 5,
     changes: Changes = None,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Find likely reasons why a run differs from its prediction.
@@ -117,6 +119,7 @@ def diagnose(
             phases_s=dict(map(_phase, phase or ())),
             trace=trace,
             error_share=_share(error) if error else None,
+            workers=workers,
             on_trial=count,
         )
     if as_json:

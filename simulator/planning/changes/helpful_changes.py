@@ -19,9 +19,10 @@ these are given up before more machines are asked for, and the answer says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, islice
 from math import prod
 from typing import NamedTuple
@@ -256,6 +257,10 @@ def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     return tuple(sorted(found, key=lambda each: -each.gain))
 
 
+_REASONS = (Question.UNSEARCHED, Question.LINKS)
+"""What is asked of a plan that a search found: which other fields would help, which links?"""
+
+
 def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = None) -> Reasons:
     """What would make a plan faster that the search for plans found: other fields, faster links.
 
@@ -265,10 +270,33 @@ def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = 
         InputError: The job cannot run.
     """
     trials = Trials(job, "des", on_trial, risk)
+    return Reasons(*(_shortest(trials, question) for question in _REASONS))
 
-    def shorter(question: Question) -> tuple[Trial, ...]:
-        found = trials.of(single_changes(job, question))
-        saving = (each for each in found if each.saved_share > 0)
-        return tuple(sorted(saving, key=lambda each: -each.saved_share))
 
-    return Reasons(shorter(Question.UNSEARCHED), shorter(Question.LINKS))
+def begin_reasons(
+    job: Job, *, risk: float, executor: Executor | None, on_trial: OnTrial | None = None
+) -> Callable[[], Reasons]:
+    """The same, simulated by an executor from now on, or else when they are asked for.
+
+    Of what an executor simulates ``on_trial`` is told once, when it is waited for.
+    """
+    if executor is None:
+        return partial(reasons, job, risk=risk, on_trial=on_trial)
+    begun = [executor.submit(_reason, job, question, risk) for question in _REASONS]
+
+    def answered() -> Reasons:
+        if on_trial:
+            on_trial()
+        return Reasons(*(each.result() for each in begun))
+
+    return answered
+
+
+def _reason(job: Job, question: Question, risk: float) -> tuple[Trial, ...]:
+    return _shortest(Trials(job, "des", risk=risk), question)
+
+
+def _shortest(trials: Trials, question: Question) -> tuple[Trial, ...]:
+    """Changes that save time, the largest saving first."""
+    found = trials.shorter(single_changes(trials.job, question))
+    return tuple(sorted(found, key=lambda each: -each.saved_share))

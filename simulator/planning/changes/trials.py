@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from simulator.described.job import Job
+from simulator.engine.des import LimitError
 from simulator.errors import InputError
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.search.space import still_shards
-from simulator.results.allocator.exchanges import KeptReserves
 from simulator.results.fit_probability import DEFAULT_RISK, allowed_device_bytes
-from simulator.results.simulation import Engine, run_step
+from simulator.results.simulation import Engine, KeptSteps, run_step
 from simulator.results.step import StepResult
 from simulator.results.views.verdict import WhatIf
 
@@ -78,26 +79,37 @@ class Trials:
         on_trial: OnTrial | None = None,
         risk: float = DEFAULT_RISK,
     ) -> None:
-        self._kept = KeptReserves()
+        self._kept = KeptSteps()
         self.job, self.before, self.count = job, run_step(job, engine, kept=self._kept), 0
         self.allowed_bytes = allowed_device_bytes(job, risk)
         self._risk = risk
         self._engine, self._on_trial = engine, on_trial
 
-    def of(self, changes: Iterable[Change]) -> Iterator[Trial]:
-        """The changes that can run, simulated one by one."""
+    def shorter(self, changes: Iterable[Change]) -> Iterator[Trial]:
+        """Those whose step is shorter than that of the job itself."""
+        found = self.of(changes, below_s=self.before.step_time_s)
+        return (each for each in found if each.saved_share > 0)
+
+    def of(self, changes: Iterable[Change], *, below_s: float = inf) -> Iterator[Trial]:
+        """The changes that can run, simulated one by one.
+
+        Some of those whose steps are not shorter than ``below_s`` are left out.
+        """
         for change in changes:
             try:
                 changed = self.job.replace(change.fields)
                 if not self._can_shard(changed, change):
                     continue
-                step = run_step(changed, self._engine, kept=self._kept)
+                step = run_step(changed, self._engine, kept=self._kept, below_s=below_s)
             except InputError:
                 continue  # not a choice that this job has
+            except LimitError:
+                step = None
             self.count += 1
             if self._on_trial:
                 self._on_trial()
-            yield _trial(change, step, self.before, self._risk)
+            if step is not None:
+                yield _trial(change, step, self.before, self._risk)
 
     def _can_shard(self, changed: Job, change: Change) -> bool:
         """Whether the stack shards as the plan says, and a new ZeRO stage has ranks to use."""

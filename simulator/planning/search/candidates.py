@@ -9,8 +9,8 @@ first answer, and no plan that is slower is simulated to its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -50,34 +50,42 @@ class Candidates:
         self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int,
         first: FirstAnswer | None = None,
     ) -> None:  # fmt: skip
-        self.space, self.at_a_time = space, at_a_time
+        self.space = space
+        self.at_a_time = at_a_time + (executor is not None)  # one waits for the others to end
         self._tables = CostTables(space, first and first.costs)
         self.bounds = plan_bounds(space, self._tables, most_bytes=most_bytes)
-        self._run = map if executor is None else executor.map
+        self._executor = executor
         self._known: dict[int, Trial] = {}
         self.first: int | None = None
         if first is not None:
             self.first = space.number(first.changes)
             self._known[self.first] = first.trial
 
-    def trials(self, plans: Sequence[int], limit_s: float) -> Iterator[Trial]:
-        """What is found of plans, in order; of those longer than a limit, that they are."""
-        new = [plan for plan in plans if not self._is_known(plan, limit_s)]
-        jobs = [self.space.plan_job(plan) for plan in new]
-        results = zip(new, self._run(try_plan, jobs, [limit_s] * len(new)), strict=True)
-        for plan in plans:
-            if not self._is_known(plan, limit_s):
-                found, self._known[found] = next(results)
-            yield self._known[plan]
+    def try_plan(self, plan: int, limit_s: float) -> Future[Trial]:
+        """What is found of a plan; of one longer than a limit, that it is."""
+        known = self._known.get(plan)
+        if known is not None and (known.tier is Tier.SIMULATION or known.least_s > limit_s):
+            return _done(known)
+        job = self.space.plan_job(plan)
+        if self._executor is None:
+            return _done(try_plan(job, limit_s))
+        return self._executor.submit(try_plan, job, limit_s)
+
+    def keep(self, plan: int, trial: Trial) -> None:
+        """Know what a trial said."""
+        self._known[plan] = trial
 
     def smallest(self, plans: NDArray[np.int64]) -> Mapping[str, Any]:
         """What gives the job that one of some plans which holds least, by its bound."""
         bounds = plan_bounds(self.space, self._tables)  # also of passes whose states are too large
         return self.space.changes(int(plans[bounds.peak_device_bytes[plans].argmin()]))
 
-    def _is_known(self, plan: int, limit_s: float) -> bool:
-        trial = self._known.get(plan)
-        return trial is not None and (trial.tier is Tier.SIMULATION or trial.least_s > limit_s)
+
+def _done(trial: Trial) -> Future[Trial]:
+    """A trial of which everything is known."""
+    future: Future[Trial] = Future()
+    future.set_result(trial)
+    return future
 
 
 class FirstAnswer(NamedTuple):

@@ -8,9 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from simulator.described.job import Job
-from simulator.engine.dependencies import dependencies
 from simulator.engine.des import Limit, LimitError, simulate_program
-from simulator.engine.replay import remaining_s
 from simulator.errors import InputError
 from simulator.planning.search.bound import ROUNDING
 from simulator.processor import without_collection
@@ -61,8 +59,7 @@ def _tried(job: Job, limit_s: float) -> Trial:
     limit = None
     # One step of several that overlap is a window, which contention may also shorten.
     if steps.total == 1 and limit_s < inf:
-        known = dependencies(program)
-        limit = Limit(limit_s, remaining_s(program, known), known)
+        limit = Limit.of(program, limit_s)
         replayed_s = max(limit.remaining_s, default=0.0)
         if replayed_s > limit_s:
             return Trial(Tier.REPLAY, replayed_s)

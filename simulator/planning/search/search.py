@@ -24,11 +24,11 @@ a search may end where that is little enough.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -156,38 +156,54 @@ def search_plans(
             fewer are simulated, and the choices are the fastest of those that were.
         executor: Where plans are simulated; in this process if None. The answer does not
             depend on it where ``within`` is 0.
-        at_a_time: Plans that are handed to the executor together.
+        at_a_time: Plans that are handed to the executor before the first of them is known.
         on_progress: Called after each plan that was replayed, and maybe simulated.
 
     Raises:
         InputError: A field cannot be varied, or a value of it is wrong.
     """
-    limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time, on_progress)
-    return _Search(candidates, top, limit_bytes, within=within).run(on_progress)
+    searches = PlanSearches(
+        job, [risk], vary, within=within, executor=executor, at_a_time=at_a_time,
+        on_progress=on_progress,
+    )  # fmt: skip
+    return searches.fastest(risk, top)
 
 
-def search_risks(
-    job: Job,
-    risks: Sequence[float],
-    vary: Axes | None = None,
-    *,
-    within: float = 0.0,
-    executor: Executor | None = None,
-    at_a_time: int = 1,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> dict[float, PlanSearch]:
-    """The fastest plan by the risk of running out of memory, proven as in :func:`search_plans`.
+class PlanSearches:
+    """Searches for the plans of one job at several risks, which share what is known of a plan.
 
-    What is known of a plan is shared. Arguments and errors are those of :func:`search_plans`.
+    Arguments and errors are those of :func:`search_plans`; ``risks`` are all that will be asked
+    for, and the first answer fits at the first of them.
     """
-    limits_bytes = {risk: allowed_device_bytes(job, risk) for risk in risks}
-    most_bytes = max(limits_bytes.values(), default=0.0)
-    candidates = _candidates(job, vary, most_bytes, executor, at_a_time, on_progress)
-    return {
-        risk: _Search(candidates, 1, limit_bytes, within=within).run(on_progress)
-        for risk, limit_bytes in limits_bytes.items()
-    }
+
+    def __init__(
+        self,
+        job: Job,
+        risks: Sequence[float],
+        vary: Axes | None = None,
+        *,
+        within: float = 0.0,
+        executor: Executor | None = None,
+        at_a_time: int = 1,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._limits_bytes = {risk: allowed_device_bytes(job, risk) for risk in risks}
+        self._job, self._vary, self._within = job, vary, within
+        self._executor, self._at_a_time, self._on_progress = executor, at_a_time, on_progress
+
+    def fastest(self, risk: float, top: int = 1) -> PlanSearch:
+        """The fastest plans at one of the risks, proven as in :func:`search_plans`."""
+        limit_bytes = self._limits_bytes[risk]
+        return _Search(self._candidates, top, limit_bytes, within=self._within).run(
+            self._on_progress
+        )
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        limits_bytes = [*self._limits_bytes.values()]
+        return _candidates(
+            self._job, self._vary, limits_bytes, self._executor, self._at_a_time, self._on_progress
+        )
 
 
 def search_parts(
@@ -208,7 +224,7 @@ def search_parts(
     errors, are those of :func:`search_plans`.
     """
     limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time)
+    candidates = _candidates(job, vary, [limit_bytes], executor, at_a_time)
     return {
         name: _Search(candidates, 1, limit_bytes, part(candidates.space)).run(
             None if on_progress is None else partial(on_progress, name)
@@ -234,7 +250,7 @@ def pareto_front(
     asked for. The other arguments, and errors, are those of :func:`search_plans`.
     """
     limit_bytes = allowed_device_bytes(job, risk)
-    candidates = _candidates(job, vary, limit_bytes, executor, at_a_time, on_progress)
+    candidates = _candidates(job, vary, [limit_bytes], executor, at_a_time, on_progress)
     front: list[PlanChoice] = []
     while len(front) < most:
         choices = _Search(candidates, 1, limit_bytes).run(on_progress).choices
@@ -246,16 +262,17 @@ def pareto_front(
 
 
 def _candidates(
-    job: Job, vary: Axes | None, most_bytes: float, executor: Executor | None, at_a_time: int,
-    on_progress: Callable[[Progress], None] | None = None,
+    job: Job, vary: Axes | None, limits_bytes: Sequence[float], executor: Executor | None,
+    at_a_time: int, on_progress: Callable[[Progress], None] | None = None,
 ) -> Candidates:  # fmt: skip
+    """Plans that hold no more than the largest limit; the first answer keeps the first limit."""
     refuse_pools(job, "the best plan")
     with without_collection():
         axes = plan_axes(job, vary)
-        first = first_answer(job, axes, most_bytes)
+        first = first_answer(job, axes, limits_bytes[0])
         if first is not None and on_progress is not None:
             on_progress(Progress(1, 1, None, first.trial.step_time_s, 1.0))
-        return Candidates(plan_space(job, axes), most_bytes, executor, at_a_time, first)
+        return Candidates(plan_space(job, axes), max(limits_bytes), executor, at_a_time, first)
 
 
 class _Entry(NamedTuple):
@@ -291,6 +308,8 @@ class _Search:
         self._simulated: dict[int, Trial] = {}
         self._reached: dict[int, Tier] = {}
         self._found: list[_Entry] = []
+        self._under_way: deque[tuple[_Entry, Future[Trial]]] = deque()
+        """Trials that were begun, and what was known of these plans before."""
         self._misfits = 0
         self._refused = Counter(self._space.refused)
 
@@ -298,15 +317,15 @@ class _Search:
     def run(self, on_progress: Callable[[Progress], None] | None) -> PlanSearch:
         """Take plans through the tiers until the fastest are known."""
         self._take_first_answer()
-        while len(self._found) < self._top and self._heap and not self._is_close:
-            batch = self._next_batch(self._candidates.at_a_time)
-            plans = [entry.plan for entry in batch]
-            for plan, trial in zip(
-                plans, self._candidates.trials(plans, self._limit_s), strict=True
-            ):
-                self._book(plan, trial)
-                if on_progress is not None:
-                    on_progress(self._progress())
+        while not self._is_close:
+            self._start_trials()
+            if len(self._found) == self._top or not self._under_way:
+                break
+            entry, trial = self._under_way.popleft()
+            self._book(entry.plan, trial.result())
+            if on_progress is not None:
+                on_progress(self._progress())
+        self._stop_trials()
         return self._result()
 
     def _take_first_answer(self) -> None:
@@ -315,7 +334,7 @@ class _Search:
         for entry in among:
             self._heap.remove(entry)
             heapq.heapify(self._heap)
-            self._book(entry.plan, *self._candidates.trials([entry.plan], inf))
+            self._book(entry.plan, self._candidates.try_plan(entry.plan, inf).result())
 
     @property
     def _limit_s(self) -> float:
@@ -331,8 +350,7 @@ class _Search:
     @property
     def _gap_share(self) -> float:
         """How much shorter than the fastest known step any other can be at most, as a share."""
-        open_s = (entry.step_s for entry in self._heap if entry.tier is not Tier.SIMULATION)
-        least_s = min(open_s, default=inf)
+        least_s = min((entry.step_s for entry in self._open), default=inf)
         return 1.0 if self._best_s == inf else max(0.0, 1 - least_s / self._best_s)
 
     @property
@@ -368,23 +386,43 @@ class _Search:
             gap_share=gap_share if choices else 0.0,
         )
 
-    def _next_batch(self, size: int) -> list[_Entry]:
-        """The most promising plans that are not fully known; those that are known are found."""
-        batch: list[_Entry] = []
+    @property
+    def _open(self) -> Iterator[_Entry]:
+        """Plans that are not fully known."""
+        yield from (entry for entry in self._heap if entry.tier is not Tier.SIMULATION)
+        yield from (entry for entry, _ in self._under_way)
+
+    def _start_trials(self) -> None:
+        """Try the most promising plans that are not fully known; those that are known are found."""
         kept: list[_Entry] = []
-        while self._heap and len(batch) < size and len(self._found) < self._top:
+        while (
+            self._heap
+            and len(self._found) < self._top
+            and len(self._under_way) < self._candidates.at_a_time
+        ):
             entry = heapq.heappop(self._heap)
+            if entry.step_s > self._limit_s:
+                kept.append(entry)  # nor can any of the others be among the fastest
+                break
             if entry.tier is not Tier.SIMULATION:
-                batch.append(entry)
-            elif batch:
-                kept.append(entry)  # a plan before it may turn out faster
-            else:
+                trial = self._candidates.try_plan(entry.plan, self._limit_s)
+                self._under_way.append((entry, trial))
+            elif all(entry < other for other, _ in self._under_way):
                 self._found.append(entry)
+            else:
+                kept.append(entry)  # a plan before it may turn out faster
         for entry in kept:
             heapq.heappush(self._heap, entry)
-        return batch
+
+    def _stop_trials(self) -> None:
+        """Leave alone what is no longer of interest."""
+        for entry, trial in self._under_way:
+            trial.cancel()
+            heapq.heappush(self._heap, entry)
+        self._under_way.clear()
 
     def _book(self, plan: int, trial: Trial) -> None:
+        self._candidates.keep(plan, trial)
         self._reached[plan] = trial.tier
         if trial.refused:
             self._refused[trial.refused] += 1
@@ -402,9 +440,7 @@ class _Search:
 
     def _progress(self) -> Progress:
         best_s = self._best_s
-        still_open = sum(
-            entry.step_s < best_s and entry.tier is not Tier.SIMULATION for entry in self._heap
-        )
+        still_open = sum(entry.step_s < best_s for entry in self._open)
         return Progress(
             len(self._reached), self._simulated_count, still_open, best_s, self._gap_share
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from simulator.described.job import Job
 from simulator.planning.search.best_plans import BATCH, GPUS, merged_searches
-from simulator.planning.search.search import PlanSearch, search_plans, search_risks
+from simulator.planning.search.search import PlanSearch, PlanSearches
 from simulator.planning.search.space import searchable_job
 
 
@@ -36,21 +36,20 @@ def variants_of(job: Job, global_batches: Sequence[int], gpus: Sequence[int]) ->
     ]
 
 
-def searched(variants: Sequence[Variant], top: int, settings: dict[str, Any]) -> PlanSearch:
-    """One ranking of all variants; ``settings`` are those of :func:`search_plans`."""
-    found = [(each.changes, search_plans(each.job, top=top, **settings)) for each in variants]
-    return found[0][1] if len(found) == 1 and not found[0][0] else merged_searches(found, top)
+class SizedSearches:
+    """Searches for the plans of all variants of a job; arguments are those of PlanSearches."""
 
+    def __init__(
+        self, variants: Sequence[Variant], risks: Sequence[float], **settings: Any
+    ) -> None:
+        self._searches = [
+            (each.changes, PlanSearches(each.job, risks, **settings)) for each in variants
+        ]
 
-def at_other_risks(
-    variants: Sequence[Variant], risks: Sequence[float], settings: dict[str, Any]
-) -> dict[float, PlanSearch]:
-    """The fastest plan at other risks than the one that is asked."""
-    found = [(each.changes, search_risks(each.job, risks, **settings)) for each in variants]
-    return {
-        risk: merged_searches([(changes, each[risk]) for changes, each in found], 1)
-        for risk in risks
-    }
+    def fastest(self, risk: float, top: int = 1) -> PlanSearch:
+        """One ranking of all variants at one of the risks."""
+        found = [(changes, each.fastest(risk, top)) for changes, each in self._searches]
+        return found[0][1] if len(found) == 1 and not found[0][0] else merged_searches(found, top)
 
 
 def with_gpus(job: Job, gpus: int) -> Job:

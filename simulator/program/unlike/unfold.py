@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +141,63 @@ def _columns(conditions: RankConditions, roles: ExpertRoles) -> Colours:
     return np.unique(known, axis=1, return_inverse=True)[1].reshape(-1)
 
 
+class _Variant(NamedTuple):
+    """What operations cost in one condition.
+
+    Attributes:
+        operations: Of the folded program where all ranks have such links and experts.
+        slowdown: By what share computing takes longer.
+        works: Works that do, by the identity of those that do not.
+    """
+
+    operations: Sequence[Operation]
+    slowdown: float
+    works: dict[int, Work]
+
+    def work(self, index: int) -> Work:
+        """Of one operation; equal ones share theirs."""
+        work = self.operations[index].work
+        if not self.slowdown:
+            return work
+        found = self.works.get(id(work))
+        if found is None:
+            found = self.works[id(work)] = slowed(work, self.slowdown)
+        return found
+
+
+class _Part(NamedTuple):
+    """Kinds of ranks that run operations as one.
+
+    Attributes:
+        kinds: Which.
+        lanes: Theirs.
+        variants: What operations cost them, for each pool; the slowest of them counts.
+    """
+
+    kinds: Sequence[int]
+    lanes: tuple[Lane, ...]
+    variants: Sequence[_Variant]
+
+    def operation(self, index: int) -> tuple[Operation, Work]:
+        """An operation of the folded program, and what it costs these ranks."""
+        if len(self.variants) == 1:
+            return self.variants[0].operations[index], self.variants[0].work(index)
+        costs = [(each.operations[index], each.work(index)) for each in self.variants]
+        return max(costs, key=lambda cost: cost[1].seconds)
+
+
+class _Group(NamedTuple):
+    """A cell on the lanes of some stages.
+
+    Attributes:
+        whole: All of it, at the cost of its first role.
+        parts: Its kinds of each role.
+    """
+
+    whole: _Part
+    parts: Sequence[_Part]
+
+
 @dataclass
 class _Costs:
     """What operations cost in each condition; programs with slow links are built once."""
@@ -147,30 +205,16 @@ class _Costs:
     job: Job
     folded_program: FoldedProgram
     _programs: dict[tuple[Condition, ExpertShare | None], Program]
-    _works: dict[tuple[int, Condition], Work] = field(default_factory=dict)
+    _variants: dict[tuple[Condition, ExpertShare | None], _Variant] = field(default_factory=dict)
 
-    def operation(
-        self, index: int, conditions: Sequence[Condition], share: ExpertShare | None
-    ) -> Operation:
-        """An operation of the folded program; equal ones share their work.
-
-        Args:
-            index: Which one.
-            conditions: Of its ranks, one for each pool; the slowest of them counts.
-            share: What the experts of its ranks receive.
-        """
-        variants = (self._variant(index, condition, share) for condition in conditions)
-        return max(variants, key=lambda operation: operation.work.seconds)
-
-    def _variant(self, index: int, condition: Condition, share: ExpertShare | None) -> Operation:
-        links = replace(condition, slowdown=0.0)
-        known = self.program(links, share).operations[index]
-        if not condition.slowdown:
-            return known
-        key = (id(known.work), condition)
-        if key not in self._works:
-            self._works[key] = slowed(known.work, condition.slowdown)
-        return replace(known, work=self._works[key])
+    def variant(self, condition: Condition, share: ExpertShare | None) -> _Variant:
+        """What operations cost ranks in a condition whose experts receive a share."""
+        key = (condition, share)
+        if key not in self._variants:
+            links = replace(condition, slowdown=0.0)
+            operations = self.program(links, share).operations
+            self._variants[key] = _Variant(operations, condition.slowdown, {})
+        return self._variants[key]
 
     def program(self, links: Condition, share: ExpertShare | None) -> Program:
         """The folded program where all ranks have such links and receive such a share."""
@@ -202,7 +246,7 @@ class _Unfolding:
         """Places of each kind, ascending."""
         self.causes = Causes(conditions, labels)
         self.cells = {scope: _cells(kinds, self.places, its) for scope, its in labels.items()}
-        self._conditions: dict[tuple[tuple[int, ...], _Cell], tuple[Condition, ...]] = {}
+        self._groups: dict[tuple[tuple[Lane, ...], Scope], list[_Group]] = {}
 
     @property
     def num_operations(self) -> int:
@@ -222,20 +266,22 @@ class _Unfolding:
             lanes={},
             ports={**self.folded.ports, **self.conditions.ports_bytes_per_s},
         )
-        starts: list[tuple[int, Operation, _Cell]] = []
+        starts: list[tuple[int, Operation, Sequence[int]]] = []
         ends: list[dict[int, int]] = []
         for index, operation in enumerate(self.folded.operations):
             ended: dict[int, int] = {}
-            for cell in self.cells[operation.scope]:
-                for start, end, members in self._add(program, index, cell):
-                    starts.append((start, operation, cell))
+            for group in self._groups_of(operation):
+                for start, end, members in _add(program, index, group):
+                    starts.append((start, operation, group.whole.kinds))
                     ended |= dict.fromkeys(members, end)
             ends.append(ended)
         # Only now, because a pass may wait for operations that come later in the list.
         for start, operation, cell in starts:
+            added = program.operations[start]
             waits_for = {ends[before][kind]: None for before in operation.after for kind in cell}
-            waits_for |= dict.fromkeys(program.operations[start].after)
-            program.operations[start].after = tuple(waits_for)
+            added.after = tuple(
+                waits_for | dict.fromkeys(added.after) if added.after else waits_for
+            )
         return program
 
     def _rank_class(self, stage: int, kind: int, *, named_by_rank: bool) -> RankClass:
@@ -265,57 +311,61 @@ class _Unfolding:
             device=profile.device if profile else None,
         )
 
-    def _add(
-        self, program: Program, index: int, cell: _Cell
-    ) -> Iterator[tuple[int, int, Sequence[int]]]:
-        """Append what a cell does for an operation.
+    def _groups_of(self, operation: Operation) -> list[_Group]:
+        """Who runs an operation, each group as one."""
+        key = operation.lanes, operation.scope
+        if key not in self._groups:
+            cells = self.cells[operation.scope]
+            self._groups[key] = [self._group(operation.lanes, cell) for cell in cells]
+        return self._groups[key]
 
-        Gives the index of its first and its last operation with the kinds that run them: all
-        of the cell as one, or those of each role, if they do not do the same.
-        """
-        folded = self.folded.operations[index]
-        stages = tuple(stage for stage, _ in folded.lanes)
-        conditions = self._condition(stages, cell)
+    def _group(self, lanes: Sequence[Lane], cell: _Cell) -> _Group:
+        conditions = worst(
+            self.conditions.of(stage, int(self.places[kind][0]))
+            for stage, _ in lanes
+            for kind in cell
+        )
         members: dict[int, list[int]] = {}
         for kind in cell:
             members.setdefault(int(self.roles.role[self.places[kind][0]]), []).append(kind)
-        variants = {
-            role: self.costs.operation(index, conditions, self.roles.shares[role])
-            for role in members
-        }
-        first, *others = variants
-        if others and all(_does_the_same(variants[first], variants[role]) for role in others):
-            members, variants = {first: list(cell)}, {first: variants[first]}
-        # Whoever exchanges tokens begins together, as one operation on all lanes would.
-        before = tuple(
-            program.lanes[lane][-1]
-            for lane in self._lanes(folded, cell)
-            if len(members) > 1 and lane in program.lanes
-        )
-        longest_s = max(each.work.seconds for each in variants.values())
-        for role, kinds in members.items():
-            lanes, operation = self._lanes(folded, kinds), variants[role]
-            end = start = program.add(replace(operation, lanes=lanes, after=before))
-            wait_s = longest_s - operation.work.seconds
-            if wait_s > 0:
-                end = program.add(waiting(operation, lanes, start, wait_s))
-            yield start, end, kinds
-
-    def _lanes(self, operation: Operation, kinds: Sequence[int]) -> tuple[Lane, ...]:
-        number = len(self.places)
-        return tuple(
-            (stage * number + kind, stream) for stage, stream in operation.lanes for kind in kinds
-        )
-
-    def _condition(self, stages: tuple[int, ...], cell: _Cell) -> tuple[Condition, ...]:
-        key = (stages, cell)
-        if key not in self._conditions:
-            self._conditions[key] = worst(
-                self.conditions.of(stage, int(self.places[kind][0]))
-                for stage in stages
-                for kind in cell
+        parts = [
+            _Part(
+                kinds,
+                self._lanes(lanes, kinds),
+                [self.costs.variant(each, self.roles.shares[role]) for each in conditions],
             )
-        return self._conditions[key]
+            for role, kinds in members.items()
+        ]
+        return _Group(_Part(cell, self._lanes(lanes, cell), parts[0].variants), parts)
+
+    def _lanes(self, lanes: Sequence[Lane], kinds: Sequence[int]) -> tuple[Lane, ...]:
+        number = len(self.places)
+        return tuple((stage * number + kind, stream) for stage, stream in lanes for kind in kinds)
+
+
+def _add(program: Program, index: int, group: _Group) -> Iterator[tuple[int, int, Sequence[int]]]:
+    """Append what a group does for an operation.
+
+    Gives the index of its first and its last operation with the kinds that run them: all
+    of the group as one, or those of each role, if they do not do the same.
+    """
+    parts = group.parts
+    before: tuple[int, ...] = ()
+    costs = [part.operation(index) for part in parts]
+    if len(parts) > 1:
+        if all(_does_the_same(costs[0], other) for other in costs[1:]):
+            parts, costs = [group.whole], costs[:1]
+        else:
+            # Whoever exchanges tokens begins together, as one operation on all lanes would.
+            lanes = program.lanes
+            before = tuple([lanes[lane][-1] for lane in group.whole.lanes if lane in lanes])
+    longest_s = max(work.seconds for _, work in costs)
+    for part, (operation, work) in zip(parts, costs, strict=True):
+        end = start = program.add(operation.elsewhere(part.lanes, work, before))
+        wait_s = longest_s - work.seconds
+        if wait_s > 0:
+            end = program.add(waiting(operation, part.lanes, start, wait_s))
+        yield start, end, part.kinds
 
 
 def _cells(kinds: Colours, places: Sequence[Labels], labels: Labels) -> list[_Cell]:
@@ -330,10 +380,11 @@ def _cells(kinds: Colours, places: Sequence[Labels], labels: Labels) -> list[_Ce
     return list(cells)
 
 
-def _does_the_same(one: Operation, other: Operation) -> bool:
+def _does_the_same(one_cost: tuple[Operation, Work], other_cost: tuple[Operation, Work]) -> bool:
+    (one, work), (other, other_work) = one_cost, other_cost
     return (
-        one.work.parts == other.work.parts
-        and one.work.seconds == other.work.seconds
+        work.parts == other_work.parts
+        and work.seconds == other_work.seconds
         and (one.takes, one.gives, one.holds, one.turns)
         == (other.takes, other.gives, other.holds, other.turns)
         and (one.frees, one.leaves, one.lingers) == (other.frees, other.leaves, other.lingers)

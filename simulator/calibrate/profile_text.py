@@ -10,7 +10,8 @@ start of ``calibrate collectives``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import yaml
@@ -51,7 +52,27 @@ def with_value(text: str, path: Sequence[str], value: str) -> str:
         return f"{text[:end]}\n{' ' * node.start_mark.column}{last}: {value}{text[end:]}"
     if _is_block(old):
         raise KeyError(f"{'.'.join(path)} is a block")
-    return text[: old.start_mark.index] + value + text[old.end_mark.index :]
+    return text[: old.start_mark.index] + value + _rest(text, old)
+
+
+def _rest(text: str, old: yaml.Node) -> str:
+    """What stands behind a value that goes; its anchor moves to the first that refers to it."""
+    rest = text[old.end_mark.index :]
+    for node in _within(old):
+        said = text[node.start_mark.index : node.end_mark.index]
+        anchor = re.match(r"&(\w+)\s", said)
+        is_inside = old.start_mark.index <= node.start_mark.index < old.end_mark.index
+        if anchor and is_inside:
+            rest = re.sub(rf"\*{anchor[1]}\b", lambda _, said=said: said, rest, count=1)
+    return rest
+
+
+def _within(node: yaml.Node) -> Iterator[yaml.Node]:
+    """A node, and all nodes inside it."""
+    yield node
+    if isinstance(node, yaml.MappingNode):
+        for _, value in node.value:
+            yield from _within(value)
 
 
 def _with_new_block(text: str, root: yaml.Node | None, path: Sequence[str], value: str) -> str:

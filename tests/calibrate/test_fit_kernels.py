@@ -28,6 +28,21 @@ def test_replacing_a_value_leaves_every_other_character_alone():
     assert changed == TEXT.replace("0.5 ", "0.75 ")
 
 
+def test_a_source_that_others_refer_to_moves_to_the_first_of_them_when_its_number_is_fitted():
+    text = (
+        "clock: {value: 0.6, source: &sisters {kind: assumed, reference: as much per watt}}\n"
+        "narrow: {value: 0.7, source: *sisters}\nother: {value: 0.8, source: *sisters}\n"
+    )
+    changed = with_value(text, ["clock"], "{value: 0.65, source: {kind: fitted}}")
+    found = yaml.safe_load(changed)
+    assert found["clock"] == {"value": 0.65, "source": {"kind": "fitted"}}
+    assert (
+        found["narrow"]["source"]
+        == found["other"]["source"]
+        == yaml.safe_load(text)["clock"]["source"]
+    )
+
+
 def test_a_missing_key_joins_its_block():
     changed = with_value(TEXT, ["kernels", "gemm", "bf16", "tile_half"], "64")
     assert yaml.safe_load(changed)["kernels"]["gemm"]["bf16"]["tile_half"] == 64

@@ -55,6 +55,9 @@ _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
 
+_FLAT = 1.01
+"""A loss up to so many times the least is no worse. Assumption."""
+
 _FEWEST_RUNS = 3
 """A clock of fewer is not written: their one source may be off for reasons of its own."""
 
@@ -182,7 +185,24 @@ def _best(runs: Sequence[Response]) -> float:
     reach = coarse[1] - coarse[0]
     low, high = max(CLOCKS[0], centre - reach), min(CLOCKS[-1], centre + reach)
     fine = np.arange(low, high + _STEP / 2, _STEP)
-    return float(min(fine, key=lambda value: loss(runs, value)))
+    return _middle_of_valley(runs, float(min(fine, key=lambda value: loss(runs, value))), reach)
+
+
+def _middle_of_valley(runs: Sequence[Response], lowest: float, reach: float) -> float:
+    """The middle of all values around the lowest that runs do not tell from it.
+
+    Between sources that disagree the loss is flat, and one run more moves its least value from one
+    end to the other.
+    """
+    flat = _FLAT * loss(runs, lowest)
+
+    def end(step: float) -> float:
+        value = lowest
+        while CLOCKS[0] <= value + step <= CLOCKS[-1] and loss(runs, value + step) <= flat:
+            value += step
+        return value
+
+    return float(end(-reach) + end(reach)) / 2
 
 
 def _stand_in(run: Response, fitted: Fitted) -> float:

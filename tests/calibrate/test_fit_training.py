@@ -65,6 +65,12 @@ def test_where_two_sources_disagree_the_one_that_is_known_better_decides() -> No
     )
 
 
+def test_where_sources_disagree_evenly_the_clock_is_in_the_middle_between_them() -> None:
+    """The loss is the same all the way from one to the other."""
+    fitted = fit([at_clock("a-1", 0.7), at_clock("b-1", 0.8)])
+    assert fitted["h100-sxm-80gb", CLOCK] == pytest.approx(0.75, abs=0.01)
+
+
 def written(*runs: Response) -> dict[str, str]:
     said = clocks_to_write(fit(runs), runs, "a.csv, b.csv")
     return {profile: value for (profile, field), value in said.items() if field == CLOCK}

@@ -29,7 +29,7 @@ from simulator.importers.nccl_tests.measured_collective import KIND_OF_NAME
 from tests.nccl_output import Bench, json_output, text_output
 
 BASE = "h100-sxm-80gb"
-SCALE_UP = {"launch_s": 8e-6, "latency_s": 1.1e-6, "efficiency": 0.65}
+SCALE_UP = {"launch_s": 6e-6, "latency_s": 1.1e-6, "efficiency": 0.65}
 FABRIC = {"efficiency": 0.8, "latency_s": 8e-6, "bulk_latency_s": 25e-6}
 SIZES = tuple(2**power for power in range(10, 34, 2))
 

@@ -246,4 +246,4 @@ def test_a_table_of_jobs_on_one_system_needs_no_other_word_for_it(clustersim, of
 def test_times_that_were_learnt_have_three_digits_as_all_others(clustersim, of_jobs):
     out = clustersim("calibrate", "runs", of_jobs("torchtitan", "job.yaml,none,1.3"), *BASE).out
     launch = next(line for line in out.splitlines() if line.startswith("kernels.launch"))
-    assert re.fullmatch(r"kernels.launch +5\.00 us +\d\.\d\d us", launch)
+    assert re.fullmatch(r"kernels.launch +5\.73 us +\d\.\d\d us", launch)

@@ -121,7 +121,7 @@ def test_what_is_strange_is_remarked_upon_without_failing(clustersim, write):
     path = write(text.replace("kernels:\n", slow, 1), "mine.yaml")
     outcome = clustersim("profile", "check", path)
     assert outcome.code == 0
-    assert "unlike: launch of a kernel [s]: 9e-05, and 5e-06" in outcome.out
+    assert "unlike: launch of a kernel [s]: 9e-05, and 5.73e-06" in outcome.out
     document = json.loads(clustersim("profile", "check", path, "--json").out)
     (profile,) = document["profiles"]
     assert profile["sound"]

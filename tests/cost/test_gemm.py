@@ -127,7 +127,7 @@ def test_groups_of_torch_on_b200_take_what_torchao_measured():
                 for m, sizes in ((rows, (n, k)), (rows, (k, n)), (k, (n, rows)))
             )
             errors.append(seconds / (each_us * 1e-6) - 1)
-    assert abs(statistics.median(errors)) < 0.08
+    assert abs(statistics.median(errors)) < 0.1
     assert max(map(abs, errors)) < 0.25
 
 

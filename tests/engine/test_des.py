@@ -73,7 +73,7 @@ def test_a_program_is_let_go_of_once_its_simulation_has_been_given_up():
     left_s = remaining_s(program, known)
     with without_collection():
         with pytest.raises(LimitError):
-            simulate_program(program, limit=Limit(1.001 * max(left_s), left_s, known))
+            simulate_program(program, limit=Limit(1.0001 * max(left_s), left_s, known))
         assert sys.getrefcount(program) == held
 
 

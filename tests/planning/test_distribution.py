@@ -107,7 +107,7 @@ def test_the_mean_of_a_jittered_1f1b_is_that_of_simulations_of_every_rank():
     simulated_s = [simulate_program(jittered(program, sigma, draw)).step_time_s for _ in range(60)]
     sampled = step_distribution(varied(job, compute={"sigma": sigma}), 2000)
     assert sampled.step_time_s.mean == pytest.approx(fmean(simulated_s), rel=0.01)
-    assert sampled.amplification > 1.1
+    assert sampled.amplification > 1.05
 
 
 def test_stragglers_grow_with_the_ranks_as_the_largest_of_lognormals():

@@ -212,7 +212,9 @@ def test_a_mixed_offer_is_as_fast_as_one_between_its_kinds_and_pays_each_kind_it
     fast, slow, mixed = evaluate(load_offers(of_sixteen_gpus(mixed_offer())))
     assert mixed.gpus == 16
     assert mixed.system == "h100-sxm-80gb + a100-sxm-80gb"
-    assert fast.step_time_s <= mixed.step_time_s <= 1.001 * slow.step_time_s
+    # So small a model waits for the host, and that of the faster GPU launches more slowly.
+    alone_s = fast.step_time_s, slow.step_time_s
+    assert min(alone_s) <= mixed.step_time_s <= 1.001 * max(alone_s)
     assert mixed.gpu_usd_per_h == pytest.approx(2.0)
     assert mixed.usd == pytest.approx(2.0 / 3600 * 16 * mixed.wall_s)
     late = [math.log(each.done_interval_s[1] / each.done_s) for each in (fast, slow, mixed)]

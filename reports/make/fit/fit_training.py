@@ -55,6 +55,9 @@ _GRADES = ("A", "A-")
 _ERROR_LIMIT = 0.25
 """Errors in the logarithm beyond this one count as this one."""
 
+_TRIED = 80
+"""Steps between the lowest and the highest clock at which a loss is looked at first."""
+
 _FLAT = 1.01
 """A loss up to so many times the least is no worse. Assumption."""
 
@@ -123,7 +126,9 @@ def _of_telling_sources(runs: Iterable[Response]) -> list[Response]:
     by_source: dict[str, list[Response]] = {}
     for run in runs:
         by_source.setdefault(row_source(run.row["id"]), []).append(run)
-    return [run for own in by_source.values() if CLOCKS[0] < _best(own) < CLOCKS[-1] for run in own]
+    return [
+        run for own in by_source.values() if CLOCKS[0] < _lowest(own) < CLOCKS[-1] for run in own
+    ]
 
 
 def _tells_a_clock(run: Response) -> bool:
@@ -179,22 +184,13 @@ def _weight(runs: int) -> float:
 
 
 def _best(runs: Sequence[Response]) -> float:
-    """Where the loss is least. It has kinks and may have several valleys, so all is tried."""
-    coarse = np.linspace(CLOCKS[0], CLOCKS[-1], 81)
-    centre = min(coarse, key=lambda value: loss(runs, value))
-    reach = coarse[1] - coarse[0]
-    low, high = max(CLOCKS[0], centre - reach), min(CLOCKS[-1], centre + reach)
-    fine = np.arange(low, high + _STEP / 2, _STEP)
-    return _middle_of_valley(runs, float(min(fine, key=lambda value: loss(runs, value))), reach)
-
-
-def _middle_of_valley(runs: Sequence[Response], lowest: float, reach: float) -> float:
     """The middle of all values around the lowest that runs do not tell from it.
 
     Between sources that disagree the loss is flat, and one run more moves its least value from one
     end to the other.
     """
-    flat = _FLAT * loss(runs, lowest)
+    lowest = _lowest(runs)
+    reach, flat = (CLOCKS[-1] - CLOCKS[0]) / _TRIED, _FLAT * loss(runs, lowest)
 
     def end(step: float) -> float:
         value = lowest
@@ -203,6 +199,16 @@ def _middle_of_valley(runs: Sequence[Response], lowest: float, reach: float) -> 
         return value
 
     return float(end(-reach) + end(reach)) / 2
+
+
+def _lowest(runs: Sequence[Response]) -> float:
+    """Where the loss is least. It has kinks and may have several valleys, so all is tried."""
+    coarse = np.linspace(CLOCKS[0], CLOCKS[-1], _TRIED + 1)
+    centre = min(coarse, key=lambda value: loss(runs, value))
+    reach = coarse[1] - coarse[0]
+    low, high = max(CLOCKS[0], centre - reach), min(CLOCKS[-1], centre + reach)
+    fine = np.arange(low, high + _STEP / 2, _STEP)
+    return float(min(fine, key=lambda value: loss(runs, value)))
 
 
 def _stand_in(run: Response, fitted: Fitted) -> float:

@@ -62,8 +62,9 @@ def _rest(text: str, old: yaml.Node) -> str:
         said = text[node.start_mark.index : node.end_mark.index]
         anchor = re.match(r"&(\w+)\s", said)
         is_inside = old.start_mark.index <= node.start_mark.index < old.end_mark.index
-        if anchor and is_inside:
-            rest = re.sub(rf"\*{anchor[1]}\b", lambda _, said=said: said, rest, count=1)
+        first = re.search(rf"\*{anchor[1]}\b", rest) if anchor and is_inside else None
+        if first:
+            rest = rest[: first.start()] + said + rest[first.end() :]
     return rest
 
 

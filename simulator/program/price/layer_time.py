@@ -251,11 +251,8 @@ class _Passes:
                 seconds = self.timer.memory_bound_s(piece, backward=False)
                 result.add(piece.name, category, seconds, piece.kernels)
             case Exchange():
-                if shared := self._beside(piece):
-                    beside_s = self.timer.gemm_s(shared)
-                    self._add_exchange_beside(result, piece, piece.forward, beside_s)
-                    return
-                beside = self._product_at(index + 1) or self._product_at(index - 1)
+                beside = self._beside(piece) or self._product_at(index + 1)
+                beside = beside or self._product_at(index - 1)
                 beside_s = self.timer.gemm_s(beside) if beside else 0.0
                 self._add_exchange(result, piece, piece.forward, beside_s)
 
@@ -349,33 +346,27 @@ class _Passes:
     def _add_exchange(
         self, result: PassTime, exchange: Exchange, kind: CollectiveKind | None, beside_s: float
     ) -> None:
-        """An exchange that blocks, or that is pipelined with the product beside it."""
+        """An exchange that blocks, or of which only what sticks out of a product counts.
+
+        That is pipelined with its own, or runs beside one of another stream.
+        """
         cost = self.timer.exchange_cost(exchange, kind)
         if kind is None or not cost.seconds:
             return
         result.collectives.append(self.timer.collective(exchange, kind))
         seconds = cost.seconds
-        if self.hiding.behind_products and beside_s and exchange.axis is Axis.TENSOR:
+        if exchange.beside:
+            seconds = self.timer.exposed_s(cost, beside_s)
+        elif self.hiding.behind_products and beside_s and exchange.axis is Axis.TENSOR:
             seconds = self.timer.exposed_s(cost, beside_s, self.hiding.behind_products)
         result.add_exchange(exchange.name, exchange.axis, seconds)
-
-    def _add_exchange_beside(
-        self, result: PassTime, exchange: Exchange, kind: CollectiveKind | None, beside_s: float
-    ) -> None:
-        """An exchange beside a product of another stream, of which only what sticks out counts."""
-        cost = self.timer.exchange_cost(exchange, kind)
-        if kind is None or not cost.seconds:
-            return
-        result.collectives.append(self.timer.collective(exchange, kind))
-        exposed_s = self.timer.exposed_s(cost, beside_s)
-        result.add_exchange(exchange.name, exchange.axis, exposed_s)
 
     def _add_backward_exchange(self, inputs: PassTime, index: int, exchange: Exchange) -> None:
         """An exchange backward: what follows a product blocks, what precedes one may hide."""
         if shared := self._beside(exchange):
             beside_s = self.timer.input_gradient_s(shared)
             beside_s += shared.trained_share * self.timer.weight_gradient_s(shared)
-            self._add_exchange_beside(inputs, exchange, exchange.backward, beside_s)
+            self._add_exchange(inputs, exchange, exchange.backward, beside_s)
             return
         after, before = self._product_at(index + 1), self._product_at(index - 1)
         if after and self.hiding.behind_gradients and exchange.axis is Axis.TENSOR:
@@ -409,8 +400,13 @@ class _Passes:
 
     def _beside(self, exchange: Exchange) -> Gemm | None:
         """The product that another stream computes during an exchange."""
-        products = (piece for piece in self.pieces if isinstance(piece, Gemm))
-        return next((each for each in products if each.name == exchange.beside), None)
+        if not exchange.beside:
+            return None
+        return next(
+            piece
+            for piece in self.pieces
+            if isinstance(piece, Gemm) and piece.name == exchange.beside
+        )
 
     def _product_at(self, index: int) -> Gemm | None:
         """The product with a weight at a place among the pieces; None if another one is there."""

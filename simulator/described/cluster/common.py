@@ -68,6 +68,9 @@ class Common(Spec):
     the links of its rank: they are missing to what computes beside it."""
     least_rate: Fraction
     """Share of full speed that computing keeps at the least."""
+    rate_beside_collectives: Fraction | None = None
+    """Share of full speed that computing keeps beside a collective of any kind, where that was
+    measured as one number; None where it follows from what the collective holds."""
     pair_communicator_bytes: Bytes
     """Device memory that a communicator of two ranks takes."""
     communicator_bytes: Bytes

@@ -44,10 +44,18 @@ def test_ranks_can_only_trade_whole_heads():
                   cp_method="all_to_all", seq_len=1024, global_batch=1)  # fmt: skip
 
 
-def test_windows_and_context_parallelism_are_refused_together():
+@pytest.mark.parametrize("method", ["ring", "all_to_all+ring"])
+def test_no_ring_passes_keys_round_under_a_window(method):
     model = small_model(sliding_window=64)
-    with pytest.raises(InputError, match="attention windows"):
-        small_job(model, gpus=2, cp=2, seq_len=1024, global_batch=1)
+    with pytest.raises(InputError, match=r"attention window.*all_to_all or all_gather"):
+        small_job(model, gpus=2, cp=2, cp_method=method, seq_len=1024, global_batch=1)
+
+
+@pytest.mark.parametrize("method", ["all_to_all", "all_gather"])
+def test_ranks_that_hold_all_keys_look_through_windows(method):
+    model = small_model(sliding_window=64)
+    job = small_job(model, gpus=2, cp=2, cp_method=method, seq_len=1024, global_batch=1)
+    assert job.plan.cp == 2
 
 
 def test_a_window_that_holds_the_whole_sequence_is_none():

@@ -30,7 +30,7 @@ KV_BYTES = 2 * B * S * 4 * 8 * 2.0
 def layer(
     cp: int, method: str = "ring", attention: str = "flash", stack: str = "megatron-core", **model
 ) -> Layer:
-    plan = Plan(attention=attention, stack=stack)
+    plan = Plan(attention=attention, stack=stack, cp=cp)
     shape = microbatch_shape(plan, B, S // cp)
     sizes = small_model(**model)
     whole = model_layer(sizes, layer_kind(sizes, 0), plan, shape)
@@ -77,6 +77,24 @@ def test_trading_heads_among_neighbours_leaves_a_ring_of_the_others(causal):
     assert {p.axis for p in exchanges} == {Axis.CONTEXT_HEADS}
     # Queries, keys, values and results of 1/8 of the tokens.
     assert sum(p.num_bytes for p in exchanges) == 2 * B * S * (8 + 4) * 8 * 2.0 / 8
+
+
+@pytest.mark.parametrize("method", ["all_to_all", "all_gather"])
+@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("window", [8, 24, 40])
+def test_ranks_that_hold_all_keys_share_the_scores_of_a_window_evenly(method, cp, window):
+    """Windows shorter and longer than what one rank holds (16 or 32 of 64 tokens)."""
+    whole = kernel(layer(1, sliding_window=window))
+    shared = kernel(layer(cp, method, sliding_window=window))
+    assert shared.seq_kv == whole.seq_kv == window
+    assert cp * attention_flop(shared) == attention_flop(whole)
+
+
+def test_keys_are_gathered_whole_for_a_window_too():
+    """Transformer Engine gathers all and takes slices (``AttnFuncWithCPAndKVAllGather``)."""
+    gathered = layer(4, "all_gather", sliding_window=8)
+    (exchange,) = (p for p in gathered.pieces if isinstance(p, Exchange))
+    assert exchange.num_bytes == KV_BYTES
 
 
 def ring(cp: int, **model) -> RingAttention:

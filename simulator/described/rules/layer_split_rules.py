@@ -129,7 +129,7 @@ def _options_without_a_grid(job: Job) -> Iterator[Fault]:
 
 def context_faults(job: Job) -> Iterator[Fault]:
     """Every rule of context parallelism that the job breaks."""
-    for rule in (_heads_divide_over_ranks, _scores_stay_in_a_kernel, _layers_see_all_tokens):
+    for rule in (_heads_divide_over_ranks, _scores_stay_in_a_kernel, _windows_need_all_keys):
         yield from rule(job)
 
 
@@ -163,16 +163,18 @@ def _scores_stay_in_a_kernel(job: Job) -> Iterator[Fault]:
         )
 
 
-def _layers_see_all_tokens(job: Job) -> Iterator[Fault]:
-    if job.plan.cp == 1 or not job.model.sliding_window:
+def _windows_need_all_keys(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    if plan.cp == 1 or "ring" not in plan.cp_method or not job.model.sliding_window:
         return
     window = max(map(job.model.window, range(job.model.layers)))
     if 0 < window < job.batch.seq_len:
         yield Fault(
             "plan.cp",
-            f"context parallelism is not simulated for attention windows ({window} tokens)",
-            job.plan.cp,
-            "use plan.cp: 1",
+            f"no kernel passes keys round a ring under an attention window ({window} tokens), and "
+            f"plan.cp_method is {plan.cp_method}",
+            plan.cp,
+            "use plan.cp_method: all_to_all or all_gather, or plan.cp: 1",
         )
 
 

@@ -11,6 +11,9 @@ even), everything but core attention simply sees fewer tokens. In core attention
 - ``all_to_all+ring``: neighbours trade heads for the sequence that they hold together, whose
   keys and values travel round a ring over the others.
 
+Of a sliding window, ranks that hold all keys of a head look at those in the window only. A ring
+has no such kernels (Transformer Engine's ``attn_forward_func_with_cp`` refuses windows there).
+
 Source: ring attention (arXiv 2310.01889) with the balanced order of striped attention
 (arXiv 2311.09431); DeepSpeed-Ulysses (arXiv 2309.14509, section 3); Llama 3 (arXiv 2407.21783,
 section 3.3.2) for all_gather; USP (arXiv 2405.07719) for the combination.
@@ -310,17 +313,17 @@ def _ring(attention: FlashAttention, steps: int, split: ContextSplit) -> RingAtt
 
 @_of_attention
 def _over_gathered_keys(attention: FlashAttention, split: ContextSplit) -> Iterator[Piece]:
-    """All keys and values on every rank; causal queries see half of them on average."""
+    """All keys and values on every rank; causal queries see half of them, or their window."""
     head_dims = attention.head_dim + attention.v_head_dim
-    tokens = attention.batch * attention.seq_kv * split.cp
+    tokens = attention.batch * attention.seq_q * split.cp
     num_bytes = tokens * attention.kv_heads * head_dims * split.element_bytes
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     yield Exchange(
         "keys_and_values", Axis.CONTEXT, gather, scatter, num_bytes,
         gathers_again=True, kv_heads=attention.kv_heads,
     )  # fmt: skip
-    seen = attention.seq_kv * split.cp
-    seq_kv = max(1, seen // 2) if attention.causal else seen
+    seen = _of_whole_sequence(attention, split.cp)
+    seq_kv = max(1, seen.seq_kv // 2) if seen.causal else seen.seq_kv
     yield replace(attention, seq_kv=seq_kv, causal=False)
 
 
@@ -334,14 +337,20 @@ def _head_shards(
     inputs = tokens * (sides * attention.head_dim + attention.kv_heads * attention.v_head_dim)
     yield Exchange("sequence_to_heads", axis, kind, kind, inputs * element_bytes)
     yield replace(
-        attention,
+        _of_whole_sequence(attention, ranks),
         heads=max(1, attention.heads // ranks),
         kv_heads=max(1, attention.kv_heads // ranks),
-        seq_q=attention.seq_q * ranks,
-        seq_kv=attention.seq_kv * ranks,
     )
     outputs = tokens * attention.heads * attention.v_head_dim
     yield Exchange("heads_to_sequence", axis, kind, kind, outputs * element_bytes)
+
+
+def _of_whole_sequence(attention: FlashAttention, ranks: int) -> FlashAttention:
+    """The kernel on what several ranks hold: a window counts once it is shorter than that."""
+    seq_len = attention.seq_q * ranks
+    if 0 < attention.window < seq_len:
+        return replace(attention, seq_q=seq_len, seq_kv=attention.window, causal=False)
+    return replace(attention, seq_q=seq_len, seq_kv=seq_len)
 
 
 ATTENTION_CONTEXT: ContextRules = MappingProxyType(

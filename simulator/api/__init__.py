@@ -4,7 +4,8 @@ one_step           a job simulated: time, memory, pictures, traces
 answer             what people do with any answer: table, JSON, page
 plan_answers       the fastest plan
 strategy_answers   the best plan of every strategy; ways of data parallelism
-change_answers     limits, sensitivity, and why two jobs differ
+change_answers     limits, sensitivity
+step_comparison    why the steps of several jobs differ
 campaign_answers   a whole training run, on one cluster or several
 held_answers       memory by owner; a pipeline's order
 measured_answers   diagnosis, calibration, validation
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from simulator.api.answer import Answer
     from simulator.api.campaign_answers import CapacityAnswer, ClustersAnswer, capacity
     from simulator.api.change_answers import (
-        CompareAnswer,
         LimitsAnswer,
         SensitivityAnswer,
-        compare,
         limits,
         sensitivity,
     )
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
         serve_plan,
         serve_sweep,
     )
+    from simulator.api.step_comparison import CompareAnswer, compare
     from simulator.api.strategy_answers import AdviseAnswer, StrategiesAnswer, advise, strategies
     from simulator.planning.offers.rental import rent
     from simulator.planning.sweep import sweep
@@ -110,9 +110,7 @@ __all__ = [
 _MODULES = {
     "api.answer": {"Answer"},
     "api.campaign_answers": {"CapacityAnswer", "ClustersAnswer", "capacity"},
-    "api.change_answers": {
-        "CompareAnswer", "LimitsAnswer", "SensitivityAnswer", "compare", "limits", "sensitivity",
-    },
+    "api.change_answers": {"LimitsAnswer", "SensitivityAnswer", "limits", "sensitivity"},
     "api.grid_page": {"write_sweep_page"},
     "api.held_answers": {"MemoryAnswer", "ScheduleAnswer", "memory", "schedule"},
     "api.measured_answers": {
@@ -126,6 +124,7 @@ _MODULES = {
         "ServeCapacityAnswer", "ServePlanAnswer", "ServeSweepAnswer", "serve_capacity",
         "serve_plan", "serve_sweep",
     },
+    "api.step_comparison": {"CompareAnswer", "compare"},
     "api.strategy_answers": {"AdviseAnswer", "StrategiesAnswer", "advise", "strategies"},
     "planning.offers.rental": {"rent"},
     "planning.sweep": {"sweep"},

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
 from simulator.api.serving_answers import flat, latencies, need_serving, objective_text
-from simulator.described.job import changed_fields
+from simulator.described.job import differing_fields
 from simulator.errors import DoesNotFitError, InputError
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.serving.described import ServingJob
@@ -85,10 +85,7 @@ class ServeCompareAnswer(Answer):
                         part: other.result.mean_parts_s[part] - first.result.mean_parts_s[part]
                         for part in _PARTS
                     },
-                    "fields": {
-                        path: {"first": before, "second": after}
-                        for path, (before, after) in changed_fields(first.job, other.job).items()
-                    },
+                    "fields": differing_fields(first.job, other.job),
                 }
                 for other in others
             ],

@@ -286,6 +286,14 @@ def changed_fields(first: Written, second: Written) -> dict[str, tuple[Any, Any]
     }
 
 
+def differing_fields(first: Written, second: Written) -> dict[str, dict[str, Any]]:
+    """:func:`changed_fields` as answers print them."""
+    return {
+        path: {"first": before, "second": after}
+        for path, (before, after) in changed_fields(first, second).items()
+    }
+
+
 def _fields(node: object, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(node, Mapping) and node:
         for key, value in node.items():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from simulator.api.change_answers import time_row
+from simulator.api.step_comparison import time_row
 from simulator.cli.compared_jobs import assignments
 
 

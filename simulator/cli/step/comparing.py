@@ -98,7 +98,7 @@ def compare(
 
 
 def _print_headlines(answer: CompareAnswer) -> None:
-    from simulator.api.change_answers import PRICE_NAME
+    from simulator.api.step_comparison import PRICE_NAME
 
     runs = answer.runs
     results = [run.result for run in runs]
@@ -122,7 +122,7 @@ def _print_headlines(answer: CompareAnswer) -> None:
 
 
 def _print_difference(first: Run, other: Run, found: Difference) -> None:
-    from simulator.api.change_answers import cause_rows, time_row
+    from simulator.api.step_comparison import cause_rows, time_row
 
     rows = [*cause_rows(found), time_row(found, "step", found.first_s, found.second_s)]
     columns = text_columns("time by cause") + number_columns(

@@ -50,6 +50,13 @@ def data_folder(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
+def name_in_errors(file: str) -> str:
+    """A file as people named it: one that is shipped by its name, without the package's folder."""
+    path = Path(file)
+    folders = data_folder("workloads"), data_folder("workloads") / "serving"
+    return path.stem if path.parent in folders else file
+
+
 def names_in(folder: Path) -> list[str]:
     """Names of the YAML files in a folder, sorted."""
     return sorted(n.removesuffix(".yaml") for n in os.listdir(folder) if n.endswith(".yaml"))

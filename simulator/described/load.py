@@ -31,6 +31,7 @@ from simulator.described.documents import (
     given_or_shipped_file,
     is_number_with_source,
     merged,
+    name_in_errors,
     named_file,
     names_in,
     read_naming_yaml,
@@ -137,7 +138,8 @@ def job_from_document(document: Mapping[str, Any], source: str = "") -> Job:
         faults += job_faults(job)
     faults = without_consequences(each for each in faults if each.value is not _REPORTED)
     if faults:
-        raise InputError([replace(fault, file=fault.file or source) for fault in faults])
+        file = name_in_errors(source)
+        raise InputError([replace(fault, file=fault.file or file) for fault in faults])
     return job
 
 

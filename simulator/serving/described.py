@@ -16,6 +16,7 @@ from simulator.described.base import Bytes, Count, CountOrZero, Flag, Ratio, Sec
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.documents import (
     given_or_shipped_file,
+    name_in_errors,
     read_naming_yaml,
     validated,
     with_changes,
@@ -433,7 +434,7 @@ def _job_of(document: Mapping[str, Any], file: str) -> ServingJob:
         beside = Path(file).parent / trace
         if trace and is_there(beside):
             document = {**document, "workload": {**workload, "trace": str(beside)}}
-    job = validated(ServingJob, dict(document), file=file)
+    job = validated(ServingJob, dict(document), file=name_in_errors(file))
     job._document, job._source = written, file
     return job
 

@@ -69,6 +69,12 @@ def test_a_shipped_job_is_loaded_by_its_name_from_any_folder(name, tmp_path, mon
     assert load_job(name) == load_job(data_folder("workloads") / f"{name}.yaml")
 
 
+def test_faults_of_a_shipped_job_name_it_and_no_folder_of_the_package():
+    with pytest.raises(InputError) as refused:
+        load_job("llama3-8b-8xh100", {"plan.ep": 2})
+    assert str(refused.value).splitlines()[-1].startswith("  - llama3-8b-8xh100: plan.ep = 2: ")
+
+
 def test_a_file_goes_before_a_shipped_job_of_its_name(write, monkeypatch):
     path = write(JOB, "llama3-8b-8xh100")
     monkeypatch.chdir(path.parent)

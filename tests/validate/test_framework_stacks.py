@@ -233,17 +233,19 @@ OF_MARCH_2024 = {"torch": "2.3", "deepspeed": "0.14", "transformers": "4.36"}
         ("torch", "PyTorch 2.9.1, cuDNN 9.10", {"torch": "2.9"}),
         ("trl", "transformers 4.48, torch v2.4",
          {"torch": "2.4", "transformers": "4.48", "trl": "0.25"}),
-        ("llama-factory", "April 2025", {"torch": "2.8", "transformers": "4.49"}),
+        ("llama-factory", "April 2025", {"torch": "2.7", "transformers": "4.49"}),
         ("torchtitan", "torchtitan 0.2.1, torch 2.10", {"torch": "2.10", "torchtitan": "0.2"}),
         ("torchtitan", "torchtitan (FSDP2)", {"torch": "2.8", "torchtitan": "0.1"}),
         ("torchtitan", "torchtitan main of May 2026", {"torch": "2.12", "torchtitan": "0.2"}),
         ("torch", "own code, December 2025", {"torch": "2.9"}),
-        ("torchtune", "recipes of 2024", {"torch": "2.8"}),
+        ("torchtitan", "torchtitan of March 2025", {"torch": "2.6", "torchtitan": "0.0"}),
+        ("torchtitan", "torchtitan of April 2025", {"torch": "2.7", "torchtitan": "0.1"}),
+        ("torchtune", "recipes of 2024", {"torch": "2.3"}),
         ("deepspeed", "DeepSpeed 0.14.2, torch 2.3", OF_MARCH_2024),
         ("megatron-core", "NeMo 25.07", {}),
     ],
 )  # fmt: skip
-def test_a_run_is_of_the_releases_that_it_names_or_older_than_the_newest(base, version, releases):
+def test_a_run_is_of_the_releases_that_it_names_or_of_those_of_its_month(base, version, releases):
     assert releases_of_their_time(base, "", version) == releases
 
 

@@ -53,22 +53,17 @@ def releases_of_their_time(base: str, framework: str, version: str) -> dict[str,
 
 
 def _unsaid_releases(said: str) -> dict[str, str]:
-    """Releases of a run that names none: usual ones, or the newest of a later month."""
+    """Releases of a run that names none: usual ones, or the newest of its month."""
     usual: Mapping[str, str] = shipped_facts(_NAMES)["unsaid_releases"]
     if (month := _stated_month(said)) is None:
         return dict(usual)
-    return {library: _newest(library, month, release) for library, release in usual.items()}
+    return {library: _newest(library, month) for library in usual}
 
 
-def _newest(library: str, month: str, usual: str) -> str:
-    """The newest release of a month, if it came out after a usual one."""
-    known = known_releases(library)
-    later = [
-        release
-        for release, of_release in _months(library).items()
-        if of_release <= month and known.index(release) > known.index(usual)
-    ]
-    return later[-1] if later else usual
+def _newest(library: str, month: str) -> str:
+    """The newest release of a month, or the oldest that is known."""
+    earlier = [release for release, of_release in _months(library).items() if of_release <= month]
+    return earlier[-1] if earlier else known_releases(library)[0]
 
 
 def transformers_of_their_time(said: str) -> str:
@@ -77,11 +72,7 @@ def transformers_of_their_time(said: str) -> str:
     Args:
         said: Framework and version in small letters.
     """
-    if named := named_release("transformers", said):
-        return named
-    months, month = _months("transformers"), _month_of(said)
-    earlier = [release for release, of_release in months.items() if of_release <= month]
-    return earlier[-1] if earlier else known_releases("transformers")[0]
+    return named_release("transformers", said) or _newest("transformers", _month_of(said))
 
 
 def _month_of(said: str) -> str:

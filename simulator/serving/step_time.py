@@ -26,6 +26,7 @@ from simulator.serving.kernels.parameters import (
     kernel_fits,
     peak_flop_per_s,
     product_fit,
+    relative_rate,
     version_key,
 )
 from simulator.serving.kernels.products import product_s
@@ -87,6 +88,7 @@ class StepTime:
         self._fits = kernel_fits(
             deployment.profile.name, deployment.engine, deployment.version, without
         )
+        self._relative_rate = relative_rate(self._fits, deployment.profile)
         self._shapes = layer_shapes(deployment)
         defaults = engine_defaults(deployment)
         self._host = defaults.host
@@ -198,6 +200,7 @@ class StepTime:
             peak_flop_per_s=self._product_peak(product.weight_format),
             bandwidth_bytes_per_s=self._bandwidth,
             sm_count=self._sm_count,
+            relative_rate=self._relative_rate,
         )
 
     def _product_peak(self, weight_format: str) -> float:
@@ -225,6 +228,7 @@ class StepTime:
             matrices=3 if self._model.gated_mlp else 2,
             peak_flop_per_s=peak_flop_per_s(self._profile, form),
             bandwidth_bytes_per_s=self._bandwidth,
+            relative_rate=self._relative_rate,
         )
         if d.attention_dp > 1:
             seconds += self._fits.exchange_times * self._dispatch_s(tokens, ranks)

@@ -27,7 +27,9 @@ from simulator.described.other_kinds import refuse_shipped_of_another_kind
 from simulator.errors import InputError
 from simulator.files import is_there
 
-Engine = Literal["vllm", "sglang", "tensorrt-llm", "orca", "static", "lmi", "fastgen"]
+Engine = Literal[
+    "vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "fastgen", "lmi", "orca", "static"
+]
 WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
 CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]

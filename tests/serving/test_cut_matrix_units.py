@@ -45,7 +45,7 @@ EXPERTS_US = {
 @pytest.mark.parametrize(
     ("name", "rate"),
     [("h100-sxm-80gb", 1.0), ("h100-pcie-80gb", 1.0), ("h20", 0.25), ("a40-48gb", 0.5),
-     ("a10g-24gb", 0.25), ("rtx-4090", 0.5), ("l40s", 1.0), ("mi300x", 1.0)],
+     ("a10g-24gb", 0.25), ("rtx-4090", 0.5), ("l40s", 1.0), ("mi300x", 1.0), ("mi250", 1.0)],
 )  # fmt: skip
 def test_matrix_units_are_cut_in_halves(name, rate):
     assert relative_rate(kernel_fits(name), load_profile(name)) == rate

@@ -232,7 +232,8 @@ def kernel_fits(device: str, engine: str = "", version: str = "", without: str =
         fits = _over(fits, own)
         if own.in_situ is not None and not _is_from(own.in_situ, without):
             in_situ = own.in_situ
-    fits = fits._replace(sm_flop_per_cycle=family.sm_flop_per_cycle)
+    if names:
+        fits = fits._replace(sm_flop_per_cycle=family.sm_flop_per_cycle)
     return fits if in_situ is None else _in_situ(fits, in_situ)
 
 

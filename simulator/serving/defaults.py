@@ -66,6 +66,8 @@ class EngineDefaults(Spec):
     spans_model: Flag = False
     """Whether a step of whole prompts has room for the longest request."""
     plans_ahead: Flag
+    pcie_ranks: CountOrZero = 0
+    """Most ranks without NVLink that the engine's own all_reduce takes; 0 is any number."""
     captures_graphs: Flag = True
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
     """Sizes of batches that graphs are captured for: first, last and step of each range."""
@@ -114,6 +116,14 @@ def scheduler_name(deployment: Deployment) -> str:
         hint = f"choose one of {', '.join(SCHEDULERS)}"
         raise InputError.single("deployment.scheduler", "no such scheduler", name, hint)
     return name
+
+
+def has_own_all_reduce(deployment: Deployment) -> bool:
+    """Whether ranks of a layer add up with the engine's own kernel, not the library's."""
+    most = engine_defaults(deployment).pcie_ranks
+    is_pcie = deployment.profile.network.scale_up.kind == "pcie"
+    is_beyond = is_pcie and 0 < most < deployment.tp
+    return deployment.custom_all_reduce and not is_beyond
 
 
 def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:

@@ -84,6 +84,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
             _on("async_scheduling", "plans_ahead"),
             _on("no_async_scheduling", "plans_ahead", value=False),
             _on("enforce_eager", "graphs", value=False),
+            _on("disable_custom_all_reduce", "custom_all_reduce", value=False),
         ),
         "sglang": (
             Option(("tp_size", "tp", "tensor_parallel_size"), "tp"),
@@ -103,6 +104,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
             _on("disable_radix_cache", "prefix_caching", value=False),
             _on("disable_overlap_schedule", "plans_ahead", value=False),
             _on("disable_cuda_graph", "graphs", value=False),
+            _on("disable_custom_all_reduce", "custom_all_reduce", value=False),
         ),
         "tensorrt-llm": (
             Option(("tp_size", "tensor_parallel_size"), "tp"),

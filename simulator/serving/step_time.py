@@ -17,7 +17,7 @@ from typing import NamedTuple
 from simulator.cost.host import TO_HOST, copy_s
 from simulator.cost.rates import sustained_share
 from simulator.described.job import Cluster
-from simulator.serving.defaults import engine_defaults
+from simulator.serving.defaults import engine_defaults, has_own_all_reduce
 from simulator.serving.described import Deployment
 from simulator.serving.kernels.cache_attention import decode_s, latent_decode_s, prefill_s
 from simulator.serving.kernels.exchange import all_gather_s, all_reduce_s, all_to_all_s
@@ -92,6 +92,7 @@ class StepTime:
         self._shapes = layer_shapes(deployment)
         defaults = engine_defaults(deployment)
         self._host = defaults.host
+        self._has_own_all_reduce = has_own_all_reduce(deployment)
         self._graphs = deployment.graphs and defaults.captures_graphs
         device = deployment.profile.device
         self._bandwidth = device.memory_bandwidth_bytes_per_s
@@ -184,7 +185,9 @@ class StepTime:
         seconds += _SMALL_KERNELS * self._fits.small_kernel_s
         seconds += small_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
         message_bytes = 2.0 * own * model.hidden
-        reduced_s = all_reduce_s(self._fits.all_reduce, network, d.tp, message_bytes)
+        reduced_s = all_reduce_s(
+            self._fits.all_reduce, network, d.tp, message_bytes, has_own=self._has_own_all_reduce
+        )
         seconds += 2 * self._fits.exchange_times * reduced_s
         if shape.has_experts:
             seconds += self._routed_s(stage)

@@ -31,7 +31,7 @@ from simulator.files import is_there
 Engine = Literal[
     "vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "fastgen", "lmi", "orca", "static"
 ]
-WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
+WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
 CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once"]
@@ -138,7 +138,8 @@ class Deployment(Spec):
     ep: Count = 1
     """Ranks over which whole experts lie; 1 cuts every expert over all ranks of a replica."""
     weights: WeightFormat = "bf16"
-    """Format of the products' weights."""
+    """Format of the products' weights; ``fp8_block`` has a scale for each block of 128 x 128, as
+    Qwen's own checkpoints in 8 bits. DeepSeek's have it where this says ``fp8``, too."""
     cache: CacheFormat = "bf16"
     """Format of keys and values."""
     memory_share: _Share | None = None

@@ -25,6 +25,7 @@ from simulator.importers.assembly import flat
 from simulator.importers.hub_models import shipped_model
 from simulator.importers.shell.command_options import options_of
 from simulator.importers.shell.launch_script import read_script
+from simulator.serving.checkpoint_formats import format_of_name
 from simulator.serving.described import Deployment
 
 
@@ -201,6 +202,9 @@ def deployment_document(
     if known is None:
         hint = "give --model NAME, or a path to its config.json"
         faults.append(Fault("model", "is not a shipped model", named[:1], hint, str(path)))
+    own = format_of_name(named[0]) if named else None
+    if own and (fields.get("weights") in (None, *_DTYPE.values()) or own == "fp8_block"):
+        fields["weights"] = own
     said = {name: options.pop(name) for name in REPLICAS if name in options}
     said |= {name: fields[name] for name in ("tp", "pp", "ep") if name in fields}
     for name, value in said.items():

@@ -203,7 +203,8 @@ FORMATS: Mapping[str, Format] = {
     "nvfp4": Format(0.5625, 0.5625, ("nvfp4", "fp8", "bf16"), "fp8"),
     "mxfp4": Format(0.53125, 1.0, ("fp8", "bf16"), "fp8"),
 }
-"""By name. ``fp8_block`` has a scale for every block of 128 x 128 weights, as DeepSeek's.
+"""By name. ``fp8_block`` has a scale for every block of 128 x 128 weights, as DeepSeek's and Qwen's
+own checkpoints in 8 bits.
 Scales: OCP Microscaling 1.0 for mxfp4, NVIDIA's NVFP4 layout, groups of 64 for int4 (assumed)."""
 
 

@@ -49,8 +49,8 @@ class MemoryPlan(NamedTuple):
 def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
     """Who has which bytes of a rank.
 
-    TensorRT-LLM takes its share of what is free after weights and activations, the others take
-    theirs of the whole device.
+    Some engines take their share of what is free after weights and activations, the others of the
+    whole device.
 
     Raises:
         DoesNotFitError: There is no room for a single block.
@@ -62,7 +62,7 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
     activations = _activation_bytes(deployment, limits)
     other = device.context_bytes + _GRAPH_BYTES
     share = deployment.memory_share or known.memory_share
-    if deployment.engine == "tensorrt-llm":
+    if known.shares_free_memory:
         cache = share * (device.memory_bytes - weights - activations - other)
     else:
         cache = share * device.memory_bytes - weights - activations - other

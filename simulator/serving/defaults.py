@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -46,9 +46,15 @@ class EngineDefaults(Spec):
     year: Count = 1
     """First in which a run that names no version has it."""
     scheduler: str
+    chunked_scheduler: str = ""
+    """The one that takes over where prompts are computed in pieces, if it is another."""
     max_requests: _BySize
     max_tokens: _BySize
+    offline_tokens: _BySize = 0
+    """Tokens of a step without a front end, if they are not ``max_tokens``."""
     memory_share: float
+    shares_free_memory: Flag = False
+    """Whether the share is that of what weights and activations leave, not of the device."""
     block_tokens: Count
     prefix_caching: Flag
     chunked_prefill: Flag
@@ -60,6 +66,8 @@ class EngineDefaults(Spec):
     spans_model: Flag = False
     """Whether a step of whole prompts has room for the longest request."""
     plans_ahead: Flag
+    pcie_ranks: CountOrZero = 0
+    """Most ranks without NVLink that the engine's own all_reduce takes; 0 is any number."""
     captures_graphs: Flag = True
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
     """Sizes of batches that graphs are captured for: first, last and step of each range."""
@@ -70,10 +78,15 @@ class EngineDefaults(Spec):
 @lru_cache
 def _known() -> Mapping[str, tuple[EngineDefaults, ...]]:
     text = files("simulator.serving").joinpath(_FILE).read_text(encoding="utf-8")
-    return {
-        name: tuple(validated(EngineDefaults, entry, name, file=_FILE) for entry in entries)
-        for name, entries in yaml_mapping(text, _FILE).items()
-    }
+    return {name: tuple(_entries(name, given)) for name, given in yaml_mapping(text, _FILE).items()}
+
+
+def _entries(name: str, given: Sequence[Mapping[str, Any]]) -> Iterator[EngineDefaults]:
+    """Each entry over those before it."""
+    said: Mapping[str, Any] = {}
+    for entry in given:
+        said = {**said, **entry}
+        yield validated(EngineDefaults, said, name, file=_FILE)
 
 
 def engine_defaults(deployment: Deployment) -> EngineDefaults:
@@ -97,14 +110,20 @@ def scheduler_name(deployment: Deployment) -> str:
         InputError: There is no such scheduler.
     """
     known = engine_defaults(deployment)
-    name = deployment.scheduler or known.scheduler
-    if not deployment.scheduler and name == "vllm-v0" and _is_chunked(deployment, known):
-        # Its pieces of prompts come after all answers, which is the rule of the second engine.
-        name = "vllm-v1"
+    chunked = known.chunked_scheduler if _is_chunked(deployment, known) else ""
+    name = deployment.scheduler or chunked or known.scheduler
     if name not in SCHEDULERS:
         hint = f"choose one of {', '.join(SCHEDULERS)}"
         raise InputError.single("deployment.scheduler", "no such scheduler", name, hint)
     return name
+
+
+def has_own_all_reduce(deployment: Deployment) -> bool:
+    """Whether ranks of a layer add up with the engine's own kernel, not the library's."""
+    most = engine_defaults(deployment).pcie_ranks
+    is_pcie = deployment.profile.network.scale_up.kind == "pcie"
+    is_beyond = is_pcie and 0 < most < deployment.tp
+    return deployment.custom_all_reduce and not is_beyond
 
 
 def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
@@ -114,12 +133,12 @@ def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
         deployment: What the user says.
         longest_tokens: Prompt and answer of the longest request.
     """
-    known, memory = engine_defaults(deployment), deployment.profile.device.memory_bytes
+    known = engine_defaults(deployment)
     speculation = deployment.speculation
     # Every group of ranks with requests of its own has the engine's limits.
     groups = deployment.attention_dp
     return Limits(
-        max_requests=groups * (deployment.max_requests or _by_size(known.max_requests, memory)),
+        max_requests=groups * (deployment.max_requests or _of_gpu(known.max_requests, deployment)),
         max_tokens=groups * (deployment.max_tokens or _step_tokens(deployment, known)),
         max_model_tokens=deployment.max_model_tokens or longest_tokens,
         chunked_prefill=_is_chunked(deployment, known),
@@ -145,17 +164,22 @@ def _step_tokens(deployment: Deployment, known: EngineDefaults) -> int:
         return known.chunk_tokens
     if known.spans_model and deployment.max_model_tokens:
         return max(_LEAST_STEP_TOKENS, deployment.max_model_tokens)
-    return _by_size(known.max_tokens, deployment.profile.device.memory_bytes)
+    is_offline = bool(known.offline_tokens) and not deployment.has_front_end
+    return _of_gpu(known.offline_tokens if is_offline else known.max_tokens, deployment)
 
 
 def _first(said: bool | None, default: bool) -> bool:
     return default if said is None else said
 
 
-def _by_size(given: _BySize, memory_bytes: float) -> int:
-    """The entry of the largest memory that the GPU has at least."""
+def _of_gpu(given: _BySize, deployment: Deployment) -> int:
+    """The entry that the GPU's name has in it, else that of the largest memory it has at least."""
     if isinstance(given, int):
         return given
-    sizes = {parse_quantity(k, "bytes"): v for k, v in given.items() if k != "other"}
-    fitting = [size for size in sizes if size <= memory_bytes]
+    profile = deployment.profile
+    named = [size for key, size in given.items() if not key[0].isdigit() and key in profile.name]
+    if named:
+        return named[0]
+    sizes = {parse_quantity(k, "bytes"): v for k, v in given.items() if k[0].isdigit()}
+    fitting = [size for size in sizes if size <= profile.device.memory_bytes]
     return sizes[max(fitting)] if fitting else given["other"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import re
@@ -28,8 +29,10 @@ from simulator.described.other_kinds import refuse_shipped_of_another_kind
 from simulator.errors import InputError
 from simulator.files import is_there
 
-Engine = Literal["vllm", "sglang", "tensorrt-llm", "orca", "static", "lmi", "fastgen"]
-WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
+Engine = Literal[
+    "vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "fastgen", "lmi", "orca", "static"
+]
+WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
 CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 ArrivalKind = Literal["poisson", "gamma", "closed-loop", "all-at-once"]
@@ -91,23 +94,24 @@ class PrefillPool(Spec):
     """Whether a prompt's keys and values are sent layer by layer while its last step computes them
     (Splitwise, Mooncake); by default after it (DistServe, NIXL)."""
 
-    @field_validator("pp")
+    @field_validator("tp", "pp")
     @classmethod
-    def _fills_whole_replicas(cls, pp: int, info: ValidationInfo) -> int:
-        return _divides_the_gpus(pp, info, "tp")
+    def _fill_whole_replicas(cls, degree: int, info: ValidationInfo) -> int:
+        return _divides_the_gpus(degree, info)
 
 
-def _divides_the_gpus(degree: int, info: ValidationInfo, *others: str) -> int:
-    """A degree that, times others, leaves whole replicas of the GPUs.
+def _divides_the_gpus(degree: int, info: ValidationInfo) -> int:
+    """A degree that, times those before it, leaves whole replicas of the GPUs.
 
     Raises:
         ValueError: It does not.
     """
+    others = [*itertools.takewhile(lambda name: name != info.field_name, ("tp", "pp"))]
     gpus, degrees = info.data.get("gpus"), [info.data.get(name) for name in others]
     ranks = degree * math.prod(each or 1 for each in degrees)
     if gpus and None not in degrees and gpus % ranks:
-        names = " x ".join((*others, str(info.field_name)))
-        raise ValueError(f"{names} = {ranks} must divide the {gpus} GPUs")
+        names = f"{' x '.join((*others, str(info.field_name)))} = {ranks} " if others else ""
+        raise ValueError(f"{names}must divide the {gpus} GPUs")
     return degree
 
 
@@ -135,7 +139,8 @@ class Deployment(Spec):
     ep: Count = 1
     """Ranks over which whole experts lie; 1 cuts every expert over all ranks of a replica."""
     weights: WeightFormat = "bf16"
-    """Format of the products' weights."""
+    """Format of the products' weights; ``fp8_block`` has a scale for each block of 128 x 128, as
+    Qwen's own checkpoints in 8 bits. DeepSeek's have it where this says ``fp8``, too."""
     cache: CacheFormat = "bf16"
     """Format of keys and values."""
     memory_share: _Share | None = None
@@ -172,6 +177,8 @@ class Deployment(Spec):
     """Whether clients talk to it over HTTP; a benchmark in the same process does not."""
     graphs: Flag = True
     """Whether steps of answers only are launched as one graph."""
+    custom_all_reduce: Flag = True
+    """Whether ranks add up with the engine's own kernel where it takes it; else the library's."""
     routing: Routing = "round-robin"
     """Which replica gets a request."""
     prefill: PrefillPool | None = None
@@ -226,15 +233,10 @@ class Deployment(Spec):
             raise ValueError("serving does not support Mamba-2 layers; use a model without ssm")
         return model
 
-    @field_validator("pp")
+    @field_validator("tp", "pp", "attention_dp")
     @classmethod
-    def _fills_whole_replicas(cls, pp: int, info: ValidationInfo) -> int:
-        return _divides_the_gpus(pp, info, "tp")
-
-    @field_validator("attention_dp")
-    @classmethod
-    def _splits_whole_replicas(cls, attention_dp: int, info: ValidationInfo) -> int:
-        return _divides_the_gpus(attention_dp, info, "tp", "pp")
+    def _fill_whole_replicas(cls, degree: int, info: ValidationInfo) -> int:
+        return _divides_the_gpus(degree, info)
 
     @field_validator("ep")
     @classmethod

@@ -25,6 +25,7 @@ from simulator.importers.assembly import flat
 from simulator.importers.hub_models import shipped_model
 from simulator.importers.shell.command_options import options_of
 from simulator.importers.shell.launch_script import read_script
+from simulator.serving.checkpoint_formats import format_of_name
 from simulator.serving.described import Deployment
 
 
@@ -84,6 +85,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
             _on("async_scheduling", "plans_ahead"),
             _on("no_async_scheduling", "plans_ahead", value=False),
             _on("enforce_eager", "graphs", value=False),
+            _on("disable_custom_all_reduce", "custom_all_reduce", value=False),
         ),
         "sglang": (
             Option(("tp_size", "tp", "tensor_parallel_size"), "tp"),
@@ -103,6 +105,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
             _on("disable_radix_cache", "prefix_caching", value=False),
             _on("disable_overlap_schedule", "plans_ahead", value=False),
             _on("disable_cuda_graph", "graphs", value=False),
+            _on("disable_custom_all_reduce", "custom_all_reduce", value=False),
         ),
         "tensorrt-llm": (
             Option(("tp_size", "tensor_parallel_size"), "tp"),
@@ -199,6 +202,9 @@ def deployment_document(
     if known is None:
         hint = "give --model NAME, or a path to its config.json"
         faults.append(Fault("model", "is not a shipped model", named[:1], hint, str(path)))
+    own = format_of_name(named[0]) if named else None
+    if own and (fields.get("weights") in (None, *_DTYPE.values()) or own == "fp8_block"):
+        fields["weights"] = own
     said = {name: options.pop(name) for name in REPLICAS if name in options}
     said |= {name: fields[name] for name in ("tp", "pp", "ep") if name in fields}
     for name, value in said.items():

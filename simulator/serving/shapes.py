@@ -98,14 +98,14 @@ def weight_format(deployment: Deployment, tensor: ParameterTensor) -> str:
 
     Embedding, head, norms and routers stay in 16 bits. Of 4-bit models with experts only MLPs
     are in 4 bits, in MXFP4 the routed ones alone. The 8 bits of DeepSeek's models have a scale for
-    each block.
+    each block, as ``fp8_block`` has.
 
     Source: the published checkpoints of DeepSeek-R1 (nvidia, FP4), gpt-oss and DeepSeek-V3; of
     models without experts AMD's Llama-3.1-405B (MXFP4).
     """
     form: str = deployment.weights
     if form in ("fp16", "bf16", "fp32") or tensor.is_vector or tensor.role is TensorRole.ROUTER:
-        return "bf16" if form in ("fp8", "int8", "int4", "nvfp4", "mxfp4") else form
+        return form if form in ("fp16", "bf16", "fp32") else "bf16"
     is_attention = tensor.in_mixer
     if form == "mxfp4" and not tensor.is_routed and deployment.model.experts is not None:
         return "bf16"

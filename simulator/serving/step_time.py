@@ -17,7 +17,7 @@ from typing import NamedTuple
 from simulator.cost.host import TO_HOST, copy_s
 from simulator.cost.rates import sustained_share
 from simulator.described.job import Cluster
-from simulator.serving.defaults import engine_defaults
+from simulator.serving.defaults import engine_defaults, has_own_all_reduce
 from simulator.serving.described import Deployment
 from simulator.serving.kernels.cache_attention import decode_s, latent_decode_s, prefill_s
 from simulator.serving.kernels.exchange import all_gather_s, all_reduce_s, all_to_all_s
@@ -26,6 +26,7 @@ from simulator.serving.kernels.parameters import (
     kernel_fits,
     peak_flop_per_s,
     product_fit,
+    relative_rate,
     version_key,
 )
 from simulator.serving.kernels.products import product_s
@@ -87,9 +88,11 @@ class StepTime:
         self._fits = kernel_fits(
             deployment.profile.name, deployment.engine, deployment.version, without
         )
+        self._relative_rate = relative_rate(self._fits, deployment.profile)
         self._shapes = layer_shapes(deployment)
         defaults = engine_defaults(deployment)
         self._host = defaults.host
+        self._has_own_all_reduce = has_own_all_reduce(deployment)
         self._graphs = deployment.graphs and defaults.captures_graphs
         device = deployment.profile.device
         self._bandwidth = device.memory_bandwidth_bytes_per_s
@@ -182,7 +185,9 @@ class StepTime:
         seconds += _SMALL_KERNELS * self._fits.small_kernel_s
         seconds += small_bytes / (_STREAM_EFFICIENCY * self._bandwidth)
         message_bytes = 2.0 * own * model.hidden
-        reduced_s = all_reduce_s(self._fits.all_reduce, network, d.tp, message_bytes)
+        reduced_s = all_reduce_s(
+            self._fits.all_reduce, network, d.tp, message_bytes, has_own=self._has_own_all_reduce
+        )
         seconds += 2 * self._fits.exchange_times * reduced_s
         if shape.has_experts:
             seconds += self._routed_s(stage)
@@ -198,6 +203,7 @@ class StepTime:
             peak_flop_per_s=self._product_peak(product.weight_format),
             bandwidth_bytes_per_s=self._bandwidth,
             sm_count=self._sm_count,
+            relative_rate=self._relative_rate,
         )
 
     def _product_peak(self, weight_format: str) -> float:
@@ -225,6 +231,7 @@ class StepTime:
             matrices=3 if self._model.gated_mlp else 2,
             peak_flop_per_s=peak_flop_per_s(self._profile, form),
             bandwidth_bytes_per_s=self._bandwidth,
+            relative_rate=self._relative_rate,
         )
         if d.attention_dp > 1:
             seconds += self._fits.exchange_times * self._dispatch_s(tokens, ranks)

@@ -49,6 +49,8 @@ _ENGINES = {
     "tensorrt-llm (triton)": "tensorrt-llm",
     "atom": "vllm",
     "deepspeed-mii": "fastgen",
+    "lmdeploy": "lmdeploy",
+    "tgi": "tgi",
 }
 """Engine whose rules a row's follows; ATOM (AMD) takes vLLM's scheduler as its model."""
 _WEIGHTS = {
@@ -192,7 +194,7 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
         "version": _version(cells, engine),
         "weights": _weights(weights, cells),
         "cache": _cache(cells, engine),
-        "has_front_end": "closed loop" in row.scenario,
+        "has_front_end": "closed loop" in row.scenario or "HTTP" in row.scenario,
         **_degrees(row),
     }
     fields |= _commanded(row, fields, command) | _noted(notes)

@@ -36,13 +36,13 @@ def served(deployment, requests, step_time=None):
 
 def test_one_request_takes_a_step_for_its_prompt_the_handover_and_a_step_for_each_further_token():
     deployment = deployment_of(gpus=8, prompts=8, plans_ahead=False)
-    request = Request(0, 0.0, 10_000, 5)
+    request = Request(0, 0.0, 20_000, 5)
     served(deployment, [request], second_per_step)
     # 16 GPUs are two nodes: each rank pulls over its share of the NICs.
     network = deployment.profile.network
-    moved_s = 10_000 * cache_bytes_per_token(deployment) / network.fabric_bytes_per_s
+    moved_s = 20_000 * cache_bytes_per_token(deployment) / network.fabric_bytes_per_s
     moved_s += network.fabric.bulk_latency_s
-    prompt_s = -(-10_000 // 8192)
+    prompt_s = -(-20_000 // 16384)
     assert request.first_token_s == pytest.approx(prompt_s)
     assert request.last_token_s == pytest.approx(prompt_s + moved_s + 4)
 

@@ -55,6 +55,25 @@ def test_options_of_vllm_are_fields_of_the_deployment(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "weights"),
+    [
+        ("Qwen/Qwen3-30B-A3B-FP8", "", "fp8_block"),
+        ("Qwen/Qwen3-30B-A3B-FP8", "--quantization fp8", "fp8_block"),
+        ("/models/Qwen3-32B-FP8", "--dtype auto", "fp8_block"),
+        ("Qwen/Qwen3-32B-AWQ", "", "int4"),
+        ("Qwen/Qwen3-30B-A3B", "", None),
+        ("Qwen/Qwen3-30B-A3B", "--quantization fp8", "fp8"),
+        ("deepseek-ai/DeepSeek-R1", "", "fp8_block"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "", None),
+        ("openai/gpt-oss-120b", "--dtype bfloat16", "mxfp4"),
+        ("neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8", "", "fp8"),
+    ],
+)
+def test_weights_are_in_the_format_of_the_checkpoint(tmp_path, name, options, weights):
+    assert read("vllm", f"vllm serve {name} {options}", tmp_path).get("weights") == weights
+
+
 def test_attention_groups_of_sglang_lie_within_its_tensor_parallel_ranks(tmp_path):
     found = read("sglang", SGLANG, tmp_path)
     assert (found["tp"], found["attention_dp"], found["ep"], found["gpus"]) == (1, 8, 8, 8)

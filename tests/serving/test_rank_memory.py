@@ -22,9 +22,10 @@ from simulator.serving.shapes import (
 GIB = 2.0**30
 
 
-def deployment_of(model: str = "llama3.1-8b", gpus: int = 1, **fields: object) -> Deployment:
-    profile = load_profile("h100-sxm-80gb")
-    return Deployment(model=load_model(model), profile=profile, gpus=gpus, **fields)
+def deployment_of(
+    model: str = "llama3.1-8b", gpus: int = 1, gpu: str = "h100-sxm-80gb", **fields: object
+) -> Deployment:
+    return Deployment(model=load_model(model), profile=load_profile(gpu), gpus=gpus, **fields)
 
 
 @pytest.mark.parametrize("model", ["llama3.1-8b", "qwen3-30b-a3b", "gpt2"])
@@ -208,6 +209,38 @@ def test_a_version_has_the_newest_defaults_that_are_not_newer_than_itself(engine
     assert [engine_defaults(deployment_of(engine=engine, version=v)) for v in versions] == [
         newest
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "requests", "tokens"),
+    [("0.8.3", "a100-sxm-80gb", 1024, 2048), ("0.8.4", "a100-sxm-80gb", 256, 2048),
+     ("0.8.5", "a100-sxm-80gb", 1024, 8192), ("0.9.1", "a100-sxm-80gb", 256, 2048),
+     ("0.8.4", "h100-sxm-80gb", 1024, 8192), ("0.8.4", "mi300x", 256, 2048),
+     ("0.8.5", "mi300x", 1024, 8192), ("0.10.1", "l40s", 256, 2048)],
+)  # fmt: skip
+def test_sizes_of_vllms_second_engine_follow_the_gpu_by_release(version, gpu, requests, tokens):
+    """vllm-project/vllm#12369, #16158, #17073 and #17885; 0.10.1.1's log on A100 has 2,048."""
+    limits = limits_of(deployment_of(gpu=gpu, version=version), 4096)
+    assert (limits.max_requests, limits.max_tokens) == (requests, tokens)
+
+
+def test_a_benchmark_in_the_same_process_has_larger_steps():
+    given = {"version": "0.10", "has_front_end": False}
+    assert limits_of(deployment_of(**given), 4096).max_tokens == 16384
+
+
+def test_an_entry_has_what_the_one_before_it_says_unless_it_says_otherwise():
+    old, new = (engine_defaults(deployment_of(version=version)) for version in ("0.2.0", "0.5"))
+    assert (old.host.request_s, new.host.request_s) == (300e-6, 100e-6)
+    assert new.block_tokens == old.block_tokens
+    assert (old.captures_graphs, new.captures_graphs) == (False, True)
+
+
+def test_turbomind_takes_its_share_of_what_the_weights_leave():
+    deployment = deployment_of(engine="lmdeploy", version="0.2", gpus=1)
+    plan = memory_plan(deployment, limits_of(deployment, 4096))
+    left = plan.total_bytes - plan.weights_bytes - plan.activations_bytes - plan.other_bytes
+    assert plan.cache_bytes == pytest.approx(0.8 * left)
 
 
 def test_products_of_one_input_are_one_and_divide_over_ranks():

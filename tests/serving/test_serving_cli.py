@@ -109,7 +109,7 @@ def test_gpus_that_leave_part_of_a_replica_are_refused_where_they_are_divided(jo
     words = ["--set", "deployment.gpus=3", "--set", "deployment.tp=2"]
     code, said = ended(["serve", "run", job, *words], capsys)
     assert code == 2
-    assert "deployment.pp = 1: tp x pp = 2 must divide the 3 GPUs" in said.err
+    assert "deployment.tp = 2: must divide the 3 GPUs" in said.err
     assert said.err.startswith("1 error")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from simulator.described.load import load_model, load_profile
 from simulator.serving.block_cache import BlockCache
+from simulator.serving.defaults import has_own_all_reduce
 from simulator.serving.described import Deployment
 from simulator.serving.kernels.parameters import ExpertFit, kernel_fits
 from simulator.serving.kernels.routed_experts import (
@@ -64,6 +65,37 @@ def test_an_engine_before_graphs_launches_every_kernel_of_every_step():
     old, new = (StepTime(deployment(version=version))(alone) for version in ("0.2.0", "0.2.6"))
     assert old.device_s == pytest.approx(32 * 12 * 35e-6)
     assert new.device_s < old.device_s
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "tp", "has_own"),
+    [("vllm", "l40s", 2, True), ("vllm", "l40s", 4, False), ("sglang", "a40-48gb", 4, False),
+     ("vllm", "h100-sxm-80gb", 8, True), ("tensorrt-llm", "l40s", 4, True)],
+)  # fmt: skip
+def test_vllms_all_reduce_is_not_for_more_than_two_gpus_without_nvlink(engine, gpu, tp, has_own):
+    """vllm-project/vllm#56128 quotes the rule of custom_all_reduce.py."""
+    given = {"gpus": tp, "tp": tp, "engine": engine, "profile": load_profile(gpu)}
+    assert has_own_all_reduce(deployment().model_copy(update=given)) == has_own
+
+
+def test_without_its_own_all_reduce_an_engine_takes_the_longer_one_of_the_library():
+    own = Deployment(
+        model=load_model("llama3.1-70b"), profile=load_profile("h100-sxm-80gb"), gpus=4, tp=4
+    )
+    library = own.model_copy(update={"custom_all_reduce": False})
+    times = [StepTime(d)(Batch(8, 8192.0)).device_s for d in (own, library)]
+    # 160 of them, with 128 KiB each: NCCL takes 10 to 30 us more than one shot over NVLink.
+    assert 160 * 5e-6 < times[1] - times[0] < 160 * 30e-6
+
+
+@pytest.mark.parametrize(("tp", "pp", "field"), [(3, 1, "tp"), (4, 3, "pp")])
+def test_the_degree_that_does_not_divide_the_gpus_is_named(tp, pp, field):
+    with pytest.raises(ValueError, match="must divide the 8 GPUs") as error:
+        Deployment(
+            model=load_model("llama3.1-8b"), profile=load_profile("h100-sxm-80gb"),
+            gpus=8, tp=tp, pp=pp,
+        )  # fmt: skip
+    assert [fault["loc"] for fault in error.value.errors()] == [(field,)]
 
 
 def test_products_of_16_bits_slow_down_with_the_clock_of_long_work():

@@ -7,7 +7,9 @@ from simulator.described.cluster.network import Network
 from simulator.serving.kernels.parameters import ExchangeFit
 
 
-def all_reduce_s(fit: ExchangeFit, network: Network, ranks: int, message_bytes: float) -> float:
+def all_reduce_s(
+    fit: ExchangeFit, network: Network, ranks: int, message_bytes: float, *, has_own: bool = True
+) -> float:
     """Seconds of an all_reduce: the engine's own kernel inside a node, or the library's.
 
     One shot: every rank reads the message of all others; two shots: each reduces its part
@@ -18,11 +20,12 @@ def all_reduce_s(fit: ExchangeFit, network: Network, ranks: int, message_bytes: 
         network: The links.
         ranks: Who takes part.
         message_bytes: The message of one rank.
+        has_own: Whether the engine takes its own kernel here.
     """
     if ranks <= 1 or message_bytes <= 0:
         return 0.0
     library_s = _library_s(network, ranks, message_bytes, CollectiveKind.ALL_REDUCE)
-    if ranks > network.scale_up.gpus:
+    if ranks > network.scale_up.gpus or not has_own:
         return library_s
     rate = fit.efficiency * network.scale_up.bandwidth_bytes_per_s
     setup_s = fit.floor_s + (ranks - 1) * fit.rank_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -25,6 +26,19 @@ between the fits' own optima for different devices."""
 def joined_s(first_s: float, second_s: float) -> float:
     """Seconds of a kernel that computes and moves data side by side."""
     return float((first_s**OVERLAP + second_s**OVERLAP) ** (1.0 / OVERLAP))
+
+
+def share_left(times: float, relative_rate: float) -> float:
+    """Share of a kernel's time that is left, counted in times of slower matrix units.
+
+    What a kernel takes beside its products lasts as long where the matrix units are slower.
+    GPUs are sold with a part of their rate and all of the rest, such as H20 and GeForce cards.
+
+    Args:
+        times: Times that it takes as long as its products at full rate, on the measured device.
+        relative_rate: Rate of one multiprocessor's matrix units over that of the measured device.
+    """
+    return relative_rate + (1.0 - relative_rate) / max(1.0, times)
 
 
 class ProductFit(Spec):
@@ -134,6 +148,8 @@ class Family(EngineFits):
     """Profiles of the family."""
     like: str = ""
     """Family whose kernels these are, but for what is given here."""
+    sm_flop_per_cycle: Ratio = 0.0
+    """Of the measured device, dense in 16 bits; 0 if none was measured."""
     by_engine: Mapping[str, EngineFits] = {}
     """By engine, or by ``engine before version``; the later over the earlier."""
 
@@ -150,6 +166,8 @@ class KernelFits(NamedTuple):
     small_kernel_s: float
     exchange_times: float = 1.0
     """Times that exchanges take as long as alone."""
+    sm_flop_per_cycle: float = 0.0
+    """As of the family."""
 
 
 _Fit = TypeVar("_Fit", ProductFit, ExpertFit, DecodeFit, PrefillFit, LatentFit)
@@ -185,7 +203,8 @@ FORMATS: Mapping[str, Format] = {
     "nvfp4": Format(0.5625, 0.5625, ("nvfp4", "fp8", "bf16"), "fp8"),
     "mxfp4": Format(0.53125, 1.0, ("fp8", "bf16"), "fp8"),
 }
-"""By name. ``fp8_block`` has a scale for every block of 128 x 128 weights, as DeepSeek's.
+"""By name. ``fp8_block`` has a scale for every block of 128 x 128 weights, as DeepSeek's and Qwen's
+own checkpoints in 8 bits.
 Scales: OCP Microscaling 1.0 for mxfp4, NVIDIA's NVFP4 layout, groups of 64 for int4 (assumed)."""
 
 
@@ -214,6 +233,8 @@ def kernel_fits(device: str, engine: str = "", version: str = "", without: str =
         fits = _over(fits, own)
         if own.in_situ is not None and not _is_from(own.in_situ, without):
             in_situ = own.in_situ
+    if names:
+        fits = fits._replace(sm_flop_per_cycle=family.sm_flop_per_cycle)
     return fits if in_situ is None else _in_situ(fits, in_situ)
 
 
@@ -286,6 +307,18 @@ def expert_fit(fits: KernelFits, weight_format: str) -> ExpertFit:
     """Parameters of grouped products in a format, or of the one that stands in for it."""
     found = fits.experts.get(weight_format)
     return found or expert_fit(fits, FORMATS[weight_format].stand_in)
+
+
+def relative_rate(fits: KernelFits, profile: HardwareProfile) -> float:
+    """Rate of one multiprocessor's matrix units over that of the measured device, at most 1.
+
+    Matrix units are cut in halves; what lies between is the clock, at which data sheets differ.
+    """
+    if not fits.sm_flop_per_cycle:
+        return 1.0
+    device = profile.device
+    own = peak_flop_per_s(profile, "bf16") / (device.sm_count * device.boost_clock_hz)
+    return min(1.0, 2.0 ** round(math.log2(own / fits.sm_flop_per_cycle)))
 
 
 def peak_flop_per_s(profile: HardwareProfile, weight_format: str) -> float:

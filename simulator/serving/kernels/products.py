@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simulator.serving.kernels.parameters import FORMATS, OVERLAP, ProductFit
+from simulator.serving.kernels.parameters import FORMATS, OVERLAP, ProductFit, share_left
 
 _TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
 """Output tiles (rows, columns). Source: CTA shapes of CUTLASS for sm80 to sm100."""
@@ -23,6 +23,7 @@ def product_s(
     peak_flop_per_s: float,
     bandwidth_bytes_per_s: float,
     sm_count: int,
+    relative_rate: float = 1.0,
 ) -> float:
     """Seconds of an (m, k) activation times a (k, n) weight, scaling of activations included.
 
@@ -38,6 +39,7 @@ def product_s(
         peak_flop_per_s: Dense rate of the format.
         bandwidth_bytes_per_s: Of the device's memory.
         sm_count: Streaming multiprocessors.
+        relative_rate: Of their matrix units, over those that the family was measured with.
     """
     form = FORMATS[weight_format]
     moved_bytes = form.activation_bytes * m * k + form.weight_bytes * n * k + 2.0 * m * n
@@ -51,6 +53,8 @@ def product_s(
             waves = math.ceil(tiles * split / sm_count)
             flop = 2.0 * rows * columns * (k / split + fit.k_ramp)
             compute_s = waves * flop / (sm_flop_per_s * share)
+            times = (1.0 + fit.k_ramp * split / k) / (fit.efficiency * share)
+            compute_s *= share_left(times, relative_rate)
             partial_bytes = 8.0 * split * m * n if split > 1 else 0.0
             memory_s = (moved_bytes + partial_bytes) / bytes_per_s
             best = min(best, compute_s**OVERLAP + memory_s**OVERLAP)

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 
-from simulator.serving.kernels.parameters import FORMATS, ExpertFit, joined_s
+from simulator.serving.kernels.parameters import FORMATS, ExpertFit, joined_s, share_left
 
 _TILE_ROWS = (8, 16, 32, 64, 128)
 """Heights of tiles. Source: vLLM, fused_moe.py, ``get_default_config`` (16 to 128 by rows per
@@ -33,15 +33,18 @@ def touched_experts(experts: int, top_k: int, tokens: float) -> float:
     return float(experts * (1.0 - (1.0 - top_k / experts) ** tokens))
 
 
-def _computed_rows(rows: float, tile_half: float) -> float:
+def _computed_rows(rows: float, tile_half: float, times: float, relative_rate: float) -> float:
     """Rows that an expert with so many is computed with, in tiles of the best height.
 
     The last tile is half empty on average. A tile of few rows reads weights into the
     multiprocessor for little: with ``tile_half`` rows half of the time is lost.
     """
-    return min(
-        max(tile, rows + (tile - 1.0) / 2.0) * (1.0 + tile_half / tile) for tile in _TILE_ROWS
-    )
+    best = math.inf
+    for tile in _TILE_ROWS:
+        overhead = 1.0 + tile_half / tile
+        left = share_left(times * overhead, relative_rate)
+        best = min(best, max(tile, rows + (tile - 1.0) / 2.0) * overhead * left)
+    return best
 
 
 def loads_by_chance(
@@ -69,6 +72,7 @@ def experts_s(
     matrices: int,
     peak_flop_per_s: float,
     bandwidth_bytes_per_s: float,
+    relative_rate: float = 1.0,
 ) -> float:
     """Seconds of the grouped products of one layer's routed experts on one rank.
 
@@ -82,6 +86,7 @@ def experts_s(
         matrices: Matrices of an expert: 3 with a gate, else 2.
         peak_flop_per_s: Dense rate of the format.
         bandwidth_bytes_per_s: Of the device's memory.
+        relative_rate: Of its matrix units, over those that the family was measured with.
     """
     counted = list(loads)
     touched = math.fsum(count for count, _ in counted)
@@ -93,10 +98,12 @@ def experts_s(
         _ELSEWHERE_HIDDEN_BYTES * hidden + _ELSEWHERE_FFN_BYTES * ffn_hidden
     )
     memory_s = moved_bytes / (fit.memory_efficiency * bandwidth_bytes_per_s)
+    width = 1.0 + fit.width_half / ffn_hidden
     computed = math.fsum(
-        count * _computed_rows(some / count, fit.tile_half) for count, some in counted
+        count * _computed_rows(some / count, fit.tile_half, width / fit.efficiency, relative_rate)
+        for count, some in counted
     )
-    flop = 2.0 * computed * numel * (1.0 + fit.width_half / ffn_hidden)
+    flop = 2.0 * computed * numel * width
     compute_s = flop / (fit.efficiency * peak_flop_per_s)
     return fit.floor_s + joined_s(memory_s, compute_s)
 

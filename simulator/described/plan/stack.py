@@ -393,6 +393,10 @@ class Stack(Spec):
     keeps_returned_logits: Flag = False
     """The loop that trains holds the logits that the model returned, by their name, until it has
     those of the next microbatch; else they are free once the loss is there."""
+    keeps_router_results: Flag = False
+    """Modules keep scores or a loss of their router by a name of their own until their next
+    forward. Where full recomputation stops early (``recompute_stops_early``), all that it saved
+    before stays with them."""
     parallel_loss: Flag = True
     """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
     gathers all logits."""

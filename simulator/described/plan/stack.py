@@ -228,6 +228,9 @@ class Stack(Spec):
     it until its backward, which gathers another, unless the layer is computed again (PyTorch's own
     linear under DeepSpeed: ``memory_efficient_linear`` is off, or no ``zero.Init`` is around the
     model as it is built; deepspeedai/DeepSpeed, pull request 8189)."""
+    shards_experts: Flag = True
+    """ZeRO shards routed experts, too; else ranks keep those that they have whole, with their
+    states, and gradients are summed over all that have the same (modules that FSDP ignores)."""
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own

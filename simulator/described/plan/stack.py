@@ -386,6 +386,9 @@ class Stack(Spec):
     first); false for a compiler that may order and reduce them as it likes."""
     sums_gradients_in_place: Flag = True
     """A gradient that waits takes the next in; else their sum is a third (PyTorch before 2.0)."""
+    gradients_at_once: Flag = False
+    """Gradients of a microbatch are added to those of earlier ones when its backward has ended, so
+    that all of both are there (``torch.compile`` of a whole model, whose backward is one graph)."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"

@@ -44,7 +44,7 @@ from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.price.run_contents import Contents
 from simulator.program.states.gathered_memory import TiedGradient
-from simulator.program.states.resident import slice_parameters
+from simulator.program.states.resident import new_gradient_bytes, slice_parameters
 from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.program.strategies.split_backward import Halves
 from simulator.schedule.slots import Phase
@@ -168,6 +168,12 @@ class StageCosts:
         """What a run's backward leaves until its next forward."""
         holds = self.job.plan.holds_router_graphs
         return self._contents_of(run).router_graphs if holds else ()
+
+    def added_at_once(self, run: Slice) -> float:
+        """Gradients that a backward makes before any is added to those of earlier ones [B]."""
+        if not self.job.plan.stack.gradients_at_once:
+            return 0.0
+        return new_gradient_bytes(self.job, slice_parameters(self.job, run))
 
     def alone(self, run: Slice) -> Memory:
         """Memory held while a forward runs that no backward follows: its largest unit's."""

@@ -378,11 +378,11 @@ class _Emitter:
             in_attention = False
         else:
             in_order = attachment.makes_in_order(run)
-            memory = costs.backward(
-                run,
-                total_bytes(made) if in_order else 0.0,
-                makes_gradients=attachment.makes_gradients(is_first=task.is_first),
-            )
+            makes_gradients = attachment.makes_gradients(is_first=task.is_first)
+            new_bytes = total_bytes(made) if in_order else 0.0
+            if not makes_gradients:
+                new_bytes += costs.added_at_once(run)
+            memory = costs.backward(run, new_bytes, makes_gradients=makes_gradients)
             operation.holds = memory.holds if in_order else self._joined(memory.holds, made)
             operation.frees = memory.freed
             stays, given = _without_common(made, operation.gives)

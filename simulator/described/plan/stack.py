@@ -326,6 +326,10 @@ class Stack(Spec):
     """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
     keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false`` they
     are 16-bit and read what is there."""
+    adapted_mlp_in_place: Flag = False
+    """Where all products of an MLP have adapters and none drops anything out, one function makes
+    the activation again in backward and writes gradients over what it read (Unsloth's
+    ``LoRA_MLP``)."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fuses_by_hand: Flag = False

@@ -193,7 +193,10 @@ class _Builder:
         job = self.job
         program = self._empty_program()
         data_parallel = DataParallel(job, program, *self._exchanges())
-        step_end = StepEnd(job, program, self.ranks, data_parallel, self.costs.host_s_per_kernel)
+        left = [block for run in self.ranks.runs for block in self.costs.router_graphs(run)]
+        step_end = StepEnd(
+            job, program, self.ranks, data_parallel, self.costs.host_s_per_kernel, tuple(left)
+        )
         add_passes = partial(
             add_pipeline, program, costs=self.costs, transfer_work=self._transfer_work,
             attachment=data_parallel,

@@ -202,3 +202,32 @@ def test_products_of_bitsandbytes_keep_inputs_that_no_gradient_reads():
         for keeps in (False, True)
     )
     assert keeping - plain == 2.0 * quantised().batch.seq_len * F
+
+
+@pytest.mark.parametrize(
+    ("lora", "kept_share"),
+    [
+        ({"rank": 4}, 0),
+        ({"rank": 4, "dropout": 0.1}, 1),
+        ({"rank": 4, "targets": ["gate", "down"]}, 1),
+    ],
+)
+def test_one_function_for_an_adapted_mlp_makes_the_input_of_its_last_product_again(
+    lora, kept_share
+):
+    apart, in_place = (
+        StageCosts(
+            small_job(
+                small_model(layers=LAYERS),
+                stack={"base": "torch", "adapted_mlp_in_place": at_once},
+                zero=0,
+                lora=lora,
+                master_weights=False,
+            )
+        )
+        for at_once in (False, True)
+    )
+    down_input_bytes = 2 * 64 * F
+    saved = apart.saved_bytes(LAYER) - in_place.saved_bytes(LAYER)
+    assert saved == (1 - kept_share) * down_input_bytes
+    assert in_place.working_bytes(LAYER) <= apart.working_bytes(LAYER)

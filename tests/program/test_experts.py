@@ -16,6 +16,7 @@ from simulator.program.grid.rank_groups import (
     data_group,
     expert_data_group,
     expert_group,
+    expert_replica_group,
     expert_shard_group,
     expert_tensor_group,
     shard_group,
@@ -358,6 +359,15 @@ def test_states_of_experts_are_sharded_over_the_ranks_that_hold_them():
     assert (shard_group(job).ranks, expert_shard_group(job).ranks) == (8, 2)
     assert memory[Owner.OPTIMIZER_STATES] == 8 * (held.dense / 8 + held.expert / 2)
     assert memory[Owner.GRADIENTS] == 4 * held.total
+
+
+def test_experts_that_are_not_sharded_are_whole_with_their_states_on_each_rank_that_has_them():
+    stack = {"base": "megatron-core", "shards_experts": False}
+    job = expert_job(ep=4, zero=1, stack=stack)
+    held = slice_parameters(job, Slice(0, 1))
+    memory = dict(resident_memory(job, held))
+    assert (expert_shard_group(job).ranks, expert_replica_group(job).ranks) == (1, 2)
+    assert memory[Owner.OPTIMIZER_STATES] == 8 * (held.dense / 8 + held.expert)
 
 
 def test_a_partial_shard_group_spans_the_same_part_of_the_experts_copies():

@@ -476,6 +476,17 @@ class Plan(Spec):
         return self.holds_returned_logits and self.stack.hands_out_key_values
 
     @property
+    def shards_experts(self) -> bool:
+        """Whether ZeRO shards routed experts with all else."""
+        return self.stack.shards_experts
+
+    @property
+    def holds_router_graphs(self) -> bool:
+        """Whether graphs of recomputation live on with what routers gave; not in a pipeline."""
+        stack, in_one = self.stack, self.pp == 1 and self.recompute == "full"
+        return in_one and stack.keeps_router_results and stack.recompute_stops_early
+
+    @property
     def gathers_logits(self) -> bool:
         """Whether each of several tensor-parallel ranks computes the loss of all logits."""
         return self.tp > 1 and not self.stack.parallel_loss

@@ -228,6 +228,9 @@ class Stack(Spec):
     it until its backward, which gathers another, unless the layer is computed again (PyTorch's own
     linear under DeepSpeed: ``memory_efficient_linear`` is off, or no ``zero.Init`` is around the
     model as it is built; deepspeedai/DeepSpeed, pull request 8189)."""
+    shards_experts: Flag = True
+    """ZeRO shards routed experts, too; else ranks keep those that they have whole, with their
+    states, and gradients are summed over all that have the same (modules that FSDP ignores)."""
     lists_of_shards: Flag = False
     """With ``sharding_units: parameters``, collectives take a list of one tensor per rank, and
     each is copied from or into their buffer by a kernel of its own
@@ -323,6 +326,10 @@ class Stack(Spec):
     """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
     keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false`` they
     are 16-bit and read what is there."""
+    adapted_mlp_in_place: Flag = False
+    """Where all products of an MLP have adapters and none drops anything out, one function makes
+    the activation again in backward and writes gradients over what it read (Unsloth's
+    ``LoRA_MLP``)."""
     fused_elementwise: Flag = True
     """Bias, activation, dropout and residual run as fused kernels."""
     fuses_by_hand: Flag = False
@@ -383,6 +390,9 @@ class Stack(Spec):
     first); false for a compiler that may order and reduce them as it likes."""
     sums_gradients_in_place: Flag = True
     """A gradient that waits takes the next in; else their sum is a third (PyTorch before 2.0)."""
+    gradients_at_once: Flag = False
+    """Gradients of a microbatch are added to those of earlier ones when its backward has ended, so
+    that all of both are there (``torch.compile`` of a whole model, whose backward is one graph)."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
     cross_entropy: CrossEntropy = "fused"
@@ -393,6 +403,10 @@ class Stack(Spec):
     keeps_returned_logits: Flag = False
     """The loop that trains holds the logits that the model returned, by their name, until it has
     those of the next microbatch; else they are free once the loss is there."""
+    keeps_router_results: Flag = False
+    """Modules keep scores or a loss of their router by a name of their own until their next
+    forward. Where full recomputation stops early (``recompute_stops_early``), all that it saved
+    before stays with them."""
     parallel_loss: Flag = True
     """Tensor-parallel ranks compute the loss of their part of the vocabulary; else each
     gathers all logits."""

@@ -200,6 +200,8 @@ def shard_axes(job: Job, *, experts: bool = False) -> Sequence[Axis]:
     copies = copy_axes(job, experts=experts)
     if not experts:
         return _split(copies, job.plan.zero_group or job.dp * job.plan.cp)[0]
+    if not job.plan.shards_experts:
+        return ()
     ranks = max(1, prod(axis.ranks for axis in copies) // replica_group(job).ranks)
     return _split(copies, ranks)[0]
 

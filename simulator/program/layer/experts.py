@@ -46,6 +46,9 @@ from simulator.program.layer.tensors import (
 )
 from simulator.program.layer.weighed_copies import weighing_pieces
 
+ROUTER_SCORES = "router_scores"
+"""Name of what is kept of scores for backward."""
+
 _SCORE_BYTES = 4
 """Router scores are fp32 in every framework modelled here."""
 
@@ -142,7 +145,7 @@ def _add_router(block: Block, experts: Experts) -> None:
     )
     traffic = _SCORE_PASSES * scores * _SCORE_BYTES
     # Backward adds the router's gradient of the tokens to that of the experts.
-    block.save("router_scores", _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
+    block.save(ROUTER_SCORES, _SAVED_SCORES * scores * _SCORE_BYTES, Region.SEQUENCE)
     kernels = _router_kernels(block, experts)
     block.memory_bound("routing", traffic, traffic + 3 * row, Region.SEQUENCE, kernels)
 

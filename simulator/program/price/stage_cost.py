@@ -25,7 +25,6 @@ from simulator.program.ir import (
     Memory,
     Owner,
     Part,
-    UnitBlocks,
     Work,
     total_bytes,
 )
@@ -43,106 +42,15 @@ from simulator.program.price.host_pace import (
 from simulator.program.price.layer_cost import End, ForwardMemory, Unit, UnitCost, UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
+from simulator.program.price.run_contents import Contents
 from simulator.program.states.gathered_memory import TiedGradient
-from simulator.program.states.resident import slice_parameters
+from simulator.program.states.resident import new_gradient_bytes, slice_parameters
 from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.program.strategies.split_backward import Halves
 from simulator.schedule.slots import Phase
 
 SHARDING_COPY = "sharding_copy"
 """Name of the part that copies between whole parameters and shards on the device."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Contents:
-    """What a run consists of; one object for all runs that consist of the same.
-
-    Attributes:
-        units: Cost of each distinct unit, and how often the run has it.
-    """
-
-    units: tuple[tuple[UnitCost, int], ...]
-    _backward: dict[tuple[float, bool], BackwardMemory] = field(default_factory=dict)
-
-    @cached_property
-    def saved(self) -> Memory:
-        return tuple(block for unit, count in self.units for block in unit.saved * count)
-
-    @property
-    def saved_bytes(self) -> float:
-        return math.fsum(unit.saved_bytes * count for unit, count in self.units)
-
-    @cached_property
-    def recomputed_inputs(self) -> Memory:
-        """Of each layer that a function computes again, and the gradient of it, as large."""
-        units = ((unit.backward, count) for unit, count in self.units)
-        return tuple(
-            (backward.owner, num_bytes)
-            for backward, count in units
-            for num_bytes in backward.inputs * (2 * count * backward.calls_backward)
-        )
-
-    @cached_property
-    def halves(self) -> Halves:
-        of_units = [unit.halves for unit, count in self.units for _ in range(count)]
-        columns = zip(*of_units, strict=True) if of_units else ((),) * len(Halves._fields)
-        return Halves(*(tuple(chain.from_iterable(column)) for column in columns))
-
-    @cached_property
-    def forward(self) -> ForwardMemory:
-        """Its fullest moment; units behind the one that runs have saved nothing yet."""
-        found, most_bytes = ForwardMemory((), self.saved, ()), -math.inf
-        early: Memory = ()
-        by_unit: tuple[UnitBlocks, ...] = ()
-        for number, (unit, count) in enumerate(self.units):
-            saved = unit.saved * count
-            early += saved
-            held_bytes = total_bytes(early) + total_bytes(unit.passing)
-            if held_bytes >= most_bytes:
-                behind = self.units[number + 1 :]
-                later = (block for unit, count in behind for block in unit.saved * count)
-                now = (*by_unit, UnitBlocks(saved, ()))
-                found = ForwardMemory(unit.passing, early, tuple(later), by_unit=now)
-                most_bytes = held_bytes
-            by_unit += (UnitBlocks(saved, (*unit.turns, unit.passing)),)
-        return found
-
-    def backward(self, made_bytes: float = 0.0, *, frees: bool = True) -> BackwardMemory:
-        """Its fullest moment; what the units behind the one that runs saved is free by then."""
-        key = made_bytes, frees
-        if key not in self._backward:
-            self._backward[key] = self._fullest(made_bytes, frees=frees)
-        return self._backward[key]
-
-    def _fullest(self, made_bytes: float, *, frees: bool) -> BackwardMemory:
-        ordered = [unit for unit, count in reversed(self.units) for _ in range(count)]
-        if not ordered:
-            return BackwardMemory()
-        weights = math.fsum(unit.backward.weights for unit in ordered)
-        per_weight = made_bytes / weights if weights else 0.0
-        # Of each distinct unit: gradients that it makes, what it holds beyond all that was saved,
-        # and what is free after it [B].
-        of_unit: dict[int, tuple[float, float, float]] = {}
-        for unit, _ in self.units:
-            own_bytes = unit.backward.weights * per_weight
-            more_bytes = unit.backward.memory(own_bytes, frees=frees).more_bytes
-            saved_bytes = unit.saved_bytes if frees else 0.0
-            of_unit[id(unit)] = own_bytes, more_bytes, saved_bytes
-        # Of each unit: gradients made before it [B], and what is held beyond all that was saved.
-        made, moments = [0.0 if weights else made_bytes], list[float]()
-        freed_bytes = 0.0
-        for unit in ordered:
-            own_bytes, more_bytes, saved_bytes = of_unit[id(unit)]
-            moments.append(made[-1] - freed_bytes + more_bytes)
-            made.append(made[-1] + own_bytes)
-            freed_bytes += saved_bytes
-        fullest = moments.index(max(moments))
-        before, unit, after = ordered[:fullest], ordered[fullest], ordered[fullest + 1 :]
-        at = unit.backward.memory(unit.backward.weights * per_weight, frees=frees)
-        freed = (block for unit in before if frees for block in unit.saved)
-        earlier = (block for unit in after for block in unit.saved)
-        holds = (*at.holds, (Owner.GRADIENTS, made[fullest])) if made[fullest] else at.holds
-        return BackwardMemory((*freed, *at.freed), (*at.rest, *earlier), holds, at.in_attention)
 
 
 @dataclass
@@ -156,11 +64,11 @@ class StageCosts:
 
     job: Job
     share: ExpertShare | None = None
-    _contents: dict[Slice, _Contents] = field(default_factory=dict)
-    _distinct: dict[tuple[tuple[Unit, int], ...], _Contents] = field(default_factory=dict)
-    _work: dict[tuple[Phase, _Contents, float, float], Work] = field(default_factory=dict)
+    _contents: dict[Slice, Contents] = field(default_factory=dict)
+    _distinct: dict[tuple[tuple[Unit, int], ...], Contents] = field(default_factory=dict)
+    _work: dict[tuple[Phase, Contents, float, float], Work] = field(default_factory=dict)
     _tied: dict[tuple[Slice, float, bool], BackwardMemory] = field(default_factory=dict)
-    _forward: dict[_Contents, ForwardMemory] = field(default_factory=dict)
+    _forward: dict[Contents, ForwardMemory] = field(default_factory=dict)
 
     @cached_property
     def units(self) -> UnitCosts:
@@ -256,6 +164,17 @@ class StageCosts:
         keeps = self.job.choices.keeps_recomputed_inputs
         return self._contents_of(run).recomputed_inputs if keeps else ()
 
+    def router_graphs(self, run: Slice) -> Memory:
+        """What a run's backward leaves until its next forward."""
+        holds = self.job.plan.holds_router_graphs
+        return self._contents_of(run).router_graphs if holds else ()
+
+    def added_at_once(self, run: Slice) -> float:
+        """Gradients that a backward makes before any is added to those of earlier ones [B]."""
+        if not self.job.plan.stack.gradients_at_once:
+            return 0.0
+        return new_gradient_bytes(self.job, slice_parameters(self.job, run))
+
     def alone(self, run: Slice) -> Memory:
         """Memory held while a forward runs that no backward follows: its largest unit's."""
         units = (unit for unit, _ in self._contents_of(run).units)
@@ -286,7 +205,7 @@ class StageCosts:
             self._forward[contents] = contents.forward._replace(lingers=lingers)
         return self._forward[contents]
 
-    def _lingering(self, contents: _Contents) -> Memory:
+    def _lingering(self, contents: Contents) -> Memory:
         """What forward gave back, but the allocator has not at its end."""
         units = [(unit, count) for unit, count in reversed(contents.units) if unit.reduced]
         each = [self._launched(unit, count, Phase.FORWARD, 1.0) for unit, count in units]
@@ -336,12 +255,12 @@ class StageCosts:
         for unit in (*dict.fromkeys(self.units.layers), *End):
             yield from self.units.divided(unit).pieces
 
-    def _contents_of(self, run: Slice) -> _Contents:
+    def _contents_of(self, run: Slice) -> Contents:
         if run not in self._contents:
             counts = tuple(Counter(self._run_units(run)).items())
             if counts not in self._distinct:
                 costs = tuple((self.units.of(unit), count) for unit, count in counts)
-                self._distinct[counts] = _Contents(costs)
+                self._distinct[counts] = Contents(costs)
             self._contents[run] = self._distinct[counts]
         return self._contents[run]
 
@@ -358,7 +277,7 @@ class StageCosts:
         module = (End.EMBEDDING, End.JOIN, layers[-1], End.HEAD, *loss)
         return (*units, End.HEAD, *loss, *module * modules)
 
-    def _total(self, run: Slice, contents: _Contents, phase: Phase, exposed: float) -> Work:
+    def _total(self, run: Slice, contents: Contents, phase: Phase, exposed: float) -> Work:
         """The units of a run one after another, and what the device waits for its host."""
         sums: dict[tuple[str, Category], tuple[float, int]] = {}
         flop, launches, queue = 0.0, 0, list[Launched]()

@@ -303,6 +303,8 @@ class _Emitter:
             held = self._joined(in_turn, self.pipeline.returned)
             operation.holds = self._joined(memory.holds, held)
             operation.gives = self.attachment.after_use(rank, end, run, is_forward=True)
+            if not is_first:
+                operation.gives += self.costs.router_graphs(run)
             if self.pipeline.copies is not None:
                 self.pipeline.copies.send(rank, end, run)
         return end
@@ -351,6 +353,9 @@ class _Emitter:
             self._book_backward(operation, task, run, made)
             if run is runs[0] and self.pipeline.untrained is not None:
                 operation.gives += self.pipeline.untrained.keeps
+            stays, operation.gives = _without_common(self.costs.router_graphs(run), operation.gives)
+            operation.takes += stays
+            _, operation.holds = _without_common(stays, operation.holds)
             if run is after_loss:
                 operation.takes += waiting
             if run.has_embedding and after_loss is not None:
@@ -373,11 +378,11 @@ class _Emitter:
             in_attention = False
         else:
             in_order = attachment.makes_in_order(run)
-            memory = costs.backward(
-                run,
-                total_bytes(made) if in_order else 0.0,
-                makes_gradients=attachment.makes_gradients(is_first=task.is_first),
-            )
+            makes_gradients = attachment.makes_gradients(is_first=task.is_first)
+            new_bytes = total_bytes(made) if in_order else 0.0
+            if not makes_gradients:
+                new_bytes += costs.added_at_once(run)
+            memory = costs.backward(run, new_bytes, makes_gradients=makes_gradients)
             operation.holds = memory.holds if in_order else self._joined(memory.holds, made)
             operation.frees = memory.freed
             stays, given = _without_common(made, operation.gives)

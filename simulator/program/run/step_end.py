@@ -16,6 +16,7 @@ from simulator.program.ir import (
     Category,
     Collective,
     Kind,
+    Memory,
     Operation,
     Part,
     Program,
@@ -40,6 +41,7 @@ class StepEnd:
         ranks: What each pipeline rank holds.
         data_parallel: What reduces its gradients and hands its weights out.
         host_s_per_kernel: Host time of a launch [s].
+        left: What backward leaves on the one rank of a pipeline, free after its update.
     """
 
     def __init__(
@@ -49,10 +51,11 @@ class StepEnd:
         ranks: PipelineRanks,
         data_parallel: DataParallel,
         host_s_per_kernel: float,
+        left: Memory = (),
     ) -> None:
         self.job, self.program, self.ranks = job, program, ranks
         self.data_parallel = data_parallel
-        self.host_s_per_kernel = host_s_per_kernel
+        self.host_s_per_kernel, self.left = host_s_per_kernel, left
         self._update_memory: dict[int, UpdateMemory] = {}
         """Of the first of all ranks that hold the same."""
 
@@ -117,7 +120,7 @@ class StepEnd:
             last = self._add_update_on_gpu(rank, after)
         if offload.optimizer:
             last = self._add_update_on_host(rank, (*after, backward_end))
-        self.program.operations[last].gives = self.data_parallel.freed_gradients(rank)
+        self.program.operations[last].gives = self.data_parallel.freed_gradients(rank) + self.left
         self.data_parallel.updated(rank, last)
         self.data_parallel.finish_weights(rank, runs)
         if host_s := self.job.choices.step_host_s:

@@ -63,6 +63,13 @@ _SCALED_OUTPUT_PASSES = 5
 """DoRA scales what matrix and adapter give, and adds both."""
 
 
+_ACTIVATION = "activation"
+"""Name of a dense MLP's nonlinearity."""
+
+_IN_PLACE = (1.0, 0.0)
+"""The gradient of what it reads lies where that did."""
+
+
 def with_frozen_weights(
     layer: Layer,
     tensors: Sequence[ParameterTensor],
@@ -119,6 +126,9 @@ class _Frozen:
 
     def pieces(self, piece: Piece) -> Iterator[Piece]:
         """What a piece becomes."""
+        if isinstance(piece, MemoryBound) and piece.name == _ACTIVATION and self._runs_in_place:
+            yield replace(piece, gradient_widths=_IN_PLACE)
+            return
         if not isinstance(piece, Gemm | GroupedGemm) or not piece.tensors:
             yield piece
             return
@@ -129,6 +139,8 @@ class _Frozen:
 
     def kept(self, saved: Saved) -> Saved:
         """An activation without what only gradients of frozen weights would read."""
+        if saved.role is Role.DOWN_INPUT and self._runs_in_place:
+            return replace(saved, kept_share=0.0)
         if not saved.weights or any(map(self._reads_input, saved.weights)):
             return saved
         return replace(saved, kept_share=saved.kept_share * (1.0 - saved.weights_share))
@@ -152,6 +164,17 @@ class _Frozen:
     @property
     def _lora(self) -> Lora | None:
         return self.job.plan.lora
+
+    @cached_property
+    def _runs_in_place(self) -> bool:
+        """Whether one function with adapters is all of the dense MLP."""
+        lora = self._lora
+        if lora is None or lora.dropout or not self.job.plan.stack.adapted_mlp_in_place:
+            return False
+        bases = filter(self._is_base, self.tensors.values())
+        products = {base.name for base in bases if base.name.startswith("mlp.")}
+        adapted = {each.name for one in self.adapters if one.rank for each in one.matrices}
+        return bool(products) and products <= adapted
 
     @property
     def _keeps_quantised_inputs(self) -> bool:

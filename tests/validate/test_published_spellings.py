@@ -396,6 +396,22 @@ def test_cuda_graphs_are_read_from_the_notes(notes, graphs):
     assert fields_of({**ROW, "notes": notes})["plan"]["cuda_graphs"] == graphs
 
 
+@pytest.mark.parametrize(
+    ("notes", "counts"),
+    [
+        ("fp8, first and last layer in bf16", (1, 1)),
+        ("Llama 3.1 8B; last 4 layers in bf16", (0, 4)),
+        ("first 2 layers are kept in bf16", (2, 0)),
+        ("gradients of the last layer reduced in bf16", (0, 0)),
+    ],
+)
+def test_layers_that_stay_in_bf16_are_read_where_the_others_are_narrower(notes, counts):
+    plan = job_of({**ROW, "precision": "fp8", "notes": notes}).plan
+    assert (plan.first_bf16_layers, plan.last_bf16_layers) == counts
+    wide = job_of({**ROW, "precision": "bf16", "notes": notes}).plan
+    assert (wide.first_bf16_layers, wide.last_bf16_layers) == (0, 0)
+
+
 TORCH = {**ROW, "framework": "torch ddp", "framework_version": "PyTorch 2.1", "tp": "1", "pp": "1",
          "dp": "8", "zero": "0", "schedule": "", "sequence_parallel": "false"}  # fmt: skip
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", "nvfp4"]
+NARROW: tuple[Precision, ...] = ("fp8", "int8", "mxfp8", "nvfp4")
+"""Formats of less than 16 bits."""
 
 AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
 """One kernel for all of core attention, products around a fused softmax, or separate steps."""

@@ -210,7 +210,17 @@ def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
     if is_fp16 and not settings.switch("accumulate_allreduce_grads_in_fp32"):
         reduced = "fp16"
     settings.switch("accumulate_allreduce_grads_in_fp32")
-    return {"precision": precision, "grad_reduce_precision": reduced}
+    found = {"precision": precision, "grad_reduce_precision": reduced}
+    return found | _bf16_layers(settings, is_narrow=bool(eight or four))
+
+
+def _bf16_layers(settings: Settings, *, is_narrow: bool) -> dict[str, int]:
+    """Layers at either end that stay in bf16; without narrow products the options say nothing."""
+    counts = {
+        f"{ours}_bf16_layers": settings.whole(f"num_layers_at_{theirs}_in_bf16", default=1)
+        for ours, theirs in (("first", "start"), ("last", "end"))
+    }
+    return counts if settings.switch("first_last_layers_bf16") and is_narrow else {}
 
 
 def _recomputation(settings: Settings) -> dict[str, object]:

@@ -40,9 +40,10 @@ from simulator.program.price.host_pace import (
     unpredicted_wait_s,
     waiting_s,
 )
-from simulator.program.price.layer_cost import End, ForwardMemory, Unit, UnitCost, UnitCosts
+from simulator.program.price.layer_cost import UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
+from simulator.program.price.unit_cost import End, ForwardMemory, Unit, UnitCost
 from simulator.program.states.gathered_memory import TiedGradient
 from simulator.program.states.resident import slice_parameters
 from simulator.program.strategies.backward_memory import BackwardMemory
@@ -328,7 +329,8 @@ class StageCosts:
 
     def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
         """What one rank runs of a layer in forward order, and what times it."""
-        unit = next(each for each in self.units.layers if each.kind == kind)
+        alike = (each for each in self.units.layers if each.kind == kind)
+        unit = min(alike, key=lambda each: each.in_bf16)
         return self.units.divided(unit).pieces, self.units.timer
 
     def all_pieces(self) -> Iterator[Piece]:

@@ -239,6 +239,13 @@ def test_weights_that_are_8_bit_themselves_have_no_8_bit_copies(tmp_path):
     assert not report.unsupported
 
 
+@pytest.mark.parametrize(("recipe", "scaling"), [("delayed", "delayed"), ("tensorwise", "tensor")])
+def test_the_recipe_of_8_bits_says_what_scales_follow_from(tmp_path, recipe, scaling):
+    added = ("--sequence-parallel", f"--sequence-parallel --fp8-recipe {recipe}")
+    plan = read_megatron_script(edited(tmp_path, "launch_moe.sh", added), Given())[0].plan
+    assert plan.stack.float8_scaling == scaling
+
+
 @pytest.mark.parametrize(
     ("options", "counts"),
     [

@@ -367,6 +367,8 @@ def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
         facts["grouped_experts"] = settings.switch("moe_grouped_gemm")
         facts["fused_permutation"] = settings.switch("moe_permute_fusion")
         facts |= expert_exchange(settings, "moe_flex_dispatcher_backend")
+    if settings.get("fp8_recipe") == "tensorwise":
+        facts["float8_scaling"] = "tensor"
     if settings.switch("fp8_param_gather", "fp8_param"):
         facts["keeps_cast_weights"] = False
         settings.assumed.append("8-bit weights are gathered as 16-bit ones would be")

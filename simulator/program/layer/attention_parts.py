@@ -114,7 +114,7 @@ def _add_attention(block: Block, window: int) -> None:
     block.save("qkv_input", kept_bytes, Region.GATHERED, weights=projections)
     block.linear(
         "qkv", query + key_value, model.hidden, Split.COLUMN,
-        kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True, products=3, weights=3,
+        kv_columns=key_value, kv_heads=model.kv_heads, made_by="norm", products=3, weights=3,
         role=Role.PROJECTION, tensors=projections,
     )  # fmt: skip
     if model.qkv_bias:

@@ -10,11 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal
 
 from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan, RecomputeModule
-from simulator.program.layer.eight_bit_casts import Operands, eager_casts, row_casts
+from simulator.described.plan.stack_options import MaximaFinders
+from simulator.program.layer.eight_bit_casts import (
+    Casting,
+    Maker,
+    Operands,
+    eager_casts,
+    row_casts,
+    scaled_casts,
+)
 from simulator.program.layer.pieces import (
     ContextRules,
     Gemm,
@@ -36,6 +45,19 @@ _FULL_BYTES = 4.0
 _SCALED_TWICE = ("nvfp4",)
 """Formats with a scale of the whole operand beside those of its blocks (Transformer Engine,
 ``quantizer.cpp``: ``nvte_hadamard_transform_amax`` reads it first; norms leave both to it)."""
+
+_SCALED_BY_BLOCKS = ("mxfp8",)
+"""Formats that have only the latter."""
+
+_FINDS: Mapping[MaximaFinders, frozenset[Maker | Literal["gradient"]]] = MappingProxyType(
+    {
+        "none": frozenset(),
+        "norms": frozenset(("norm",)),
+        "fused": frozenset(("norm", "activation", "gradient")),
+    }
+)
+"""Makers whose kernels find the maximum of what they make. Kernels of a compiler make all gradients
+of outputs but those that attention gives back, which are taken for the others."""
 
 _EAGER_NORM_KERNELS = 7
 _EAGER_NORM_BYTES: Mapping[float, tuple[float, float]] = MappingProxyType(
@@ -109,7 +131,8 @@ def microbatch_shape(
     kept = element if plan.stack.float8_scaling == "eager" else operand
     documents = max(1, round(seq_len / document_len)) if document_len else 1
     stream = _FULL_BYTES if plan.autocasts or plan.is_widened else element
-    scaled_twice = plan.precision in _SCALED_TWICE
+    finds_first = plan.precision == "fp8" and plan.stack.float8_scaling == "tensor"
+    scaled_twice = plan.precision in _SCALED_TWICE or finds_first
     return Shape(sequences, seq_len, element, operand, kept, documents, stream, scaled_twice)
 
 
@@ -271,7 +294,7 @@ class Block:
         *,
         kv_columns: int = 0,
         kv_heads: int = 1,
-        after_kernel: bool = False,
+        made_by: Maker = "other",
         products: int = 1,
         weights: int = 1,
         role: Role = Role.OTHER,
@@ -279,24 +302,13 @@ class Block:
     ) -> None:
         """A product with a weight, and the casts its number format needs.
 
-        The input and the output's gradient are cast, in both layouts. Where the input
-        comes ``after_kernel`` (a norm or an activation), that kernel may cast it. It stands
-        for several ``products`` where the model has them and the stack fuses them, and has as
-        many ``weights`` as a policy of recomputation counts.
+        What the input is ``made_by`` may cast it. It stands for several ``products`` where the
+        model has them and the stack fuses them, and has as many ``weights`` as a policy of
+        recomputation counts.
         """
         tokens, element = self.shape.tokens, self.shape.element_bytes
-        operand = self.shape.gemm_bytes
         products = 1 if self.stack.fused_projections else products
-        region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
-        # A kernel that casts what it writes cannot know the maximum of all of it.
-        is_cast = after_kernel and self.stack.fused_casts and not self.shape.scaled_twice
-        forward = 0.0 if is_cast else self.cast_bytes(tokens * k)
-        backward = self.cast_bytes(tokens * n)
-        if backward and self.stack.float8_scaling != "tensor":
-            casts = row_casts if self.stack.float8_scaling == "rows" else eager_casts
-            self.pieces += casts(name, Operands(tokens, n, k, products, split), element, operand)
-        elif backward:
-            self.memory_bound(f"{name}_cast", forward, backward, region)
+        self._cast_operands(name, Operands(tokens, n, k, products, split, made_by))
         if self.plan.autocasts:
             self.autocast(name, n * k, tokens * k * (split is not Split.ROW), products)
             element = self._normed_bytes if split is not Split.ROW else element
@@ -312,6 +324,35 @@ class Block:
                 products=products, weights=weights, role=role, tensors=tensors,
             )
         )  # fmt: skip
+
+    def _cast_operands(self, name: str, of: Operands) -> None:
+        """Casts of what a product multiplies, where that is narrower than what is there."""
+        element, operand = self.shape.element_bytes, self.shape.gemm_bytes
+        if operand >= element:
+            return
+        scaling = self.stack.float8_scaling
+        if scaling in ("rows", "eager"):
+            casts = row_casts if scaling == "rows" else eager_casts
+            self.pieces += casts(name, of, element, operand)
+        else:
+            self.pieces += scaled_casts(name, of, self._casting)
+
+    @property
+    def _casting(self) -> Casting:
+        stack, precision = self.stack, self.plan.precision
+        casts: set[Maker] = {"norm"} if stack.fused_casts else set()
+        casts |= {"activation"} if stack.fused_casts and stack.fused_activation_casts else set()
+        apart = stack.casts_layouts_apart
+        return Casting(
+            self.shape.element_bytes,
+            self.shape.gemm_bytes,
+            self.shape.scaled_twice,
+            finds=_FINDS["none" if precision in _SCALED_TWICE else stack.finds_maxima],
+            casts=frozenset(casts),
+            apart=apart and precision in _SCALED_BY_BLOCKS,
+            weights_apart=apart,
+            casts_weights=stack.casts_weights_each_pass,
+        )
 
     def autocast(self, name: str, weights: int, inputs: int, products: int = 1) -> None:
         """Casts of products' weights and of what they read of the residual stream, and back.

@@ -32,6 +32,7 @@ from simulator.program.layer.adapters import (
 )
 from simulator.program.layer.block import Shape, microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kinds, model_layer
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.model_ends import (
     embedding_layer,
     embedding_tensors,
@@ -100,6 +101,11 @@ class UnitCosts:
             units.append(unit)
             has_gradient = has_backward
         return tuple(units)
+
+    def of_kind(self, kind: LayerKind) -> LayerUnit:
+        """The unit of a layer of that kind, in the plan's own format if there is one."""
+        alike = (unit for unit in self.layers if unit.kind == kind)
+        return min(alike, key=lambda unit: unit.in_bf16)
 
     @cached_property
     def _trains_embedding(self) -> bool:

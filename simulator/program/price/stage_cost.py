@@ -329,9 +329,7 @@ class StageCosts:
 
     def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
         """What one rank runs of a layer in forward order, and what times it."""
-        alike = (each for each in self.units.layers if each.kind == kind)
-        unit = min(alike, key=lambda each: each.in_bf16)
-        return self.units.divided(unit).pieces, self.units.timer
+        return self.units.divided(self.units.of_kind(kind)).pieces, self.units.timer
 
     def all_pieces(self) -> Iterator[Piece]:
         """What one rank runs of the layers and of the model's ends, each kind of layer once."""

@@ -98,3 +98,51 @@ def test_what_casts_itself_cannot_know_its_maximum():
     unknown = Casting(2, 1, reads_twice=True, casts=frozenset(("norm",)))
     assert known.input_bytes("norm") == (0, 0)
     assert unknown.input_bytes("norm") == (2 + 4, 0)
+
+
+def _expert_job(**stack):
+    model = small_model(experts={"count": 4, "top_k": 1, "ffn_hidden": 256})
+    plan = {"stack": {"base": "megatron-core", "grouped_experts": True, **stack}}
+    return small_job(model, profile=BLACKWELL, seq_len=T, precision="fp8", **plan)
+
+
+def _timed(job):
+    kind = layer_kinds(job.model)[0]
+    pieces, timer = StageCosts(job).layer_pieces(kind)
+    return {piece.name: piece for piece in pieces}, timer
+
+
+@pytest.mark.parametrize(
+    ("which", "of_linears", "of_experts"),
+    [("all", "fp8", "fp8"), ("dense", "fp8", "bf16"), ("experts", "bf16", "fp8")],
+)
+def test_linear_layers_and_experts_are_narrow_each_by_themselves(which, of_linears, of_experts):
+    pieces, timer = _timed(_expert_job(narrow_products=which))
+    for name, precision in (("qkv", of_linears), ("expert_up", of_experts)):
+        assert timer.precision_of(pieces[name]) == precision
+        assert (f"{name}_cast" in pieces) == (precision == "fp8")
+    assert timer.precision_of(pieces["router"]) == "bf16"
+
+
+def test_what_experts_keep_has_the_format_of_their_products():
+    kept = {}
+    for which in ("all", "dense"):
+        job = _expert_job(narrow_products=which)
+        layer = StageCosts(job).units.divided(StageCosts(job).units.layers[0])
+        kept[which] = {saved.name: saved.num_bytes for saved in layer.saved}
+    assert kept["dense"]["expert_input"] == 2 * kept["all"]["expert_input"]
+    assert kept["dense"]["qkv_input"] == kept["all"]["qkv_input"]
+
+
+def test_gradients_of_weights_in_16_bits_need_no_casts_by_columns():
+    """As torchao's rowwise_with_gw_hp: input and gradient are cast by rows alone, for one product."""
+    stack = {"base": "torchtitan", "float8_scaling": "rows", "wide_weight_gradients": True}
+    pieces = _pieces(stack)
+    assert not any(name.endswith("_maxima") for name in pieces)
+    n = T * 2 * 256
+    assert pieces["mlp_up_output_cast"].backward_bytes == (2 + 2 + 1) * n
+    job = small_job(MODEL, profile=BLACKWELL, seq_len=T, stack=stack, precision="fp8")
+    pieces, timer = _timed(job)
+    product = pieces["mlp_up"]
+    assert timer.precision_of(product) == "fp8"
+    assert timer.precision_of(product, of_weight=True) == "bf16"

@@ -48,6 +48,7 @@ from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import (
     CrossEntropy,
     GradPrecision,
+    NarrowProducts,
     gradient_format,
     has_wide_kernel,
 )
@@ -395,6 +396,11 @@ class Plan(Spec):
     def keeps_cast_weights(self) -> bool:
         """Whether 8-bit copies of weights stay beside 16-bit ones."""
         return self.stack.keeps_cast_weights and self.precision in ("fp8", "mxfp8")
+
+    @property
+    def narrow_products(self) -> NarrowProducts:
+        """Which products with weights have the format of ``precision`` where that is narrow."""
+        return self.stack.narrow_products
 
     @property
     def loss_kernel(self) -> CrossEntropy:

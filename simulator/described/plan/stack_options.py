@@ -86,6 +86,10 @@ cast of its own (:meth:`simulator.program.layer.block.Block.linear`). ``eager``:
 operand, weights too, which kernels of their own find, apply and cast by in every use, and backward
 keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
 
+NarrowProducts = Literal["all", "dense", "experts"]
+"""``dense``: all but those of routed experts, which are parameters of a grouped product, not linear
+layers (torchtitan's converters of linear layers); ``experts``: those alone."""
+
 MaximaFinders = Literal["none", "norms", "fused"]
 """Which kernels find the maximum of what they write, where fp8 operands are scaled by their own:
 none, those of norms (Transformer Engine since 2.8), or whatever a compiler fuses that with: norms,

@@ -232,7 +232,8 @@ def _repeat_latents(block: Block) -> None:
     The input norm is a kernel of its own; those of latents are part of the product behind
     them. ``mla_up_proj`` repeats the norms of latents, and drops what the products give.
     """
-    casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), block.second_cast_share)
+    share = block.second_cast_share(block.shape)
+    casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), share)
     block.repeat("layernorm", {"attention_norm": 1.0, **casts}, dropped=("latent_input",))
     repeated = [f"{name}{cast}" for name in ("query_up", "key_value_up") for cast in ("", "_cast")]
     repeated += ["query_latent_norm", "key_value_latent_norm", "rotary"]

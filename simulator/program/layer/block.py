@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
-from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
+from simulator.cost.kernel_time import ELEMENT_BYTES, activation_precision, output_bytes
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan, RecomputeModule
 from simulator.described.plan.stack_options import MaximaFinders
@@ -127,6 +128,14 @@ def microbatch_shape(
     plan: Plan, sequences: int, seq_len: int, document_len: int | None = None
 ) -> Shape:
     """Sizes of one microbatch under the plan's number format."""
+    if plan.stack.narrow_products == "experts":
+        plan = plan.model_copy(update={"precision": activation_precision(plan.precision)})
+    return _shape_in_its_format(plan, sequences, seq_len, document_len)
+
+
+def _shape_in_its_format(
+    plan: Plan, sequences: int, seq_len: int, document_len: int | None = None
+) -> Shape:
     operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
     kept = element if plan.stack.float8_scaling == "eager" else operand
     documents = max(1, round(seq_len / document_len)) if document_len else 1
@@ -153,6 +162,15 @@ class Block:
         self.freed_bytes: tuple[float, ...] = ()
         self.working_bytes: tuple[float, ...] = ()
         self.working_region = Region.TENSOR
+
+    @cached_property
+    def expert_shape(self) -> Shape:
+        """Sizes of the microbatch in the number format of routed experts' products."""
+        plan, shape = self.plan, self.shape
+        if plan.stack.narrow_products == "dense":
+            plan = plan.model_copy(update={"precision": activation_precision(plan.precision)})
+        of_experts = _shape_in_its_format(plan, shape.sequences, shape.seq_len)
+        return replace(of_experts, documents=shape.documents)
 
     def layer(self) -> Layer:
         """What has been put together."""
@@ -322,6 +340,7 @@ class Block:
             Gemm(
                 name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
                 products=products, weights=weights, role=role, tensors=tensors,
+                half_precision=self.stack.narrow_products == "experts",
             )
         )  # fmt: skip
 
@@ -332,21 +351,25 @@ class Block:
             return
         scaling = self.stack.float8_scaling
         if scaling in ("rows", "eager"):
-            casts = row_casts if scaling == "rows" else eager_casts
-            self.pieces += casts(name, of, element, operand)
+            gradients = not self.stack.wide_weight_gradients
+            self.pieces += (
+                row_casts(name, of, element, operand, casts_columns=gradients)
+                if scaling == "rows"
+                else eager_casts(name, of, element, operand)
+            )
         else:
-            self.pieces += scaled_casts(name, of, self._casting)
+            self.pieces += scaled_casts(name, of, self.casting(self.shape))
 
-    @property
-    def _casting(self) -> Casting:
+    def casting(self, shape: Shape) -> Casting:
+        """How operands of products in such a number format are cast."""
         stack, precision = self.stack, self.plan.precision
         casts: set[Maker] = {"norm"} if stack.fused_casts else set()
         casts |= {"activation"} if stack.fused_casts and stack.fused_activation_casts else set()
         apart = stack.casts_layouts_apart
         return Casting(
-            self.shape.element_bytes,
-            self.shape.gemm_bytes,
-            self.shape.scaled_twice,
+            shape.element_bytes,
+            shape.gemm_bytes,
+            shape.scaled_twice,
             finds=_FINDS["none" if precision in _SCALED_TWICE else stack.finds_maxima],
             casts=frozenset(casts),
             apart=apart and precision in _SCALED_BY_BLOCKS,
@@ -396,19 +419,13 @@ class Block:
             )
             self.pieces.append(gradient)
 
-    @property
-    def second_cast_share(self) -> float:
+    def second_cast_share(self, shape: Shape) -> float:
         """What backward adds to a cast where forward makes one of its two layouts.
 
         It keeps the original, which backward reads once more for the other layout (Transformer
         Engine's ``save_original_input``), and for its maximum where it is scaled as a whole.
         """
-        return self.shape.read_bytes / self.shape.cast_bytes
-
-    def cast_bytes(self, elements: float) -> float:
-        """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
-        is_cast = self.shape.gemm_bytes < self.shape.element_bytes
-        return elements * self.shape.cast_bytes if is_cast else 0.0
+        return shape.read_bytes / shape.cast_bytes
 
     def residual(self, name: str) -> None:
         """Dropout and addition to the residual stream; backward adds the branches.

@@ -153,7 +153,9 @@ def scaled_casts(name: str, of: Operands, casting: Casting) -> Iterator[MemoryBo
         )
 
 
-def row_casts(name: str, of: Operands, element: float, operand: float) -> list[MemoryBound]:
+def row_casts(
+    name: str, of: Operands, element: float, operand: float, *, casts_columns: bool = True
+) -> list[MemoryBound]:
     """Casts around a product whose operands have a scale for every row.
 
     The forward product needs maxima over rows of the input, the input gradient over rows of
@@ -167,21 +169,19 @@ def row_casts(name: str, of: Operands, element: float, operand: float) -> list[M
         of: What it multiplies.
         element: Bytes of one activation [B].
         operand: Bytes of one cast operand [B].
+        casts_columns: Whether gradients of weights are 8-bit products, too; else weights have, by
+            columns, one scale, which is the largest of those of their rows.
 
-    Source: torchao, ``float8/config.py`` and ``float8_ops.py``: without fast accumulation,
-    as in backward, the scales are applied to what cuBLAS returns.
+    Source: torchao, ``float8/config.py`` (``rowwise`` and ``rowwise_with_gw_hp``) and
+    ``float8_ops.py``: without fast accumulation, as in backward, the scales are applied to what
+    cuBLAS returns.
     """
     by_rows, by_columns = 2 * element + operand, element + operand
-    casts = [
-        MemoryBound(
-            f"{name}_weight_cast",
-            of.weights * by_rows, of.weights * by_columns, of.weight_region, kernels=2,
-        ),
-        MemoryBound(
-            f"{name}_weight_maxima",
-            0.0, of.weights * element, of.weight_region, reduces_rows=True,
-        ),
-    ]  # fmt: skip
+    again = by_columns if casts_columns else 0.0
+    weight = MemoryBound(
+        f"{name}_weight_cast", of.weights * by_rows, of.weights * by_columns, of.weight_region, 2
+    )
+    casts, maxima = [weight], [("weight", of.weights, of.weight_region)]
     sides = (
         ("input", of.inputs, of.input_region, of.products * 2 * element),
         ("output", of.outputs, of.output_region, 0.0),
@@ -189,12 +189,13 @@ def row_casts(name: str, of: Operands, element: float, operand: float) -> list[M
     for side, elements, region, scaled in sides:
         of_gradient = side == "output"
         forward = 0.0 if of_gradient else elements * by_rows
-        backward = elements * (by_columns + (by_rows if of_gradient else scaled))
+        backward = elements * (again + (by_rows if of_gradient else scaled))
+        casts.append(MemoryBound(f"{name}_{side}_cast", forward, backward, region, kernels=2))
+        maxima.append((side, elements, region))
+    if casts_columns:
         casts += [
-            MemoryBound(f"{name}_{side}_cast", forward, backward, region, kernels=2),
-            MemoryBound(
-                f"{name}_{side}_maxima", 0.0, elements * element, region, reduces_rows=True
-            ),
+            MemoryBound(f"{name}_{side}_maxima", 0.0, count * element, region, reduces_rows=True)
+            for side, count, region in maxima
         ]
     return casts
 

@@ -156,7 +156,7 @@ class GroupedGemm:
         launches: Kernels that do it: one for all experts, or one for each.
         calls: Calls of the host for it, where these are more.
         loads: Rows of each expert over ``rows``; empty where all have the same.
-        tensors, trained_share: As of :class:`Gemm`.
+        half_precision, tensors, trained_share: As of :class:`Gemm`.
     """
 
     name: str
@@ -168,6 +168,7 @@ class GroupedGemm:
     launches: int = 1
     calls: int = 1
     loads: tuple[float, ...] = ()
+    half_precision: bool = False
     tensors: tuple[str, ...] = ()
     trained_share: float = 1.0
 

@@ -145,6 +145,7 @@ class UnitCosts:
             accumulates_in_python=adds_up and not fused and plan.stack.accumulates_in_python,
             expert_exchange=plan.stack.expert_exchange,
             grouped_by_torch=plan.stack.grouped_by_torch and plan.stack.grouped_experts,
+            wide_weight_gradients=plan.stack.wide_weight_gradients,
         )
 
     @cached_property

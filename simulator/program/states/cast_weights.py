@@ -23,7 +23,11 @@ from simulator.program.layer.tensors import ParameterGroup, TensorRole
 from simulator.program.states.resident import slice_tensors, tensor_parameters
 
 _LAYOUTS = 2
-_GROUPS = (ParameterGroup.DENSE, ParameterGroup.EXPERT)
+_GROUPS = {
+    "all": (ParameterGroup.DENSE, ParameterGroup.EXPERT),
+    "dense": (ParameterGroup.DENSE,),
+    "experts": (ParameterGroup.EXPERT,),
+}
 
 
 def cast_weight_bytes(job: Job, runs: Iterable[Slice]) -> float:
@@ -34,7 +38,7 @@ def cast_weight_bytes(job: Job, runs: Iterable[Slice]) -> float:
         layers * tensor_parameters(job, tensor).total
         for run in runs
         for tensor, layers in slice_tensors(job, _narrow_layers(job, run))
-        if tensor.role is TensorRole.MATRIX and tensor.group in _GROUPS
+        if tensor.role is TensorRole.MATRIX and tensor.group in _GROUPS[job.plan.narrow_products]
     )
     return _LAYOUTS * ELEMENT_BYTES[job.plan.precision] * numel
 

@@ -135,7 +135,7 @@ def test_what_experts_keep_has_the_format_of_their_products():
 
 
 def test_gradients_of_weights_in_16_bits_need_no_casts_by_columns():
-    """As torchao's rowwise_with_gw_hp: input and gradient are cast by rows alone, for one product."""
+    """As torchao's rowwise_with_gw_hp: input and gradient are cast by rows, for one product."""
     stack = {"base": "torchtitan", "float8_scaling": "rows", "wide_weight_gradients": True}
     pieces = _pieces(stack)
     assert not any(name.endswith("_maxima") for name in pieces)

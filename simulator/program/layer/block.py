@@ -375,6 +375,7 @@ class Block:
             apart=apart and precision in _SCALED_BY_BLOCKS,
             weights_apart=apart,
             casts_weights=stack.casts_weights_each_pass,
+            to_four_bits=precision == "nvfp4",
         )
 
     def autocast(self, name: str, weights: int, inputs: int, products: int = 1) -> None:

@@ -84,6 +84,7 @@ class Casting:
         apart: Whether each layout of an input or of a gradient has a kernel of its own.
         weights_apart: The same of weights.
         casts_weights: Whether weights are cast in every pass.
+        to_four_bits: Whether operands have 4 bits.
     """
 
     element: float
@@ -94,6 +95,7 @@ class Casting:
     apart: bool = False
     weights_apart: bool = False
     casts_weights: bool = False
+    to_four_bits: bool = False
 
     def _maximum(self, maker: Maker | Literal["gradient"] | None = None) -> float:
         return self.element if self.reads_twice and maker not in self.finds else 0.0
@@ -145,12 +147,16 @@ def scaled_casts(name: str, of: Operands, casting: Casting) -> Iterator[MemoryBo
     region = Region.TENSOR if of.split is Split.ROW else Region.SEQUENCE
     backward = again * of.inputs + casting.gradient_bytes * of.outputs
     kernels = 2 if casting.apart else 1
-    yield MemoryBound(f"{name}_cast", forward * of.inputs, backward, region, kernels)
+    four = casting.to_four_bits
+    yield MemoryBound(
+        f"{name}_cast", forward * of.inputs, backward, region, kernels, to_four_bits=four
+    )
     if casting.casts_weights:
         forward, again = casting.weight_bytes
         yield MemoryBound(
-            f"{name}_weight_cast", forward * of.weights, again * of.weights, of.weight_region
-        )
+            f"{name}_weight_cast", forward * of.weights, again * of.weights, of.weight_region,
+            to_four_bits=four,
+        )  # fmt: skip
 
 
 def row_casts(

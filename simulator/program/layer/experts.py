@@ -337,11 +337,10 @@ def _casts(
     wide, shared = Region.ROUTED, Region.SEQUENCE
     at_input, at_output = (wide, shared) if split is Split.COLUMN else (shared, wide)
     per_expert = launches > 1
-    yield MemoryBound(
-        f"{name}_cast", forward * inputs, again * inputs, at_input, launches, per_expert=per_expert
-    )
+    own = {"per_expert": per_expert, "to_four_bits": casting.to_four_bits}
+    yield MemoryBound(f"{name}_cast", forward * inputs, again * inputs, at_input, launches, **own)
     gradient = f"{name}_gradient_cast"
-    yield MemoryBound(gradient, 0.0, of_gradient, at_output, launches, per_expert=per_expert)
+    yield MemoryBound(gradient, 0.0, of_gradient, at_output, launches, **own)
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:

@@ -124,7 +124,7 @@ class PieceTimer:
             self.profile,
             num_bytes / piece.kernels,
             reduces_rows=backward and piece.reduces_rows,
-            efficiency=self._permute_efficiency(piece) if piece.scatters_rows else None,
+            efficiency=self._own_efficiency(piece),
         )
         if backward and piece.sums_columns:
             kernel_s += self.profile.common.column_sum_start_s
@@ -139,8 +139,14 @@ class PieceTimer:
             kernel_s = max(kernel_s, widening_s(self.profile, elements))
         return max(piece.kernels * kernel_s, self._row_sum_s(piece, backward=backward))
 
-    def _permute_efficiency(self, piece: MemoryBound) -> float:
-        common, is_fused = self.profile.common, piece.scatters_fused
+    def _own_efficiency(self, piece: MemoryBound) -> float | None:
+        """Share of the memory bandwidth that such kernels reach, where it is one of their own."""
+        common = self.profile.common
+        if piece.to_four_bits:
+            return common.four_bit_cast_share * self.profile.kernels.memory_efficiency
+        if not piece.scatters_rows:
+            return None
+        is_fused = piece.scatters_fused
         return common.fused_permute_efficiency if is_fused else common.permute_efficiency
 
     def _row_sum_s(self, piece: MemoryBound, *, backward: bool) -> float:

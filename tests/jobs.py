@@ -24,7 +24,7 @@ from simulator.engine.timeline import Timeline
 from simulator.errors import InputError
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Memory, Owner, Program, RankClass, Work
-from simulator.program.price.layer_cost import ForwardMemory
+from simulator.program.price.unit_cost import ForwardMemory
 from simulator.program.run.pipeline import Pipeline, add_pipeline
 from simulator.program.run.pipeline_parts import Gather
 from simulator.program.run.repeated_pass import RankState

@@ -161,8 +161,7 @@ def grouped_gemm_s(
         exposed_bytes = profile.kernels.grouped_results_exposed * result_bytes * total_rows * n
     bytes_per_s = model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
     sm_flop_per_s = (
-        peak_flop_per_s(profile, precision)
-        * model.efficiency
+        _full_flop_per_s(profile, precision)
         * sustained_share(profile, precision)
         * (1.0 if aligned else _unaligned_share(profile.common, precision))
         * (profile.kernels.torch_grouped_share if by_torch else 1.0)
@@ -191,6 +190,19 @@ def grouped_gemm_s(
             if max(compute_s, memory_s) < fastest_s:
                 fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s, exponent))
     return model.floor_s + fastest_s + exposed_bytes / bytes_per_s
+
+
+def _full_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
+    """Rate of large products in short, cool benchmarks [FLOP/s]."""
+    kernels = profile.kernels
+    own = peak_flop_per_s(profile, precision) * _gemm_model(profile, precision).efficiency
+    limits = {"mxfp8": kernels.mxfp8_over_fp8, "nvfp4": kernels.nvfp4_over_fp8}
+    limit = limits.get(precision)
+    if limit is None:
+        return own
+    return min(
+        own, limit * peak_flop_per_s(profile, "fp8") * _gemm_model(profile, "fp8").efficiency
+    )
 
 
 def _runs_on_vector_units(precision: Precision) -> bool:

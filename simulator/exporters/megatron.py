@@ -262,6 +262,13 @@ def sharded_by_megatron_fsdp(job: Job) -> str:
     return f"ZeRO {job.plan.zero} of {DEFAULT_STACK} is Megatron-FSDP (--use-megatron-fsdp)."
 
 
+def _formats(plan: Plan) -> Iterator[str]:
+    yield from _FORMATS[plan.precision]
+    if plan.first_bf16_layers or plan.last_bf16_layers:
+        yield f"--first-last-layers-bf16 --num-layers-at-start-in-bf16 {plan.first_bf16_layers}"
+        yield f"--num-layers-at-end-in-bf16 {plan.last_bf16_layers}"
+
+
 def _plan(job: Job, plan: Plan) -> Iterator[str]:
     if plan.layout is not None:
         yield f'--pipeline-model-parallel-layout "{_layout(plan, job.model)}"'
@@ -277,7 +284,7 @@ def _plan(job: Job, plan: Plan) -> Iterator[str]:
     if plan.zero_group:
         replicas = job.dp * plan.cp // plan.zero_group
         yield f"--num-distributed-optimizer-instances {replicas}"
-    yield from _FORMATS[plan.precision]
+    yield from _formats(plan)
     narrow = plan.moment_precision == "bf16"
     if narrow or not plan.stack.copies_gradients:
         yield "--use-precision-aware-optimizer"

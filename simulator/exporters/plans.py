@@ -67,6 +67,7 @@ ONE_STAGE: Mapping[str, object] = {
     "pp": 1, "vpp": 1, "ep": 1, "recompute_layers": None, "recompute_modules": (),
     "overlap_ep": False, "overlap_shared_expert": False, "overlap_tp": False,
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "first_bf16_layers": 0, "last_bf16_layers": 0,
     "expert_load": None, "tp_method": "1d",
     "rank_order": Plan().rank_order, "post_validation": None, "overlap_p2p": None,
     "account_for_embedding": False, "account_for_loss": False,

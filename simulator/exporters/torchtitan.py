@@ -32,6 +32,7 @@ from simulator.schedule.written import write_order
 _STACK = "torchtitan"
 _ONLY = {
     "first_stage_layers": 0, "last_stage_layers": 0, "layout": None,
+    "first_bf16_layers": 0, "last_bf16_layers": 0,
     "recompute_layers": None, "recompute_modules": (), "expert_load": None,
     "rank_order": Plan().rank_order, "post_validation": None,
     "overlap_grad_reduce": True, "overlap_param_gather": True, "overlap_p2p": None,

@@ -83,6 +83,7 @@ def torchtitan_draft(
         for name, keys in spellings_table("torchtitan", "degrees").items()
     }
     width = (given.gpus or 0) // (degrees["tp"] * degrees["pp"])
+    narrow, facts = _precision(settings)
     draft.plan = {
         **degrees,
         "etp": degrees["etp"] if degrees["ep"] > 1 else None,
@@ -91,7 +92,7 @@ def torchtitan_draft(
         **_dispatch(settings, degrees["ep"]),
         "cp_method": _context_method(settings, degrees["cp"]),
         "recompute": _recomputation(settings),
-        "precision": _precision(settings),
+        **narrow,
         "master_weights": settings.choice(
             "training.dtype", meanings={"float32": None, "bfloat16": False}, default=None
         ),
@@ -119,6 +120,7 @@ def torchtitan_draft(
     elif draft.plan["compile"] is False:
         draft.plan["cross_entropy"] = COMPILED_LOSS
     draft.facts |= expert_exchange(settings, "parallelism.expert_parallel_comm_backend")
+    draft.facts |= facts
     if settings.get("training.disable_cuda_graphs") is False:
         settings.assumed.append(
             "kernels are launched one by one, although torchtitan may replay CUDA graphs"
@@ -276,11 +278,17 @@ def _unnamed_recomputation(settings: Settings) -> str:
     return "full" if section else "none"
 
 
-def _precision(settings: Settings) -> str:
+def _precision(settings: Settings) -> tuple[dict[str, str], dict[str, Any]]:
+    """Format of the products, and facts of which have it and how their operands are scaled.
+
+    Linear layers and grouped products of experts have converters of their own.
+    """
     names = settings.words("model.converters") or ()
     converters = option_table("torchtitan", "converters")
+    grouped = {converters.get(name.replace("grouped_mm", "linear")) for name in names
+               if "grouped_mm" in name}  # fmt: skip
     formats = {converters.get(name) for name in names if "grouped_mm" not in name}
-    if None in formats or len(formats) > 1:
+    if None in formats | grouped or len(formats | grouped) > 1:
         settings.fault("model.converters", "is not modelled", [*names], "use one of float8, mx")
     if settings.switch("training.enable_float8_linear", "float8.enable_float8_linear"):
         formats.add("fp8")
@@ -292,7 +300,18 @@ def _precision(settings: Settings) -> str:
     if formats and any(settings.switch(key) for key in gathers):
         settings.fault(gathers[0], "is not modelled: it gathers weights in 8 bits", value=True,
                        hint=leave_out(gathers[0]))  # fmt: skip
-    return next((found for found in formats if found), wide)
+    facts = _scaling(settings) if "fp8" in formats else {}
+    if grouped:
+        facts["narrow_products"] = "all" if formats else "experts"
+    return {"precision": next((one for one in formats | grouped if one), wide)}, facts
+
+
+def _scaling(settings: Settings) -> dict[str, Any]:
+    """Facts of the recipe of linear layers in fp8."""
+    keys = ("quantize.linear.float8.recipe_name", "float8.recipe_name")
+    recipes = option_table("torchtitan", "recipes")
+    named = settings.choice(*keys, meanings={name: name for name in recipes}, default=None)
+    return dict(recipes[named]) if named else {}
 
 
 def _optimizer(settings: Settings) -> str:

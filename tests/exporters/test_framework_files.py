@@ -121,6 +121,7 @@ def megatron_jobs(draw: st.DrawFn) -> Job:
         "zero_group": draw(st.sampled_from([0, 1, 2])) if zero else 0,
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "precision": precision,
+        "first_bf16_layers": draw(st.sampled_from([0, 1])) if precision.endswith(("8", "4")) else 0,
         "grad_reduce_precision": draw(st.sampled_from(["fp32", narrow])),
         "attention": draw(st.sampled_from([None, "fused-softmax", "unfused"])),
         "optimizer": draw(st.sampled_from(optimizers)),

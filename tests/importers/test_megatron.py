@@ -239,6 +239,30 @@ def test_weights_that_are_8_bit_themselves_have_no_8_bit_copies(tmp_path):
     assert not report.unsupported
 
 
+@pytest.mark.parametrize(("recipe", "scaling"), [("delayed", "delayed"), ("tensorwise", "tensor")])
+def test_the_recipe_of_8_bits_says_what_scales_follow_from(tmp_path, recipe, scaling):
+    added = ("--sequence-parallel", f"--sequence-parallel --fp8-recipe {recipe}")
+    plan = read_megatron_script(edited(tmp_path, "launch_moe.sh", added), Given())[0].plan
+    assert plan.stack.float8_scaling == scaling
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ("--first-last-layers-bf16", (1, 1)),
+        ("--first-last-layers-bf16 --num-layers-at-start-in-bf16 0"
+         " --num-layers-at-end-in-bf16 4", (0, 4)),
+        ("--num-layers-at-end-in-bf16 4", (0, 0)),
+    ],
+)  # fmt: skip
+def test_layers_at_either_end_may_stay_in_bf16(tmp_path, options, counts):
+    """Megatron-Core leaves one at each end out where the switch is given without numbers."""
+    added = ("--sequence-parallel", f"--sequence-parallel {options}")
+    path = edited(tmp_path, "launch_moe.sh", added)
+    plan = read_megatron_script(path, Given())[0].plan
+    assert (plan.first_bf16_layers, plan.last_bf16_layers) == counts
+
+
 def test_expert_layers_are_not_repeated_twice(tmp_path):
     new = "--moe-grouped-gemm --moe-layer-recompute --recompute-granularity full"
     path = edited(tmp_path, "launch_moe.sh", ("--moe-grouped-gemm", new))

@@ -70,6 +70,10 @@ def test_settings_of_a_section_within_a_section_are_not_the_outer_ones():
     ("mix", "formats"),
     [
         ("bf16_mixed", {"bf16": True}),
+        (
+            "bf16_with_fp8_current_scaling_mixed",
+            {"bf16": True, "fp8": "hybrid", "fp8_recipe": "tensorwise"},
+        ),
         ("bf16_with_mxfp8_mixed", {"bf16": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"}),
         ("of_tomorrow", {"fp8": "of_tomorrow", "fp8_recipe": "of_tomorrow"}),
     ],

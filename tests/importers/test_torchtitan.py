@@ -149,3 +149,38 @@ def test_layers_recomputed_in_turns_are_refused_with_a_way_out_that_works(tmp_pa
     assert ("is 2 unless the file states it" in str(said.value)) == (not stated)
     changed = Given(gpus=8, ignore=(key,), changes={"plan.recompute": "full"})
     assert read_torchtitan_config(file, changed)[0].plan.recompute == "full"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scaling", "wide"),
+    [
+        ("tensorwise", "tensor", False),
+        ("rowwise", "rows", False),
+        ("rowwise_with_gw_hp", "rows", True),
+    ],
+)
+def test_the_recipe_of_float8_says_what_shares_a_scale(tmp_path, recipe, scaling, wide):
+    section = "[quantize.linear.float8]"
+    new = f'{section}\nrecipe_name = "{recipe}"'
+    path = edited(tmp_path, "llama3_70b.toml", (section, new))
+    job, report = read_torchtitan_config(path, Given(gpus=512))
+    stack = job.plan.stack
+    assert (stack.float8_scaling, stack.wide_weight_gradients) == (scaling, wide)
+    assert not report.unsupported
+
+
+@pytest.mark.parametrize(
+    ("converters", "precision", "products"),
+    [
+        ('"quantize.linear.float8"', "fp8", "dense"),
+        ('"quantize.linear.float8", "quantize.grouped_mm.float8"', "fp8", "all"),
+        ('"quantize.grouped_mm.mx"', "mxfp8", "experts"),
+    ],
+)
+def test_linear_layers_and_experts_have_converters_of_their_own(
+    tmp_path, converters, precision, products
+):
+    path = edited(tmp_path, "llama3_70b.toml", ('"quantize.linear.float8"', converters))
+    given = Given(gpus=512, profile="b200-sxm-180gb")
+    plan = read_torchtitan_config(path, given)[0].plan
+    assert (plan.precision, plan.narrow_products) == (precision, products)

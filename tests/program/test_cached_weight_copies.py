@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from simulator.described.job import Job  # noqa: E402
 from simulator.described.load import job_from_document  # noqa: E402
-from simulator.program.price.layer_cost import End, UnitCosts  # noqa: E402
+from simulator.program.price.layer_cost import UnitCosts  # noqa: E402
+from simulator.program.price.unit_cost import End  # noqa: E402
 from tests.torch_traffic import fake_ranks  # noqa: E402
 
 LAYERS, HIDDEN, FFN, VOCAB = 3, 64, 160, 96

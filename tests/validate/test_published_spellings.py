@@ -294,6 +294,10 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("no bias of query, key and value", "model.mlp_bias", None),
         ("fp32 grad accumulation", "plan.grad_reduce_precision", "bf16"),
         ("fp8 rowwise", "plan.stack.float8_scaling", "rows"),
+        ("precision: FP8-CS", "plan.stack.float8_scaling", "tensor"),
+        ("fp8 hybrid with delayed scaling", "plan.stack.float8_scaling", "delayed"),
+        ("tensorwise with float8 all-gather", "plan.stack.casts_weights_each_pass", False),
+        ("float8 tensorwise, no float8 all-gather", "plan.stack.casts_weights_each_pass", None),
         ("eager attention", "plan.stack.fused_elementwise", None),
         ("deterministic kernels (no grad-accum fusion)", "plan.stack.fused_accumulation", False),
         ("remat_policy custom", "plan.stack.selective_policy", "all-but-projections"),
@@ -394,6 +398,22 @@ def test_deterministic_kernels_are_read_from_the_notes():
 )
 def test_cuda_graphs_are_read_from_the_notes(notes, graphs):
     assert fields_of({**ROW, "notes": notes})["plan"]["cuda_graphs"] == graphs
+
+
+@pytest.mark.parametrize(
+    ("notes", "counts"),
+    [
+        ("fp8, first and last layer in bf16", (1, 1)),
+        ("Llama 3.1 8B; last 4 layers in bf16", (0, 4)),
+        ("first 2 layers are kept in bf16", (2, 0)),
+        ("gradients of the last layer reduced in bf16", (0, 0)),
+    ],
+)
+def test_layers_that_stay_in_bf16_are_read_where_the_others_are_narrower(notes, counts):
+    plan = job_of({**ROW, "precision": "fp8", "notes": notes}).plan
+    assert (plan.first_bf16_layers, plan.last_bf16_layers) == counts
+    wide = job_of({**ROW, "precision": "bf16", "notes": notes}).plan
+    assert (wide.first_bf16_layers, wide.last_bf16_layers) == (0, 0)
 
 
 TORCH = {**ROW, "framework": "torch ddp", "framework_version": "PyTorch 2.1", "tp": "1", "pp": "1",

@@ -63,6 +63,9 @@ class Common(Spec):
     quantise_share: Ratio
     """Rate of kernels that scale an input to fp8, which load single elements (TensorRT-LLM's
     ``computeFP8QuantizeScale`` and ``scaleMatrix``), over that of streaming ones."""
+    four_bit_cast_share: Ratio
+    """Rate of kernels that find maxima for 4-bit operands, or scale, round and cast to them, over
+    that of streaming ones."""
     memory_accesses_per_link_byte: Ratio
     """Bytes of device memory that a collective's kernel reads and writes for each byte that passes
     the links of its rank: they are missing to what computes beside it."""

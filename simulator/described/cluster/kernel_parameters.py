@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", "nvfp4"]
+NARROW: tuple[Precision, ...] = ("fp8", "int8", "mxfp8", "nvfp4")
+"""Formats of less than 16 bits."""
 
 AttentionKernel = Literal["flash", "fused-softmax", "unfused"]
 """One kernel for all of core attention, products around a fused softmax, or separate steps."""
@@ -166,6 +168,11 @@ class KernelModel(Spec):
     grouped_results_exposed: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Part of the time of reading and writing fp32 results that computing does not hide where
     grouped products accumulate them: gradients of the weights of experts."""
+    mxfp8_over_fp8: Ratio | None = None
+    """Rate of mxfp8 products over that of fp8 ones, whose parameters they share, where it is less
+    than their peaks say."""
+    nvfp4_over_fp8: Ratio | None = None
+    """The same of nvfp4 products."""
     torch_grouped_share: PositiveFraction = 1.0
     """Rate of PyTorch's own grouped product (``torch._grouped_mm``, a kernel of CUTLASS) over that
     of the vendor's library."""

@@ -48,6 +48,7 @@ from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import (
     CrossEntropy,
     GradPrecision,
+    NarrowProducts,
     gradient_format,
     has_wide_kernel,
 )
@@ -238,6 +239,11 @@ class Plan(Spec):
     section 6.3; DeepSpeed's ``contiguous_memory_optimization``)."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
+    first_bf16_layers: LayersOrZero = 0
+    """With 8- or 4-bit products, layers at the start of the model whose products stay in bf16
+    (Megatron-Core's ``--first-last-layers-bf16 --num-layers-at-start-in-bf16``)."""
+    last_bf16_layers: LayersOrZero = 0
+    """The same at its end (``--num-layers-at-end-in-bf16``)."""
     master_weights: Flag | None = None
     """Whether 16-bit training keeps fp32 weights and optimizer states; by default as the stack
     does. False is pure 16-bit training: weights, gradients and states."""
@@ -390,6 +396,11 @@ class Plan(Spec):
     def keeps_cast_weights(self) -> bool:
         """Whether 8-bit copies of weights stay beside 16-bit ones."""
         return self.stack.keeps_cast_weights and self.precision in ("fp8", "mxfp8")
+
+    @property
+    def narrow_products(self) -> NarrowProducts:
+        """Which products with weights have the format of ``precision`` where that is narrow."""
+        return self.stack.narrow_products
 
     @property
     def loss_kernel(self) -> CrossEntropy:

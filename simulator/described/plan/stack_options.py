@@ -76,13 +76,24 @@ reduced last, as whatever a model's layers leave to FSDP's root. ``ends``: the e
 unit, and norm and head are one that is kept from forward to backward (torchtitan).
 ``parameters``: as ``layers``, but every parameter has collectives of its own."""
 
-Float8Scaling = Literal["tensor", "rows", "eager"]
-"""``tensor``: one scale for each operand of an 8-bit product, cast once in both layouts. ``rows``:
-one for every row of the left and column of the right operand (torchao's recipe ``rowwise``), so
-each use has scales and a cast of its own
-(:meth:`simulator.program.layer.block.Block.linear`). ``eager``: one for each operand, weights
-too, which kernels of their own find, apply and cast by in
-every use, and backward keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
+Float8Scaling = Literal["delayed", "tensor", "rows", "eager"]
+"""What the scale of an operand of an fp8 product follows from. ``delayed``: the maxima of the steps
+before, so that one kernel reads, casts in both layouts, and finds the next (Transformer Engine's
+``DelayedScaling``). ``tensor``: the operand's own maximum, for which it is read first (current
+scaling of Transformer Engine, torchao's recipe ``tensorwise``). ``rows``: one for every row of the
+left and column of the right operand (torchao's recipe ``rowwise``), so each use has scales and a
+cast of its own (:meth:`simulator.program.layer.block.Block.linear`). ``eager``: one for each
+operand, weights too, which kernels of their own find, apply and cast by in every use, and backward
+keeps the 16-bit input (plain PyTorch around ``torch._scaled_mm``)."""
+
+NarrowProducts = Literal["all", "dense", "experts"]
+"""``dense``: all but those of routed experts, which are parameters of a grouped product, not linear
+layers (torchtitan's converters of linear layers); ``experts``: those alone."""
+
+MaximaFinders = Literal["none", "norms", "fused"]
+"""Which kernels find the maximum of what they write, where fp8 operands are scaled by their own:
+none, those of norms (Transformer Engine since 2.8), or whatever a compiler fuses that with: norms,
+activations and what gives gradients back to products."""
 
 ExpertWaits = Literal["none", "layer", "expert"]
 """Where the host waits until the device has counted the tokens of experts without a capacity, so

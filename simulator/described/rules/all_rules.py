@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from simulator.described.cluster.kernel_parameters import NARROW
 from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.described.plan.shipped_stacks import can_compile
@@ -203,6 +204,18 @@ def _device_has_the_format(job: Job) -> Iterator[Fault]:
     yield from precision_faults(job.cluster.profile, job.plan.precision)
 
 
+def _layers_in_bf16_are_some_of_narrow_ones(job: Job) -> Iterator[Fault]:
+    plan = job.plan
+    for name, count in (("first", plan.first_bf16_layers), ("last", plan.last_bf16_layers)):
+        path = f"plan.{name}_bf16_layers"
+        if count and plan.precision not in NARROW:
+            rule = f"does not apply with plan.precision: {plan.precision}, which is no narrower"
+            yield Fault(path, rule, count, "remove it, or use plan.precision: fp8")
+        elif count > job.model.layers:
+            rule = f"must be at most the {job.model.layers} layers of the model"
+            yield Fault(path, rule, count, f"use {job.model.layers}")
+
+
 def _framework_runs_on_the_device(job: Job) -> Iterator[Fault]:
     known = job.cluster.stacks
     if known and job.stack_name not in known:
@@ -322,6 +335,7 @@ def _ways_that_train_a_part(job: Job) -> Iterator[Fault]:
 _OF_THE_CLUSTER = _network_is_sound, _links_carry_data, _power_is_limited
 _OF_THE_PLAN = (
     _device_has_the_format,
+    _layers_in_bf16_are_some_of_narrow_ones,
     _flash_attention_needs_sixteen_bits,
     recompute_faults,
     _heads_divide_over_tensor_ranks,

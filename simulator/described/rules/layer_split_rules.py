@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from simulator.described.cluster.kernel_parameters import NARROW
 from simulator.described.job import Job
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import TensorGrid
@@ -116,7 +117,7 @@ def _options_without_a_grid(job: Job) -> Iterator[Fault]:
     if plan.optimizer not in _ELEMENT_WISE:
         rule = f"is not modelled if plan.tp_method: {method} divides matrices along both axes"
         yield Fault("plan.optimizer", rule, plan.optimizer, "use adam, sgd or sgd-momentum")
-    if plan.precision in ("fp8", "int8", "mxfp8", "nvfp4"):
+    if plan.precision in NARROW:
         rule = f"is not supported by plan.tp_method: {method}, which sends 16-bit numbers"
         yield Fault("plan.precision", rule, plan.precision, "use bf16 or fp16")
     if plan.overlap_tp and method == "3d":

@@ -210,7 +210,17 @@ def _precision(settings: Settings, *, keeps_16_bit: bool) -> dict[str, Any]:
     if is_fp16 and not settings.switch("accumulate_allreduce_grads_in_fp32"):
         reduced = "fp16"
     settings.switch("accumulate_allreduce_grads_in_fp32")
-    return {"precision": precision, "grad_reduce_precision": reduced}
+    found = {"precision": precision, "grad_reduce_precision": reduced}
+    return found | _bf16_layers(settings, is_narrow=bool(eight or four))
+
+
+def _bf16_layers(settings: Settings, *, is_narrow: bool) -> dict[str, int]:
+    """Layers at either end that stay in bf16; without narrow products the options say nothing."""
+    counts = {
+        f"{ours}_bf16_layers": settings.whole(f"num_layers_at_{theirs}_in_bf16", default=1)
+        for ours, theirs in (("first", "start"), ("last", "end"))
+    }
+    return counts if settings.switch("first_last_layers_bf16") and is_narrow else {}
 
 
 def _recomputation(settings: Settings) -> dict[str, object]:
@@ -357,6 +367,8 @@ def _facts(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
         facts["grouped_experts"] = settings.switch("moe_grouped_gemm")
         facts["fused_permutation"] = settings.switch("moe_permute_fusion")
         facts |= expert_exchange(settings, "moe_flex_dispatcher_backend")
+    if settings.get("fp8_recipe") == "tensorwise":
+        facts["float8_scaling"] = "tensor"
     if settings.switch("fp8_param_gather", "fp8_param"):
         facts["keeps_cast_weights"] = False
         settings.assumed.append("8-bit weights are gathered as 16-bit ones would be")

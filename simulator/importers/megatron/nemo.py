@@ -47,7 +47,11 @@ _MIXES: Mapping[str, Mapping[str, object]] = {
     "bf16_mixed": {"bf16": True},
     "fp16_mixed": {"fp16": True},
     "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
-    "bf16_with_fp8_current_scaling_mixed": {"bf16": True, "fp8": "hybrid"},
+    "bf16_with_fp8_current_scaling_mixed": {
+        "bf16": True,
+        "fp8": "hybrid",
+        "fp8_recipe": "tensorwise",
+    },
     "bf16_with_mxfp8_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"},
     "bf16_with_nvfp4_mixed": {"bf16": True, "fp4": "e2m1"},
 }

@@ -64,6 +64,13 @@ def recomputed_layers(job: Job) -> frozenset[int]:
     )
 
 
+def bf16_layers(job: Job) -> frozenset[int]:
+    """Layers at either end whose products stay in bf16 where the others are narrower, by index."""
+    plan, layers = job.plan, job.model.layers
+    first, last = range(plan.first_bf16_layers), range(layers - plan.last_bf16_layers, layers)
+    return frozenset((*first, *last))
+
+
 def cut(run: Slice, max_layers: int) -> list[Slice]:
     """The run in pieces of at most ``max_layers`` layers, in order.
 

@@ -114,7 +114,7 @@ def _add_attention(block: Block, window: int) -> None:
     block.save("qkv_input", kept_bytes, Region.GATHERED, weights=projections)
     block.linear(
         "qkv", query + key_value, model.hidden, Split.COLUMN,
-        kv_columns=key_value, kv_heads=model.kv_heads, after_kernel=True, products=3, weights=3,
+        kv_columns=key_value, kv_heads=model.kv_heads, made_by="norm", products=3, weights=3,
         role=Role.PROJECTION, tensors=projections,
     )  # fmt: skip
     if model.qkv_bias:
@@ -232,7 +232,8 @@ def _repeat_latents(block: Block) -> None:
     The input norm is a kernel of its own; those of latents are part of the product behind
     them. ``mla_up_proj`` repeats the norms of latents, and drops what the products give.
     """
-    casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), block.second_cast_share)
+    share = block.second_cast_share(block.shape)
+    casts = dict.fromkeys(("query_down_cast", "key_value_down_cast"), share)
     block.repeat("layernorm", {"attention_norm": 1.0, **casts}, dropped=("latent_input",))
     repeated = [f"{name}{cast}" for name in ("query_up", "key_value_up") for cast in ("", "_cast")]
     repeated += ["query_latent_norm", "key_value_latent_norm", "rotary"]

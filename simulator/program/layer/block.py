@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
+from typing import Literal
 
-from simulator.cost.kernel_time import ELEMENT_BYTES, output_bytes
+from simulator.cost.kernel_time import ELEMENT_BYTES, activation_precision, output_bytes
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan, RecomputeModule
-from simulator.program.layer.eight_bit_casts import Operands, eager_casts, row_casts
+from simulator.described.plan.stack_options import MaximaFinders
+from simulator.program.layer.eight_bit_casts import (
+    Casting,
+    Maker,
+    Operands,
+    eager_casts,
+    row_casts,
+    scaled_casts,
+)
 from simulator.program.layer.pieces import (
     ContextRules,
     Gemm,
@@ -36,6 +46,19 @@ _FULL_BYTES = 4.0
 _SCALED_TWICE = ("nvfp4",)
 """Formats with a scale of the whole operand beside those of its blocks (Transformer Engine,
 ``quantizer.cpp``: ``nvte_hadamard_transform_amax`` reads it first; norms leave both to it)."""
+
+_SCALED_BY_BLOCKS = ("mxfp8",)
+"""Formats that have only the latter."""
+
+_FINDS: Mapping[MaximaFinders, frozenset[Maker | Literal["gradient"]]] = MappingProxyType(
+    {
+        "none": frozenset(),
+        "norms": frozenset(("norm",)),
+        "fused": frozenset(("norm", "activation", "gradient")),
+    }
+)
+"""Makers whose kernels find the maximum of what they make. Kernels of a compiler make all gradients
+of outputs but those that attention gives back, which are taken for the others."""
 
 _EAGER_NORM_KERNELS = 7
 _EAGER_NORM_BYTES: Mapping[float, tuple[float, float]] = MappingProxyType(
@@ -105,11 +128,20 @@ def microbatch_shape(
     plan: Plan, sequences: int, seq_len: int, document_len: int | None = None
 ) -> Shape:
     """Sizes of one microbatch under the plan's number format."""
+    if plan.stack.narrow_products == "experts":
+        plan = plan.model_copy(update={"precision": activation_precision(plan.precision)})
+    return _shape_in_its_format(plan, sequences, seq_len, document_len)
+
+
+def _shape_in_its_format(
+    plan: Plan, sequences: int, seq_len: int, document_len: int | None = None
+) -> Shape:
     operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
     kept = element if plan.stack.float8_scaling == "eager" else operand
     documents = max(1, round(seq_len / document_len)) if document_len else 1
     stream = _FULL_BYTES if plan.autocasts or plan.is_widened else element
-    scaled_twice = plan.precision in _SCALED_TWICE
+    finds_first = plan.precision == "fp8" and plan.stack.float8_scaling == "tensor"
+    scaled_twice = plan.precision in _SCALED_TWICE or finds_first
     return Shape(sequences, seq_len, element, operand, kept, documents, stream, scaled_twice)
 
 
@@ -130,6 +162,15 @@ class Block:
         self.freed_bytes: tuple[float, ...] = ()
         self.working_bytes: tuple[float, ...] = ()
         self.working_region = Region.TENSOR
+
+    @cached_property
+    def expert_shape(self) -> Shape:
+        """Sizes of the microbatch in the number format of routed experts' products."""
+        plan, shape = self.plan, self.shape
+        if plan.stack.narrow_products == "dense":
+            plan = plan.model_copy(update={"precision": activation_precision(plan.precision)})
+        of_experts = _shape_in_its_format(plan, shape.sequences, shape.seq_len)
+        return replace(of_experts, documents=shape.documents)
 
     def layer(self) -> Layer:
         """What has been put together."""
@@ -271,7 +312,7 @@ class Block:
         *,
         kv_columns: int = 0,
         kv_heads: int = 1,
-        after_kernel: bool = False,
+        made_by: Maker = "other",
         products: int = 1,
         weights: int = 1,
         role: Role = Role.OTHER,
@@ -279,24 +320,13 @@ class Block:
     ) -> None:
         """A product with a weight, and the casts its number format needs.
 
-        The input and the output's gradient are cast, in both layouts. Where the input
-        comes ``after_kernel`` (a norm or an activation), that kernel may cast it. It stands
-        for several ``products`` where the model has them and the stack fuses them, and has as
-        many ``weights`` as a policy of recomputation counts.
+        What the input is ``made_by`` may cast it. It stands for several ``products`` where the
+        model has them and the stack fuses them, and has as many ``weights`` as a policy of
+        recomputation counts.
         """
         tokens, element = self.shape.tokens, self.shape.element_bytes
-        operand = self.shape.gemm_bytes
         products = 1 if self.stack.fused_projections else products
-        region = Region.TENSOR if split is Split.ROW else Region.SEQUENCE
-        # A kernel that casts what it writes cannot know the maximum of all of it.
-        is_cast = after_kernel and self.stack.fused_casts and not self.shape.scaled_twice
-        forward = 0.0 if is_cast else self.cast_bytes(tokens * k)
-        backward = self.cast_bytes(tokens * n)
-        if backward and self.stack.float8_scaling != "tensor":
-            casts = row_casts if self.stack.float8_scaling == "rows" else eager_casts
-            self.pieces += casts(name, Operands(tokens, n, k, products, split), element, operand)
-        elif backward:
-            self.memory_bound(f"{name}_cast", forward, backward, region)
+        self._cast_operands(name, Operands(tokens, n, k, products, split, made_by))
         if self.plan.autocasts:
             self.autocast(name, n * k, tokens * k * (split is not Split.ROW), products)
             element = self._normed_bytes if split is not Split.ROW else element
@@ -310,8 +340,43 @@ class Block:
             Gemm(
                 name, tokens, n, k, split=split, kv_columns=kv_columns, kv_heads=kv_heads,
                 products=products, weights=weights, role=role, tensors=tensors,
+                half_precision=self.stack.narrow_products == "experts",
             )
         )  # fmt: skip
+
+    def _cast_operands(self, name: str, of: Operands) -> None:
+        """Casts of what a product multiplies, where that is narrower than what is there."""
+        element, operand = self.shape.element_bytes, self.shape.gemm_bytes
+        if operand >= element:
+            return
+        scaling = self.stack.float8_scaling
+        if scaling in ("rows", "eager"):
+            gradients = not self.stack.wide_weight_gradients
+            self.pieces += (
+                row_casts(name, of, element, operand, casts_columns=gradients)
+                if scaling == "rows"
+                else eager_casts(name, of, element, operand)
+            )
+        else:
+            self.pieces += scaled_casts(name, of, self.casting(self.shape))
+
+    def casting(self, shape: Shape) -> Casting:
+        """How operands of products in such a number format are cast."""
+        stack, precision = self.stack, self.plan.precision
+        casts: set[Maker] = {"norm"} if stack.fused_casts else set()
+        casts |= {"activation"} if stack.fused_casts and stack.fused_activation_casts else set()
+        apart = stack.casts_layouts_apart
+        return Casting(
+            shape.element_bytes,
+            shape.gemm_bytes,
+            shape.scaled_twice,
+            finds=_FINDS["none" if precision in _SCALED_TWICE else stack.finds_maxima],
+            casts=frozenset(casts),
+            apart=apart and precision in _SCALED_BY_BLOCKS,
+            weights_apart=apart,
+            casts_weights=stack.casts_weights_each_pass,
+            to_four_bits=precision == "nvfp4",
+        )
 
     def autocast(self, name: str, weights: int, inputs: int, products: int = 1) -> None:
         """Casts of products' weights and of what they read of the residual stream, and back.
@@ -355,19 +420,13 @@ class Block:
             )
             self.pieces.append(gradient)
 
-    @property
-    def second_cast_share(self) -> float:
+    def second_cast_share(self, shape: Shape) -> float:
         """What backward adds to a cast where forward makes one of its two layouts.
 
         It keeps the original, which backward reads once more for the other layout (Transformer
         Engine's ``save_original_input``), and for its maximum where it is scaled as a whole.
         """
-        return self.shape.read_bytes / self.shape.cast_bytes
-
-    def cast_bytes(self, elements: float) -> float:
-        """Bytes that casting an operand in both layouts moves; 0 where formats agree [B]."""
-        is_cast = self.shape.gemm_bytes < self.shape.element_bytes
-        return elements * self.shape.cast_bytes if is_cast else 0.0
+        return shape.read_bytes / shape.cast_bytes
 
     def residual(self, name: str) -> None:
         """Dropout and addition to the residual stream; backward adds the branches.

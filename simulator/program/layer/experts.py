@@ -114,7 +114,7 @@ def _add(block: Block, _window: int) -> None:
         _add_shared_expert(block, experts)
     block.checkpoint("moe", first_piece, router_input + 1)
     # The norm before the router is a kernel of its own, not part of a product.
-    cast = {"shared_mlp_up_cast": block.second_cast_share}
+    cast = {"shared_mlp_up_cast": block.second_cast_share(block.shape)}
     dropped = ("router_input", "shared_mlp_input")
     block.repeat("layernorm", {"mlp_norm": 1.0, **cast}, dropped=dropped)
 
@@ -158,7 +158,7 @@ def _router_kernels(block: Block, experts: Experts) -> int:
 
 
 def _add_routed_experts(block: Block, experts: Experts) -> None:
-    hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.shape
+    hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.expert_shape
     copies = token_copies(experts, shape.tokens)
     picks = block.stack.one_hot_dispatch and experts.capacity_factor is not None
     if picks:
@@ -241,7 +241,7 @@ def _repeat_activation(block: Block, saved: list[str]) -> None:
     Its input stays. A plain ReLU keeps its output alone; without that its input stays, which is
     as large.
     """
-    start, share = "expert_activation", block.second_cast_share
+    start, share = "expert_activation", block.second_cast_share(block.expert_shape)
     inputs = [name for name in (f"{start}_clamp_input", f"{start}_input") if name in saved]
     stays = inputs[0] if inputs else "expert_down_input"
     outputs = {f"{start}_input", f"{start}_output", "expert_down_input"} - {stays}
@@ -281,7 +281,7 @@ def _row_sums(block: Block, elements: float, *, backward: bool) -> RowSums | Non
 def _sort_gathered(block: Block, copies: int) -> None:
     """A rank's copies, which it picked from all tokens in their order, by expert."""
     hidden, shape, plan = block.model.hidden, block.shape, block.plan
-    row = hidden * shape.kept_bytes
+    row = hidden * block.expert_shape.kept_bytes
     if block.stack.keeps_picked_copies:
         if plan.ep * plan.expert_tp > 1:
             # Else these are the tokens that the router keeps.
@@ -293,7 +293,7 @@ def _sort_gathered(block: Block, copies: int) -> None:
 def _unsort_gathered(block: Block, copies: int) -> None:
     numbers = float(copies * block.model.hidden)
     block.pieces.append(_sorting(block, "expert_unsort", numbers, backward=False))
-    block.save("expert_results", numbers * block.shape.kept_bytes, Region.ROUTED)
+    block.save("expert_results", numbers * block.expert_shape.kept_bytes, Region.ROUTED)
     traffic = _WEIGHING * numbers, _WEIGHING_BACKWARD * numbers
     block.pieces.append(MemoryBound("expert_weighing", *traffic, Region.ROUTED))
 
@@ -316,7 +316,10 @@ def _grouped(
     block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
     calls = groups if block.stack.calls_each_expert else launches
     rows = copies / groups
-    product = GroupedGemm(name, groups, rows, n, k, split, launches, calls, tensors=tensors)
+    product = GroupedGemm(
+        name, groups, rows, n, k, split, launches, calls,
+        half_precision=block.stack.narrow_products == "dense", tensors=tensors,
+    )  # fmt: skip
     block.pieces.append(product)
 
 
@@ -325,17 +328,22 @@ def _casts(
 ) -> Iterator[MemoryBound]:
     """Casts of so many elements of the input, and of the output's gradient.
 
-    Ranks that share an expert hold a share of its width each, but every row of the rest.
+    Ranks that share an expert hold a share of its width each, but every row of the rest. Casts of
+    weights in every pass are left out.
     """
-    of_input, of_gradient = (block.cast_bytes(count) for count in elements)
+    shape, (inputs, gradients) = block.expert_shape, elements
+    if shape.gemm_bytes >= shape.element_bytes:
+        return
+    casting = block.casting(shape)
+    forward, again = casting.input_bytes("other")
+    of_gradient = casting.gradient_bytes * gradients
     wide, shared = Region.ROUTED, Region.SEQUENCE
     at_input, at_output = (wide, shared) if split is Split.COLUMN else (shared, wide)
-    if not of_gradient:
-        return
     per_expert = launches > 1
-    yield MemoryBound(f"{name}_cast", of_input, 0.0, at_input, launches, per_expert=per_expert)
+    own = {"per_expert": per_expert, "to_four_bits": casting.to_four_bits}
+    yield MemoryBound(f"{name}_cast", forward * inputs, again * inputs, at_input, launches, **own)
     gradient = f"{name}_gradient_cast"
-    yield MemoryBound(gradient, 0.0, of_gradient, at_output, launches, per_expert=per_expert)
+    yield MemoryBound(gradient, 0.0, of_gradient, at_output, launches, **own)
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:

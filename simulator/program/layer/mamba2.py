@@ -83,7 +83,7 @@ def _add(block: Block, _window: int) -> None:
     block.save("ssm_input", kept_bytes, Region.GATHERED, weights=into)
     block.linear(
         "ssm_in", _projected_width(model), model.hidden, Split.COLUMN,
-        after_kernel=True, tensors=into,
+        made_by="norm", tensors=into,
     )  # fmt: skip
     block.save("ssm_projected", tokens * _projected_width(model) * size, Region.TENSOR)
     mixed = tokens * _mixed_width(model) * size
@@ -95,7 +95,7 @@ def _add(block: Block, _window: int) -> None:
     block.save("ssm_norm_statistics", tokens * ssm.groups * _FULL_BYTES, Region.TENSOR)
     kept_bytes = tokens * width * shape.kept_bytes
     block.save("ssm_out_input", kept_bytes, Region.TENSOR, weights=out_of)
-    block.linear("ssm_out", model.hidden, width, Split.ROW, after_kernel=True, tensors=out_of)
+    block.linear("ssm_out", model.hidden, width, Split.ROW, made_by="norm", tensors=out_of)
 
 
 def _chunk(ssm: StateSpace, seq_len: int) -> int:

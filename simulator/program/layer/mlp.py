@@ -96,7 +96,7 @@ def add_mlp(
     columns = products * width
     of_product = Role.SHARED_EXPERT if is_shared else Role.OTHER
     block.linear(
-        up, columns, hidden, Split.COLUMN, after_kernel=True, products=products,
+        up, columns, hidden, Split.COLUMN, made_by="norm", products=products,
         weights=1 if is_shared else products, role=of_product, tensors=into,
     )  # fmt: skip
     if model.mlp_bias:
@@ -106,7 +106,9 @@ def add_mlp(
     role = Role.OTHER if is_shared else Role.DOWN_INPUT
     kept_bytes = tokens * width * operand
     block.save(f"{down}_input", kept_bytes, Region.TENSOR, role=role, weights=out_of)
-    block.linear(down, hidden, width, Split.ROW, after_kernel=True, role=of_product, tensors=out_of)
+    block.linear(
+        down, hidden, width, Split.ROW, made_by="activation", role=of_product, tensors=out_of
+    )
     if model.mlp_bias:
         block.bias(down, tokens * hidden, Region.SEQUENCE)
 

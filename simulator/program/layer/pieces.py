@@ -156,7 +156,7 @@ class GroupedGemm:
         launches: Kernels that do it: one for all experts, or one for each.
         calls: Calls of the host for it, where these are more.
         loads: Rows of each expert over ``rows``; empty where all have the same.
-        tensors, trained_share: As of :class:`Gemm`.
+        half_precision, tensors, trained_share: As of :class:`Gemm`.
     """
 
     name: str
@@ -168,6 +168,7 @@ class GroupedGemm:
     launches: int = 1
     calls: int = 1
     loads: tuple[float, ...] = ()
+    half_precision: bool = False
     tensors: tuple[str, ...] = ()
     trained_share: float = 1.0
 
@@ -256,6 +257,7 @@ class MemoryBound:
         widens: Whether 16-bit elements become fp32 as well, in the same kernel.
         widens_backward: Whether backward is copies of 16-bit elements as fp32 and nothing else.
         role: What they are to the passes.
+        to_four_bits: Whether they scale and cast to 4 bits.
         statistics_bytes: Numbers of all tokens that a norm sums over the model's width [B].
         serves: Name of the piece for which a pass inserted them; empty where none did.
         gradient_widths: Of gradients of what they make and of what they read, while backward
@@ -278,6 +280,7 @@ class MemoryBound:
     widens: bool = False
     widens_backward: bool = False
     role: Role = Role.OTHER
+    to_four_bits: bool = False
     statistics_bytes: float = 0.0
     serves: str = ""
     gradient_widths: tuple[float, float] = (1.0, 1.0)

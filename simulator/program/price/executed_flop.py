@@ -15,7 +15,8 @@ from simulator.program.layer.adapters import frozen, held_tensors
 from simulator.program.layer.layer_kinds import layer_tensors
 from simulator.program.layer.model_ends import embedding_tensors, head_tensors
 from simulator.program.layer.model_totals import layer_flop, matrix_flop, model_flop_per_token
-from simulator.program.price.layer_cost import LayerUnit, UnitCosts
+from simulator.program.price.layer_cost import UnitCosts
+from simulator.program.price.unit_cost import LayerUnit
 
 _WEIGHTS_OF_LOGITS = ("head.tokens", "embedding.tokens")
 _EACH_WAY = 3

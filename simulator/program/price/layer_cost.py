@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.job import Job
@@ -23,8 +21,8 @@ from simulator.program.grid.rank_groups import (
     grid_groups,
     tensor_group,
 )
-from simulator.program.grid.stage_layers import recomputed_layers
-from simulator.program.ir import Memory, Owner, UnitBlocks, total_bytes
+from simulator.program.grid.stage_layers import bf16_layers, recomputed_layers
+from simulator.program.ir import Memory, Owner
 from simulator.program.layer.adapters import (
     adapters,
     frozen,
@@ -46,7 +44,7 @@ from simulator.program.layer.model_ends import (
 )
 from simulator.program.layer.pieces import Axis, Exchange, Layer
 from simulator.program.layer.tensors import ParameterTensor
-from simulator.program.price.expert_waits import ExpertWaits, expert_waits
+from simulator.program.price.expert_waits import expert_waits
 from simulator.program.price.hooked_weights import hooks_s
 from simulator.program.price.host_pace import captured_pieces, without
 from simulator.program.price.host_work import mixed_host_work, written_share
@@ -59,6 +57,7 @@ from simulator.program.price.layer_time import (
     with_input_gathered,
 )
 from simulator.program.price.piece_time import PieceTimer
+from simulator.program.price.unit_cost import End, LayerUnit, Unit, UnitCost, UnitTimes
 from simulator.program.states.cached_copies import cached_copy_bytes
 from simulator.program.states.placeholder_gradients import head_placeholder
 from simulator.program.states.resident import padded_vocab, state_bytes
@@ -73,113 +72,6 @@ from simulator.program.strategies.split_backward import (
     pending_bytes,
     whole_until_the_end,
 )
-
-
-class LayerUnit(NamedTuple):
-    """Layers that cost the same.
-
-    Attributes:
-        kind: What they consist of.
-        is_repeated: Whether backward computes them again, as far as the plan says.
-        frozen: Names of their parameters that are not trained.
-        has_backward: Whether anything in them or before them is trained.
-        starts_gradients: Whether nothing before them is, so that their input needs no gradient.
-    """
-
-    kind: LayerKind
-    is_repeated: bool
-    frozen: frozenset[str] = frozenset()
-    has_backward: bool = True
-    starts_gradients: bool = False
-
-
-class End(Enum):
-    """What a model has beside its layers."""
-
-    EMBEDDING = "embedding"
-    HEAD = "head"
-    LOSS = "loss"
-    JOIN = "join"
-    """Joins the hidden state and an embedding for multi-token prediction."""
-
-
-Unit = LayerUnit | End
-
-
-class UnitTimes(NamedTuple):
-    """Time of one layer or end.
-
-    Attributes:
-        time: All directions.
-        launched: What of them the host launches kernel by kernel.
-        graphs: CUDA graphs that it launches for each of them beside.
-        waits: Where the host waits for counts of its experts.
-        repeats_waits: Whether it does so again where forward is repeated.
-        hooks_s: Host time of hooks that gather its weights, each time it is visited [s].
-        host_work: Host time per launch, over that of a layer with experts.
-    """
-
-    time: LayerTime
-    launched: LayerTime
-    graphs: int = 0
-    waits: ExpertWaits | None = None
-    repeats_waits: bool = False
-    hooks_s: float = 0.0
-    host_work: float = 1.0
-
-
-class ForwardMemory(NamedTuple):
-    """A forward at its fullest.
-
-    Attributes:
-        holds: Blocks that are gone afterwards.
-        early, later: What it has saved for backward by then, and what it saves afterwards.
-        lingers: What it gave back before that moment, and nothing else has before its end.
-        by_unit: What it has saved by then, unit after unit, and what came and went meanwhile.
-    """
-
-    holds: Memory
-    early: Memory
-    later: Memory
-    lingers: Memory = ()
-    by_unit: tuple[UnitBlocks, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class UnitCost:
-    """Time and memory of one layer or end; the time is found when it is asked for.
-
-    Attributes:
-        saved: Kept from forward to backward.
-        passing: Held while forward runs.
-        alone: Held while forward runs where no backward follows.
-        freed: Given back before forward's fullest moment, and not used again by then.
-        reduced: Given back once the device has added it up between tensor-parallel ranks: the
-            allocator records that the collective's stream reads it.
-        backward: What backward holds.
-        halves: What the halves of a split backward take and free.
-        turns: What pieces of forward make and backward does not need, one after another.
-    """
-
-    saved: Memory
-    passing: Memory
-    alone: Memory
-    backward: Backward
-    halves: Halves
-    _timed: Callable[[], UnitTimes]
-    freed: Memory = ()
-    reduced: Memory = ()
-    turns: tuple[Memory, ...] = ()
-
-    @cached_property
-    def saved_bytes(self) -> float:
-        """All that is kept from forward to backward [B]."""
-        return total_bytes(self.saved)
-
-    @cached_property
-    def times(self) -> UnitTimes:
-        """What its passes take."""
-        return self._timed()
 
 
 @dataclass
@@ -199,15 +91,21 @@ class UnitCosts:
     def layers(self) -> tuple[LayerUnit, ...]:
         """The unit of every layer of the model."""
         repeated, model, plan = recomputed_layers(self.job), self.job.model, self.job.plan
-        units = []
+        wide, units = bf16_layers(self.job), []
         has_gradient = self._trains_embedding or plan.lora is not None
         for index, kind in enumerate(layer_kinds(model)):
             has_backward = has_gradient or trains_in_layer(model, plan, index)
             frozen = frozen_in_layer(model, plan, index)
             starts = has_backward and not has_gradient
-            units.append(LayerUnit(kind, index in repeated, frozen, has_backward, starts))
+            unit = LayerUnit(kind, index in repeated, frozen, has_backward, starts, index in wide)
+            units.append(unit)
             has_gradient = has_backward
         return tuple(units)
+
+    def of_kind(self, kind: LayerKind) -> LayerUnit:
+        """The unit of a layer of that kind, in the plan's own format if there is one."""
+        alike = (unit for unit in self.layers if unit.kind == kind)
+        return min(alike, key=lambda unit: unit.in_bf16)
 
     @cached_property
     def _trains_embedding(self) -> bool:
@@ -247,6 +145,7 @@ class UnitCosts:
             accumulates_in_python=adds_up and not fused and plan.stack.accumulates_in_python,
             expert_exchange=plan.stack.expert_exchange,
             grouped_by_torch=plan.stack.grouped_by_torch and plan.stack.grouped_experts,
+            wide_weight_gradients=plan.stack.wide_weight_gradients,
         )
 
     @cached_property
@@ -256,14 +155,25 @@ class UnitCosts:
         chunks = ranks if choices.overlaps_tensor_collectives and ranks > 1 else 0
         return Hiding(stack.overlap_tp_backward, chunks, stack.splits_gathered_products)
 
+    @cached_property
+    def _wide(self) -> UnitCosts:
+        """Costs of the same job with all its products in bf16."""
+        wide = {"precision": "bf16", "first_bf16_layers": 0, "last_bf16_layers": 0}
+        plan = self.job.plan.model_copy(update=wide)
+        return UnitCosts(self.job.model_copy(update={"plan": plan}), self.share)
+
     def of(self, unit: Unit) -> UnitCost:
         """The cost of a unit."""
+        if isinstance(unit, LayerUnit) and unit.in_bf16:
+            return self._wide.of(unit._replace(in_bf16=False))
         if unit not in self._costs:
             self._costs[unit] = self._cost(unit)
         return self._costs[unit]
 
     def divided(self, unit: Unit) -> Layer:
         """What one rank runs of a unit."""
+        if isinstance(unit, LayerUnit) and unit.in_bf16:
+            return self._wide.divided(unit._replace(in_bf16=False))
         layer = self._whole_layer(unit)
         if self.job.plan.frozen_patterns:
             layer = self._with_frozen_weights(layer, unit)
@@ -397,6 +307,8 @@ class UnitCosts:
 
     def repeated_flop(self, unit: LayerUnit) -> float:
         """FLOP of a layer that backward repeats, per token of a whole sequence."""
+        if unit.in_bf16:
+            return self._wide.repeated_flop(unit._replace(in_bf16=False))
         if not unit.is_repeated:
             return 0.0
         job = self.job

@@ -70,6 +70,7 @@ class PieceTimer:
         accumulates_in_python: Whether Python launches that kernel.
         expert_exchange: Whose kernels pass tokens to their experts by way of a rank of each node.
         grouped_by_torch: Whether products of all experts are PyTorch's kernel where it has one.
+        wide_weight_gradients: Whether gradients of weights are 16-bit products.
     """
 
     profile: HardwareProfile
@@ -81,6 +82,7 @@ class PieceTimer:
     accumulates_in_python: bool = False
     expert_exchange: ExpertExchange = "deepep"
     grouped_by_torch: bool = False
+    wide_weight_gradients: bool = False
     _seconds: dict[object, float] = field(default_factory=dict)
     _costs: dict[object, CollectiveCost] = field(default_factory=dict)
 
@@ -122,7 +124,7 @@ class PieceTimer:
             self.profile,
             num_bytes / piece.kernels,
             reduces_rows=backward and piece.reduces_rows,
-            efficiency=self._permute_efficiency(piece) if piece.scatters_rows else None,
+            efficiency=self._own_efficiency(piece),
         )
         if backward and piece.sums_columns:
             kernel_s += self.profile.common.column_sum_start_s
@@ -137,8 +139,14 @@ class PieceTimer:
             kernel_s = max(kernel_s, widening_s(self.profile, elements))
         return max(piece.kernels * kernel_s, self._row_sum_s(piece, backward=backward))
 
-    def _permute_efficiency(self, piece: MemoryBound) -> float:
-        common, is_fused = self.profile.common, piece.scatters_fused
+    def _own_efficiency(self, piece: MemoryBound) -> float | None:
+        """Share of the memory bandwidth that such kernels reach, where it is one of their own."""
+        common = self.profile.common
+        if piece.to_four_bits:
+            return common.four_bit_cast_share * self.profile.kernels.memory_efficiency
+        if not piece.scatters_rows:
+            return None
+        is_fused = piece.scatters_fused
         return common.fused_permute_efficiency if is_fused else common.permute_efficiency
 
     def _row_sum_s(self, piece: MemoryBound, *, backward: bool) -> float:
@@ -298,6 +306,12 @@ class PieceTimer:
     def _half_precision(self) -> Precision:
         return activation_precision(self.precision)
 
+    def precision_of(self, gemm: Gemm | GroupedGemm, *, of_weight: bool = False) -> Precision:
+        """Number format of a product, or of its weight's gradient."""
+        is_half = gemm.half_precision or (of_weight and self.wide_weight_gradients)
+        is_half = is_half or (isinstance(gemm, Gemm) and not gemm.has_weight)
+        return self._half_precision if is_half else self.precision
+
     def _product_s(
         self,
         gemm: Gemm | GroupedGemm,
@@ -312,8 +326,7 @@ class PieceTimer:
             # Gradients of weights sum over rows: all have the same shape, not the same depth.
             rows = [m] * gemm.groups if of_weight else _rows_of_experts(gemm)
             return self._grouped_s(gemm, rows, n, k, accumulate=accumulate)
-        half = gemm.half_precision or not gemm.has_weight
-        precision = self._half_precision if half else self.precision
+        precision = self.precision_of(gemm, of_weight=of_weight)
         # Sums in 16 bits are taken to cost no more than writing them (assumption).
         accumulate = accumulate and self.accumulator_bytes > ELEMENT_BYTES["bf16"]
         # Whichever gradient it is, operands and result are as wide as the weight or its transpose.
@@ -333,15 +346,16 @@ class PieceTimer:
         together, seconds = gemm.groups // gemm.launches, 0.0
         accumulate = accumulate and self.accumulator_bytes > 0
         launches = Counter(tuple(rows[i : i + together]) for i in range(0, len(rows), together))
-        aligned = rows_are_aligned((gemm.n, gemm.k), self.precision)
+        precision = self.precision_of(gemm)
+        aligned = rows_are_aligned((gemm.n, gemm.k), precision)
         for launch, count in launches.items():
             seconds += count * self._once(
-                (launch, n, k, accumulate, aligned),
+                (launch, n, k, precision, accumulate, aligned),
                 partial(
                     grouped_gemm_s, self.profile, launch, n, k,
-                    precision=self.precision, accumulate=accumulate, aligned=aligned,
+                    precision=precision, accumulate=accumulate, aligned=aligned,
                     accumulator_bytes=self.accumulator_bytes,
-                    by_torch=self.grouped_by_torch and self.precision == self._half_precision,
+                    by_torch=self.grouped_by_torch and precision == self._half_precision,
                 ),
             )  # fmt: skip
         return seconds

@@ -142,8 +142,7 @@ def _points(
 
     match piece:
         case Gemm() | GroupedGemm():
-            is_half = isinstance(piece, Gemm) and (piece.half_precision or not piece.has_weight)
-            used = half if is_half else precision
+            used = timer.precision_of(piece)
             for direction, seconds, (rows, n, k) in _products(piece, timer):
                 flop = 2.0 * math.fsum(rows) * n * k
                 num_bytes = product_bytes(rows, n, k, precision=used)

@@ -39,10 +39,11 @@ from simulator.program.price.host_pace import (
     unpredicted_wait_s,
     waiting_s,
 )
-from simulator.program.price.layer_cost import End, ForwardMemory, Unit, UnitCost, UnitCosts
+from simulator.program.price.layer_cost import UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.price.run_contents import Contents
+from simulator.program.price.unit_cost import End, ForwardMemory, Unit, UnitCost
 from simulator.program.states.gathered_memory import TiedGradient
 from simulator.program.states.resident import new_gradient_bytes, slice_parameters
 from simulator.program.strategies.backward_memory import BackwardMemory
@@ -247,8 +248,7 @@ class StageCosts:
 
     def layer_pieces(self, kind: LayerKind) -> tuple[tuple[Piece, ...], PieceTimer]:
         """What one rank runs of a layer in forward order, and what times it."""
-        unit = next(each for each in self.units.layers if each.kind == kind)
-        return self.units.divided(unit).pieces, self.units.timer
+        return self.units.divided(self.units.of_kind(kind)).pieces, self.units.timer
 
     def all_pieces(self) -> Iterator[Piece]:
         """What one rank runs of the layers and of the model's ends, each kind of layer once."""

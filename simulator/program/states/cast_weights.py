@@ -7,8 +7,8 @@ nothing is cached they stay from forward to backward, so the fullest moment is t
 that are 8-bit themselves (Megatron-Core's ``--fp8-param-gather``) are those two copies and nothing
 else, which is as much as 16-bit ones.
 
-Ignores: scales of blocks, 4-bit copies, layers that a recipe leaves in 16 bits, and that devices
-whose products read either layout keep one.
+Ignores: scales of blocks, 4-bit copies, and that devices whose products read either layout keep
+one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from simulator.program.layer.tensors import ParameterGroup, TensorRole
 from simulator.program.states.resident import slice_tensors, tensor_parameters
 
 _LAYOUTS = 2
-_GROUPS = (ParameterGroup.DENSE, ParameterGroup.EXPERT)
+_GROUPS = {
+    "all": (ParameterGroup.DENSE, ParameterGroup.EXPERT),
+    "dense": (ParameterGroup.DENSE,),
+    "experts": (ParameterGroup.EXPERT,),
+}
 
 
 def cast_weight_bytes(job: Job, runs: Iterable[Slice]) -> float:
@@ -33,7 +37,14 @@ def cast_weight_bytes(job: Job, runs: Iterable[Slice]) -> float:
     numel = math.fsum(
         layers * tensor_parameters(job, tensor).total
         for run in runs
-        for tensor, layers in slice_tensors(job, run)
-        if tensor.role is TensorRole.MATRIX and tensor.group in _GROUPS
+        for tensor, layers in slice_tensors(job, _narrow_layers(job, run))
+        if tensor.role is TensorRole.MATRIX and tensor.group in _GROUPS[job.plan.narrow_products]
     )
     return _LAYOUTS * ELEMENT_BYTES[job.plan.precision] * numel
+
+
+def _narrow_layers(job: Job, run: Slice) -> Slice:
+    """The run without layers whose products stay in bf16, which are at either end."""
+    first = max(run.first, job.plan.first_bf16_layers)
+    last = min(run.end, job.model.layers - job.plan.last_bf16_layers)
+    return run._replace(first=first, end=max(first, last))

@@ -86,7 +86,8 @@ def pending_bytes(
     for index, piece in enumerate(layer.pieces):
         if isinstance(piece, GroupedGemm) and piece.trained_share:
             rows = piece.groups * piece.mean_rows
-            sizes += [rows * piece.k * operand_bytes, rows * piece.n * operand_bytes]
+            bytes_each = element_bytes if piece.half_precision else operand_bytes
+            sizes += [rows * piece.k * bytes_each, rows * piece.n * bytes_each]
         elif isinstance(piece, Gemm) and piece.has_weight and piece.trained_share:
             bytes_each = element_bytes if piece.half_precision else operand_bytes
             kept_rows = piece.m / tp if _gathers_again(layer.pieces, index) else piece.m

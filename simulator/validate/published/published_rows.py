@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from simulator import cells
 from simulator.cells import Row
+from simulator.described.cluster.kernel_parameters import NARROW
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
 from simulator.described.plan.plan import RecomputeModule
@@ -59,6 +60,11 @@ _RECOMPUTED_MODULES = re.compile(
 
 _EVERY_SO_MANY_LAYERS = re.compile(r"(?i)\bAC (?:of )?every (other|\d)(?:nd|rd|th)? layer")
 """Phrase in the notes of runs that compute whole layers again, but not all."""
+
+_LAYERS_IN_BF16 = re.compile(
+    r"(?i)\b(first|last)(?: and (last))?(?: (\d+))? layers? (?:are |stay |kept )*in bf16"
+)
+"""Phrase in the notes of runs that leave some layers out of 8- or 4-bit training."""
 
 _OFFLOADED_LAYERS = re.compile(r"activation CPU offload of (\d+) layers")
 """Phrase in the notes of runs that copy activations of their first layers to the host."""
@@ -292,9 +298,17 @@ def _precision(row: Row, base: str) -> dict[str, Any]:
         name = spellings.precision_name(said)
         if name == "fp32" and _multiplies_in_tf32(row, base):
             name = "tf32"
-        return {"precision": name}
+        return {"precision": name} | (_layers_in_bf16(row) if name in NARROW else {})
     of_fp16 = base.startswith(("megatron-lm-", "deepspeed-2021")) or "v100" in _profile_name(row)
     return {"precision": "fp16"} if of_fp16 else {}
+
+
+def _layers_in_bf16(row: Row) -> dict[str, int]:
+    phrases = _LAYERS_IN_BF16.findall(row.get("notes", ""))
+    return {
+        f"{end.lower()}_bf16_layers": int(count or 1)
+        for *ends, count in phrases for end in ends if end
+    }  # fmt: skip
 
 
 def _multiplies_in_tf32(row: Row, base: str) -> bool:

@@ -86,8 +86,9 @@ def gemm_s(
             that of a shape which a search over shapes has found best; those known here are a
             choice of the library's.
         cuts_inner: Whether the library may cut the inner dimension among multiprocessors.
-        read_again_after: After how many such products the operands are read again, and found in the
-            last cache where all of these fit: 1 where a benchmark repeats one call, 0 is never.
+        read_again_after: After how many such products the right operand is read again, and found in
+            the last cache where all between fits: 1 where a benchmark repeats one call, 0 is never.
+            The left operand is read, and the output written, by each of these products again.
             Products of a training step find other weights and activations there.
 
     Returns:
@@ -153,9 +154,8 @@ def grouped_gemm_s(
     result_bytes = 2.0 * accumulator_bytes if accumulate else output_bytes(precision)
     traffic_bytes = product_bytes(rows, n, k, precision=precision, result_bytes=result_bytes)
     if read_again_after:
-        traffic_bytes = memory_traffic_bytes(
-            profile, traffic_bytes, meanwhile_bytes=read_again_after * traffic_bytes
-        )
+        weight_bytes = ELEMENT_BYTES[precision] * sum(1 for m in rows if m > 0) * n * k
+        traffic_bytes = _repeated_bytes(profile, traffic_bytes, weight_bytes, read_again_after)
     exposed_bytes = 0.0
     if accumulate and not hides_results:
         exposed_bytes = profile.kernels.grouped_results_exposed * result_bytes * total_rows * n
@@ -191,6 +191,20 @@ def grouped_gemm_s(
             if max(compute_s, memory_s) < fastest_s:
                 fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s, exponent))
     return model.floor_s + fastest_s + exposed_bytes / bytes_per_s
+
+
+def _repeated_bytes(
+    profile: HardwareProfile, traffic_bytes: float, weight_bytes: float, products: int
+) -> float:
+    """Bytes that take as long from memory as those of one of several products in turn.
+
+    Each has weights of its own; activations and results are those of the product before.
+    """
+    shared_bytes = traffic_bytes - weight_bytes
+    missed_bytes = memory_traffic_bytes(profile, shared_bytes, meanwhile_bytes=traffic_bytes)
+    return missed_bytes + memory_traffic_bytes(
+        profile, weight_bytes, meanwhile_bytes=shared_bytes + products * weight_bytes
+    )
 
 
 def _runs_on_vector_units(precision: Precision) -> bool:

@@ -42,9 +42,9 @@ _GEMM_PRIOR = MappingProxyType(
         "tile_start_s": 1e-6,
         "tail": 0.5,
         "memory_efficiency": 0.8,
-        "floor_s": 4e-6,
+        "floor_s": 2.5e-6,
         "joule_per_operation": 1e-12,
-        "boost_s": 5e-3,
+        "boost_s": 1e-2,
     }
 )
 

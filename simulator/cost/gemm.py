@@ -28,6 +28,9 @@ from simulator.described.cluster.kernel_parameters import GemmModel, Precision
 from simulator.described.rules.profile_rules import precision_faults
 from simulator.errors import InputError
 
+Tile = tuple[int, int]
+"""Rows and columns of an output tile."""
+
 _TENSOR_TILES = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64),
 )  # fmt: skip
@@ -65,6 +68,7 @@ def gemm_s(
     fits_tiles: bool = False,
     cuts_inner: bool = True,
     read_again_after: int = 0,
+    tile: Tile | None = None,
 ) -> float:
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
 
@@ -90,6 +94,7 @@ def gemm_s(
             the last cache where all between fits: 1 where a benchmark repeats one call, 0 is never.
             The left operand is read, and the output written, by each of these products again.
             Products of a training step find other weights and activations there.
+        tile: Rows and columns of the library's tile, where its kernel is known; else the fastest.
 
     Returns:
         Time [s].
@@ -113,6 +118,7 @@ def gemm_s(
         fits_tiles=fits_tiles,
         cuts_inner=cuts_inner,
         read_again_after=read_again_after,
+        tile=tile,
         hides_results=True,
     )
 
@@ -136,6 +142,7 @@ def grouped_gemm_s(
     fits_tiles: bool = False,
     cuts_inner: bool = True,
     read_again_after: int = 0,
+    tile: Tile | None = None,
     hides_results: bool = False,
     accumulator_bytes: float = 4.0,
     by_torch: bool = False,
@@ -174,10 +181,9 @@ def grouped_gemm_s(
     sms, exponent = profile.device.sm_count, profile.common.overlap_exponent
     menu = _VECTOR_TILES if _runs_on_vector_units(precision) else _TENSOR_TILES
     largest, fastest_s = _overhead(menu[0], model), math.inf
-    for tile in menu:
-        tile_m, tile_n = tile
+    for tile_m, tile_n in menu if tile is None else (tile,):
         tiles = math.fsum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
-        rate = sm_flop_per_s * largest / _overhead(tile, model)
+        rate = sm_flop_per_s * largest / _overhead((tile_m, tile_n), model)
         step_s = 2.0 * tile_m * tile_n / rate
         for split in _SPLITS if cuts_inner else (1,):
             filled = split * tiles / sms
@@ -244,7 +250,7 @@ def product_bytes(
     return operand * k * (total_rows + groups * n) + output * total_rows * n
 
 
-def _overhead(tile: tuple[int, int], model: GemmModel) -> float:
+def _overhead(tile: Tile, model: GemmModel) -> float:
     """Time of a tile over that of its arithmetic: operand traffic grows as tiles shrink."""
     tile_m, tile_n = tile
     return 1.0 + model.tile_half * (1.0 / tile_m + 1.0 / tile_n) / 2.0

@@ -42,6 +42,7 @@ class Protocol:
         is_per_group: Whether a grouped product is a call for each of its groups.
         weights: Products of a round, each with weights of its own.
         fills_cache: Whether a round ends with the product whose weights fill the last cache.
+        is_random: Whether weights are random numbers, of which units draw the power that they can.
         clears_cache: Whether the last cache is overwritten before each call.
         is_eager: Whether norms and softmaxes are torch's own kernels.
         cuts_inner: Whether the library may cut the inner dimension of a product.
@@ -54,6 +55,7 @@ class Protocol:
     is_per_group: bool = False
     weights: int = 1
     fills_cache: bool = False
+    is_random: bool = True
     clears_cache: bool = False
     is_eager: bool = False
     cuts_inner: bool = True
@@ -95,6 +97,7 @@ def _stated_protocol(row: KernelRow) -> Protocol:
                 known.get("per_group", False),
                 known.get("weights", 1),
                 known.get("fills_cache", False),
+                known.get("random", True),
                 known.get("clears_cache", False),
                 known.get("eager", False),
                 known.get("cuts_inner", True),
@@ -109,7 +112,8 @@ def mean_call_s(
     """Mean seconds of a repeated product that takes ``cool_s`` on a cool device.
 
     A device keeps its boost clock for a while; after that its operations per second are at most
-    its power limit over the energy of one. Ignores that the device cools where the host is late.
+    its power limit over the energy of one; of weights that were never set, mostly zeros, it draws
+    little. Ignores that the device cools where the host is late.
 
     Args:
         profile: Device, with ``joule_per_operation`` and ``boost`` of the format.
@@ -122,7 +126,8 @@ def mean_call_s(
         Energy per operation: fitted, see the profile; the shape is an assumption.
     """
     model = profile.kernels.gemm[precision]
-    held_s = max(cool_s, flop * model.joule_per_operation / profile.device.power_w)
+    drawn_j = flop * model.joule_per_operation if protocol.is_random else 0.0
+    held_s = max(cool_s, drawn_j / profile.device.power_w)
 
     def calls_s(calls: int) -> float:
         in_boost = min(calls, model.boost_s / cool_s)

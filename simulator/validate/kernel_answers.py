@@ -134,12 +134,18 @@ def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     cool_s = gemm_s(
         profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
         fits_tiles=row.is_best_shape, cuts_inner=protocol.cuts_inner,
-        read_again_after=protocol.read_again_after,
+        read_again_after=protocol.read_again_after, tile=_named_tile(row),
     )  # fmt: skip
     predicted_s = mean_call_s(profile, precision, cool_s, flop, protocol)
     if precision == "fp8" and "framework linear" in row.text("notes"):
         predicted_s += quantise_s(profile, m * k)
     return Comparison(_measured_s(row, flop), predicted_s)
+
+
+def _named_tile(row: KernelRow) -> tuple[int, int] | None:
+    """Rows and columns of the tile that a kernel of cuBLAS is named after, columns first there."""
+    name = re.search(r"_[sh]gemm_(\d+)x(\d+)_", row.text("notes"))
+    return (int(name.group(2)), int(name.group(1))) if name else None
 
 
 def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:

@@ -416,3 +416,9 @@ def test_a_product_of_no_rows_takes_its_floor(m, n, k):
     """An expert that nobody chose is launched all the same."""
     profile = tiny_profile(gemm={"bf16": GEMM.model_copy(update={"floor_s": 3e-6})})
     assert gemm_s(with_bandwidth(profile, 1e30), m, n, k) == pytest.approx(3e-6)
+
+
+def test_a_tile_that_is_known_pads_what_it_does_not_fill():
+    """One of 128 x 128 for 64 x 64 costs a whole tile."""
+    padded_s, whole_s = (gemm_s(without_floor(), m, m, 64, tile=(128, 128)) for m in (64, 128))
+    assert padded_s == pytest.approx(whole_s, rel=0.1)

@@ -70,6 +70,12 @@ def test_half_of_the_calls_in_boost_and_half_at_half_the_rate_take_three_halves(
     assert mean_call_s(profile, "bf16", 1e-3, 1e9, Protocol(0, 12)) == pytest.approx(1.5e-3)
 
 
+def test_weights_that_were_never_set_draw_too_little_for_the_power_limit():
+    profile = limited_profile(2e-10, boost_s=0.0)
+    zeros = Protocol(6, 6, is_random=False)
+    assert mean_call_s(profile, "bf16", 1e-3, 1e9, zeros) == pytest.approx(1e-3)
+
+
 def test_calls_that_warm_up_do_not_count():
     profile = limited_profile(2e-10, boost_s=6e-3)
     assert mean_call_s(profile, "bf16", 1e-3, 1e9, Protocol(6, 6)) == pytest.approx(2e-3)

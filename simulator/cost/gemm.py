@@ -28,6 +28,9 @@ from simulator.described.cluster.kernel_parameters import GemmModel, Precision
 from simulator.described.rules.profile_rules import precision_faults
 from simulator.errors import InputError
 
+Tile = tuple[int, int]
+"""Rows and columns of an output tile."""
+
 _TENSOR_TILES = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64),
 )  # fmt: skip
@@ -65,6 +68,7 @@ def gemm_s(
     fits_tiles: bool = False,
     cuts_inner: bool = True,
     read_again_after: int = 0,
+    tile: Tile | None = None,
 ) -> float:
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
 
@@ -86,9 +90,11 @@ def gemm_s(
             that of a shape which a search over shapes has found best; those known here are a
             choice of the library's.
         cuts_inner: Whether the library may cut the inner dimension among multiprocessors.
-        read_again_after: After how many such products the operands are read again, and found in the
-            last cache where all of these fit: 1 where a benchmark repeats one call, 0 is never.
+        read_again_after: After how many such products the right operand is read again, and found in
+            the last cache where all between fits: 1 where a benchmark repeats one call, 0 is never.
+            The left operand is read, and the output written, by each of these products again.
             Products of a training step find other weights and activations there.
+        tile: Rows and columns of the library's tile, where its kernel is known; else the fastest.
 
     Returns:
         Time [s].
@@ -112,6 +118,7 @@ def gemm_s(
         fits_tiles=fits_tiles,
         cuts_inner=cuts_inner,
         read_again_after=read_again_after,
+        tile=tile,
         hides_results=True,
     )
 
@@ -135,6 +142,7 @@ def grouped_gemm_s(
     fits_tiles: bool = False,
     cuts_inner: bool = True,
     read_again_after: int = 0,
+    tile: Tile | None = None,
     hides_results: bool = False,
     accumulator_bytes: float = 4.0,
     by_torch: bool = False,
@@ -153,9 +161,8 @@ def grouped_gemm_s(
     result_bytes = 2.0 * accumulator_bytes if accumulate else output_bytes(precision)
     traffic_bytes = product_bytes(rows, n, k, precision=precision, result_bytes=result_bytes)
     if read_again_after:
-        traffic_bytes = memory_traffic_bytes(
-            profile, traffic_bytes, meanwhile_bytes=read_again_after * traffic_bytes
-        )
+        weight_bytes = ELEMENT_BYTES[precision] * sum(1 for m in rows if m > 0) * n * k
+        traffic_bytes = _repeated_bytes(profile, traffic_bytes, weight_bytes, read_again_after)
     exposed_bytes = 0.0
     if accumulate and not hides_results:
         exposed_bytes = profile.kernels.grouped_results_exposed * result_bytes * total_rows * n
@@ -173,10 +180,9 @@ def grouped_gemm_s(
     sms, exponent = profile.device.sm_count, profile.common.overlap_exponent
     menu = _VECTOR_TILES if _runs_on_vector_units(precision) else _TENSOR_TILES
     largest, fastest_s = _overhead(menu[0], model), math.inf
-    for tile in menu:
-        tile_m, tile_n = tile
+    for tile_m, tile_n in menu if tile is None else (tile,):
         tiles = math.fsum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
-        rate = sm_flop_per_s * largest / _overhead(tile, model)
+        rate = sm_flop_per_s * largest / _overhead((tile_m, tile_n), model)
         step_s = 2.0 * tile_m * tile_n / rate
         for split in _SPLITS if cuts_inner else (1,):
             filled = split * tiles / sms
@@ -202,6 +208,20 @@ def _full_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
         return own
     return min(
         own, limit * peak_flop_per_s(profile, "fp8") * _gemm_model(profile, "fp8").efficiency
+    )
+
+
+def _repeated_bytes(
+    profile: HardwareProfile, traffic_bytes: float, weight_bytes: float, products: int
+) -> float:
+    """Bytes that take as long from memory as those of one of several products in turn.
+
+    Each has weights of its own; activations and results are those of the product before.
+    """
+    shared_bytes = traffic_bytes - weight_bytes
+    missed_bytes = memory_traffic_bytes(profile, shared_bytes, meanwhile_bytes=traffic_bytes)
+    return missed_bytes + memory_traffic_bytes(
+        profile, weight_bytes, meanwhile_bytes=shared_bytes + products * weight_bytes
     )
 
 
@@ -242,7 +262,7 @@ def product_bytes(
     return operand * k * (total_rows + groups * n) + output * total_rows * n
 
 
-def _overhead(tile: tuple[int, int], model: GemmModel) -> float:
+def _overhead(tile: Tile, model: GemmModel) -> float:
     """Time of a tile over that of its arithmetic: operand traffic grows as tiles shrink."""
     tile_m, tile_n = tile
     return 1.0 + model.tile_half * (1.0 / tile_m + 1.0 / tile_n) / 2.0

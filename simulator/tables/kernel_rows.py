@@ -9,9 +9,10 @@ the host, take at least as long as the host needs to issue a call.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -35,11 +36,13 @@ class Protocol:
     """How a benchmark repeats a call.
 
     Attributes:
-        warm_up: Calls back to back before those that count.
-        counted: Calls back to back of which the time is the mean.
+        warm_up: Rounds back to back before those that count.
+        counted: Rounds back to back of which the time is the mean.
         host_s: Time the host takes to issue a call; 0 where the device's own clock is read.
         is_per_group: Whether a grouped product is a call for each of its groups.
-        weights: Products with weights of their own that take turns.
+        weights: Products of a round, each with weights of its own.
+        fills_cache: Whether a round ends with the product whose weights fill the last cache.
+        is_random: Whether weights are random numbers, of which units draw the power that they can.
         clears_cache: Whether the last cache is overwritten before each call.
         is_eager: Whether norms and softmaxes are torch's own kernels.
         cuts_inner: Whether the library may cut the inner dimension of a product.
@@ -51,6 +54,8 @@ class Protocol:
     host_s: float = 0.0
     is_per_group: bool = False
     weights: int = 1
+    fills_cache: bool = False
+    is_random: bool = True
     clears_cache: bool = False
     is_eager: bool = False
     cuts_inner: bool = True
@@ -58,8 +63,15 @@ class Protocol:
 
     @property
     def read_again_after(self) -> int:
-        """After how many products operands are read again; 0 is never."""
+        """After how many products their weights are read again; 0 is never."""
         return self.weights if self.warm_up + self.counted > 1 else 0
+
+    def on(self, profile: HardwareProfile, weight_bytes: float) -> Protocol:
+        """What it is for products with so many bytes of weights on a device."""
+        if not self.fills_cache:
+            return self
+        filling = math.ceil(profile.device.l2_cache_bytes / weight_bytes)
+        return replace(self, weights=min(self.weights, filling))
 
 
 def protocol_of(row: KernelRow) -> Protocol:
@@ -84,6 +96,8 @@ def _stated_protocol(row: KernelRow) -> Protocol:
                 parse_quantity(known.get("host", "0 s"), "s"),
                 known.get("per_group", False),
                 known.get("weights", 1),
+                known.get("fills_cache", False),
+                known.get("random", True),
                 known.get("clears_cache", False),
                 known.get("eager", False),
                 known.get("cuts_inner", True),
@@ -98,7 +112,8 @@ def mean_call_s(
     """Mean seconds of a repeated product that takes ``cool_s`` on a cool device.
 
     A device keeps its boost clock for a while; after that its operations per second are at most
-    its power limit over the energy of one. Ignores that the device cools where the host is late.
+    its power limit over the energy of one; of weights that were never set, mostly zeros, it draws
+    little. Ignores that the device cools where the host is late.
 
     Args:
         profile: Device, with ``joule_per_operation`` and ``boost`` of the format.
@@ -111,13 +126,14 @@ def mean_call_s(
         Energy per operation: fitted, see the profile; the shape is an assumption.
     """
     model = profile.kernels.gemm[precision]
-    held_s = max(cool_s, flop * model.joule_per_operation / profile.device.power_w)
+    drawn_j = flop * model.joule_per_operation if protocol.is_random else 0.0
+    held_s = max(cool_s, drawn_j / profile.device.power_w)
 
     def calls_s(calls: int) -> float:
         in_boost = min(calls, model.boost_s / cool_s)
         return in_boost * cool_s + (calls - in_boost) * held_s
 
-    warm_up, counted = protocol.warm_up, protocol.counted
+    warm_up, counted = (protocol.weights * n for n in (protocol.warm_up, protocol.counted))
     mean_s = (calls_s(warm_up + counted) - calls_s(warm_up)) / counted
     return max(mean_s, protocol.host_s)
 

@@ -23,7 +23,6 @@ from simulator.cost.kernel_time import (
     many_tensors_efficiency,
     memory_bound_s,
     peak_flop_per_s,
-    strided_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
@@ -39,6 +38,7 @@ from simulator.tables.kernel_rows import (
     protocol_of,
     quantise_s,
 )
+from simulator.validate.unfused_attention import unfused_attention_s
 
 _NOMINAL_BYTES = 2.0**30
 """Size that a bandwidth stated without a size is compared at."""
@@ -128,17 +128,24 @@ def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
         n, k = k, n
     precision = precision_of(row)
     _require_peak(profile, precision)
+    protocol = protocol.on(profile, ELEMENT_BYTES[precision] * n * k * batch)
     flop = 2.0 * m * n * k * batch
     accumulate = "accumulate=True" in row.text("notes")
     cool_s = gemm_s(
         profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
         fits_tiles=row.is_best_shape, cuts_inner=protocol.cuts_inner,
-        read_again_after=protocol.read_again_after,
+        read_again_after=protocol.read_again_after, tile=_named_tile(row),
     )  # fmt: skip
     predicted_s = mean_call_s(profile, precision, cool_s, flop, protocol)
     if precision == "fp8" and "framework linear" in row.text("notes"):
         predicted_s += quantise_s(profile, m * k)
     return Comparison(_measured_s(row, flop), predicted_s)
+
+
+def _named_tile(row: KernelRow) -> tuple[int, int] | None:
+    """Rows and columns of the tile that a kernel of cuBLAS is named after, columns first there."""
+    name = re.search(r"_[sh]gemm_(\d+)x(\d+)_", row.text("notes"))
+    return (int(name.group(2)), int(name.group(1))) if name else None
 
 
 def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
@@ -442,37 +449,3 @@ _PASSES: tuple[tuple[str, Mapping[str, float]], ...] = (
     (r"stream_(add|triad)|triad", {"": 3.0, "fwd": 3.0}),
 )
 """Times that a kernel reads or writes an m x n operand, by direction: each tensor once."""
-
-
-def unfused_attention_s(
-    profile: HardwareProfile,
-    precision: Precision,
-    *,
-    batch: int,
-    heads: int,
-    seq: int,
-    head_dim: int,
-    causal: bool,
-    backward: bool,
-) -> float:
-    """Seconds of attention as two batched products around a softmax, in one direction.
-
-    Forward, a causal mask is added by a kernel of its own, which finds it under other strides than
-    the scores. Backward, each product has two gradients; the softmax reads its result and its
-    gradient.
-    """
-    many, scores = batch * heads, batch * heads * seq * seq
-    score_bytes = ELEMENT_BYTES[precision] * scores
-
-    def product_s(m: int, n: int, k: int) -> float:
-        return gemm_s(profile, m, n, k, batch=many, precision=precision)
-
-    to_scores_s, from_scores_s = product_s(seq, seq, head_dim), product_s(seq, head_dim, seq)
-    if backward:
-        softmax_s = memory_bound_s(profile, 3 * score_bytes, over_rows=True)
-        return to_scores_s + 3 * from_scores_s + softmax_s
-    softmax_s = memory_bound_s(profile, 2 * score_bytes, over_rows=True)
-    mask_s = (
-        max(memory_bound_s(profile, 2 * score_bytes), strided_s(profile, scores)) if causal else 0.0
-    )
-    return to_scores_s + mask_s + softmax_s + from_scores_s

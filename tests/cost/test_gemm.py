@@ -78,6 +78,13 @@ def test_operands_in_the_cache_are_read_as_fast_as_it_is():
     assert cold - 1e-6 == pytest.approx(4 * (cached - 1e-6), rel=1e-3)
 
 
+def test_activations_stay_in_the_cache_while_weights_take_turns():
+    """Of 4096 x 16 and 16 x 16, activations and results are all but 512 B of 256.5 KiB."""
+    profile = tiny_profile(cache_speedup=4.0)
+    first_s, in_turn_s = (gemm_s(profile, 4096, 16, 16, read_again_after=n) for n in (1, 10**6))
+    assert in_turn_s - first_s == pytest.approx(512 * (1 - 1 / 4) / 1e9, rel=1e-3)
+
+
 def test_a_library_that_cuts_no_inner_dimension_leaves_multiprocessors_idle():
     """One tile of 64 x 32: cut in four it would run on all four SMs."""
     whole_s, cut_s = (
@@ -409,3 +416,9 @@ def test_a_product_of_no_rows_takes_its_floor(m, n, k):
     """An expert that nobody chose is launched all the same."""
     profile = tiny_profile(gemm={"bf16": GEMM.model_copy(update={"floor_s": 3e-6})})
     assert gemm_s(with_bandwidth(profile, 1e30), m, n, k) == pytest.approx(3e-6)
+
+
+def test_a_tile_that_is_known_pads_what_it_does_not_fill():
+    """One of 128 x 128 for 64 x 64 costs a whole tile."""
+    padded_s, whole_s = (gemm_s(without_floor(), m, m, 64, tile=(128, 128)) for m in (64, 128))
+    assert padded_s == pytest.approx(whole_s, rel=0.1)

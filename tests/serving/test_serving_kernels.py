@@ -164,3 +164,9 @@ def test_the_busiest_rank_of_a_power_law_has_more_than_its_share_and_all_ranks_h
         assert 4096 * 8 / 4 < sum(rows) < 4096 * 8
     for rows in busiest_rank_rows(4096, 128, 8, 1, 1.01):
         assert sum(rows) == pytest.approx(4096 * 8, rel=0.01)
+
+
+def test_no_expert_gets_a_token_twice():
+    for rows in busiest_rank_rows(4096, 8, 2, 1, 1.01):
+        assert max(rows) <= 4096
+        assert sum(rows) == pytest.approx(4096 * 2, rel=0.01)

@@ -17,19 +17,29 @@ def limited_profile(joule_per_operation: float, boost_s: float):
 @pytest.mark.parametrize(
     ("source", "notes", "calls"),
     [
-        ("", "framework linear timed with CUDA graphs; tflops derived", (6, 6)),
-        ("", "cuBLASLt, random init, 10000 warm-up; time derived", (10000, 1)),
-        ("baidu-research/DeepBench:results", "cuBLAS", (1, 400)),
-        ("sitar-lab/NeuSight:test/linear.csv", "torch linear", (21, 5)),
-        ("", "best shape found; theory 989 TFLOPS", (0, 1)),
-        ("", "", (0, 1)),
+        ("data/h100_sxm/gemm/trtllm/1.2.0rc5", "timed with CUDA graphs; tflops derived", (6, 6, 5)),
+        ("data/gb200/gemm/vllm/0.14.0", "timed with CUDA graphs", (6, 6, 6)),
+        ("", "cuBLASLt, random init, 10000 warm-up; time derived", (10000, 1, 1)),
+        ("baidu-research/DeepBench:results", "cuBLAS", (1, 400, 1)),
+        ("sitar-lab/NeuSight:test/linear.csv", "torch linear", (21, 5, 1)),
+        ("", "best shape found; theory 989 TFLOPS", (0, 1, 1)),
+        ("", "", (0, 1, 1)),
     ],
 )
 def test_how_often_a_product_was_repeated_is_said_by_the_notes_or_known_of_the_program(
     source, notes, calls
 ):
     protocol = protocol_of(KernelRow({"source": source, "notes": notes}))
-    assert (protocol.warm_up, protocol.counted) == calls
+    assert (protocol.warm_up, protocol.counted, protocol.weights) == calls
+
+
+@pytest.mark.parametrize(("weight_bytes", "weights"), [(2**16, 5), (2**19, 2), (2**21, 1)])
+def test_a_round_of_newer_tables_has_as_many_products_as_have_weights_that_fill_the_cache(
+    weight_bytes, weights
+):
+    """Five at most, of a cache of 1 MiB."""
+    notes = {"source": "gemm/trtllm/1.3.0rc20", "notes": "timed with CUDA graphs"}
+    assert protocol_of(KernelRow(notes)).on(tiny_profile(), weight_bytes).weights == weights
 
 
 def test_what_a_program_does_between_calls_is_known():
@@ -60,9 +70,21 @@ def test_half_of_the_calls_in_boost_and_half_at_half_the_rate_take_three_halves(
     assert mean_call_s(profile, "bf16", 1e-3, 1e9, Protocol(0, 12)) == pytest.approx(1.5e-3)
 
 
+def test_weights_that_were_never_set_draw_too_little_for_the_power_limit():
+    profile = limited_profile(2e-10, boost_s=0.0)
+    zeros = Protocol(6, 6, is_random=False)
+    assert mean_call_s(profile, "bf16", 1e-3, 1e9, zeros) == pytest.approx(1e-3)
+
+
 def test_calls_that_warm_up_do_not_count():
     profile = limited_profile(2e-10, boost_s=6e-3)
     assert mean_call_s(profile, "bf16", 1e-3, 1e9, Protocol(6, 6)) == pytest.approx(2e-3)
+
+
+def test_each_product_of_a_round_heats_the_device():
+    profile = limited_profile(2e-10, boost_s=6e-3)
+    rounds = Protocol(0, 6, weights=2)
+    assert mean_call_s(profile, "bf16", 1e-3, 1e9, rounds) == pytest.approx(1.5e-3)
 
 
 def test_a_product_that_moves_bytes_most_of_the_time_stays_below_the_power_limit():

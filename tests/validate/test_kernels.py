@@ -310,3 +310,13 @@ def test_bytes_of_a_streaming_kernel_follow_from_its_shape(report_of, op, direct
     ).rows
     assert derived.skipped == ""
     assert derived.predicted_us == pytest.approx(stated.predicted_us)
+
+
+def test_a_tile_that_the_name_of_a_kernel_states_is_the_librarys_choice():
+    """Names tell columns first: cuBLAS keeps matrices by columns."""
+    row = KernelRow(
+        {**{k: str(v) for k, v in GEMM.items()}, "m": "130", "time_us": "100",
+         "notes": "torch linear; ampere_sgemm_32x128_tn"}
+    )  # fmt: skip
+    compared_s = compared(row, tiny_profile(sustained_clock=1.0)).predicted_s
+    assert compared_s == gemm_s(tiny_profile(), 130, 256, 1, tile=(128, 32))

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 
 from simulator.program.ir import Memory, Owner, UnitBlocks, total_bytes
-from simulator.program.price.layer_cost import ForwardMemory, UnitCost
+from simulator.program.price.unit_cost import ForwardMemory, UnitCost
 from simulator.program.strategies.backward_memory import BackwardMemory
 from simulator.program.strategies.router_graph import router_graph
 from simulator.program.strategies.split_backward import Halves

@@ -110,7 +110,7 @@ def experts_s(
 
 def busiest_rank_rows(
     tokens: int, experts: int, top_k: int, ranks: int, exponent: float
-) -> Sequence[Sequence[int]]:
+) -> Sequence[Sequence[float]]:
     """Rows of each expert of the busiest rank, in several draws of a power law.
 
     Args:
@@ -122,8 +122,9 @@ def busiest_rank_rows(
 
     Source:
         ai-dynamo/aiconfigurator, collector/helper.py, ``_generate_power_law_distribution``: shares
-        between 1 and 0.8 tokens, or 0.01 and 2 where rows are fewer than experts; the rank with
-        most rows is measured. Its draws are not known; these are of a fixed seed.
+        between 1 and 0.8 tokens, or 0.01 and 2 where rows are fewer than experts; no expert gets
+        a token twice, what is beyond goes to those with fewest rows; the rank with most rows is
+        measured. Its draws are not known; these are of a fixed seed.
     """
     draw, power = random.Random(0), 1.0 - exponent
     least, most = (1.0, 0.8 * tokens) if tokens * top_k > experts else (0.01, 2.0)
@@ -132,7 +133,18 @@ def busiest_rank_rows(
     for _ in range(_POWER_LAW_DRAWS):
         shares = [(width * draw.random() + low) ** (1.0 / power) for _ in range(experts)]
         row = tokens * top_k / math.fsum(shares)
-        rows = [round(row * share) for share in shares]
+        rows = _at_most_a_token_each([round(row * share) for share in shares], tokens)
         size = experts // ranks
         found.append(max((rows[at : at + size] for at in range(0, experts, size)), key=sum))
     return found
+
+
+def _at_most_a_token_each(rows: Sequence[int], tokens: int) -> Sequence[float]:
+    """Rows of experts that get no token twice; what is beyond fills up those with fewest."""
+    kept = [min(of_one, tokens) for of_one in rows]
+    beyond, ascending = sum(rows) - sum(kept), sorted(kept)
+    for count in range(1, len(kept) + 1):
+        level = (sum(ascending[:count]) + beyond) / count
+        if count == len(kept) or level <= ascending[count]:
+            break
+    return [max(float(of_one), level) for of_one in kept]

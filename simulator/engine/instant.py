@@ -35,10 +35,13 @@ class _Timer(simpy.Event):
 class _Callback(_Timer):
     """Runs an action at its time."""
 
-    __slots__ = ("happen",)
+    __slots__ = ("_action",)
 
     def __init__(self, action: Action) -> None:
-        self.happen = action  # type: ignore[method-assign]
+        self._action = action
+
+    def happen(self) -> None:
+        self._action()
 
 
 class Clock(simpy.Environment):
@@ -121,6 +124,7 @@ class Alarm(_Timer):
     """
 
     __slots__ = ("_due_s", "_wakes_s", "env")
+    env: Clock
 
     def __init__(self, env: Clock) -> None:
         self.env = env

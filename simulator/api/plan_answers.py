@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from simulator.planning.changes.helpful_changes import FitSearch, Reasons
+    from simulator.planning.changes.helpful_changes import FitSearch
+    from simulator.planning.changes.plan_reasons import Reasons
     from simulator.planning.changes.trials import Trial
     from simulator.planning.search.search import PlanChoice, PlanSearch, Progress
     from simulator.planning.search.space import Axes
@@ -462,7 +463,8 @@ def plan(
     Example:
         >>> sim.plan(job, vary={"plan.vpp": [1]}).best.plan.tp
     """
-    from simulator.planning.changes.helpful_changes import begin_reasons, nearest_fit
+    from simulator.planning.changes.helpful_changes import nearest_fit
+    from simulator.planning.changes.plan_reasons import begin_reasons
     from simulator.planning.executors import worker_pool
     from simulator.planning.search.best_plans import GPUS
     from simulator.planning.search.sized_jobs import SizedSearches, variants_of
@@ -485,15 +487,14 @@ def plan(
             "within": within,
             "on_progress": on_progress,
         }
-        others = [other for other in _OTHER_RISKS if why and other != risk]
-        variants = variants_of(job, global_batches, sizes)
-        searches = SizedSearches(variants, [risk, *others], **settings)
+        risks = [risk, *(other for other in _OTHER_RISKS if why and other != risk)]
+        searches = SizedSearches(variants_of(job, global_batches, sizes), risks, **settings)
         found = searches.fastest(risk, top)
-        best = job.replace(found.choices[0].changes) if why and found.choices else None
+        best = next(iter(found.choices), None) if why else None
         # Its reasons take as long as what follows, so processes find them meanwhile.
-        begun = best and begin_reasons(best, risk=risk, executor=simulator, on_trial=on_trial)
+        begun = best and begin_reasons(job, best, risk, simulator, processes, on_trial)
         own_step = run_step(job) if own else None
-        prices = {other: searches.fastest(other) for other in others} if best else {}
+        prices = {other: searches.fastest(other) for other in risks[1:]} if best else {}
         causes = begun() if begun else None
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
     return PlanAnswer(job, risk, found, prices, nearest, causes, own_step, sizes)

@@ -130,16 +130,24 @@ class _Flow(Alarm):
 
     __slots__ = ("ended", "network", "rate", "remaining_s", "route", "updated_s")
 
-    def __init__(self, env: Clock, route: Route, network: FluidNetwork, ended: Action) -> None:
+    def __init__(
+        self, env: Clock, route: Route, network: FluidNetwork, ended: Action, begins_s: float
+    ) -> None:
         super().__init__(env)
         self.route = route
         self.remaining_s = route.flow_s
         self.network = network
         self.ended = ended
         self.rate = 0.0
-        self.updated_s = 0.0
+        self.updated_s = begins_s
 
-    def begin(self, _: object = None) -> None:
+    def wait(self) -> None:
+        """Begin when it is to begin, to see who is there then."""
+        self.unset()
+        self.rate = 0.0
+        self.env.at(self.updated_s, self.begin)
+
+    def begin(self) -> None:
         """Let bytes flow."""
         self.network.add(self)
 
@@ -212,15 +220,23 @@ class FluidNetwork:
             self._env.after(route.flow_s, ended)
             return
         env = self._env
-        flow = _Flow(env, route, self, ended)
-        if route.latency_s > 0:
-            env.at(env.now_s + route.latency_s, flow.begin)
-        else:
-            flow.begin()
+        begins_s = env.now_s + route.latency_s
+        flow = _Flow(env, route, self, ended, begins_s)
+        if any(route.flows_at):
+            if route.latency_s > 0:
+                env.at(begins_s, flow.begin)
+            else:
+                flow.begin()
+            return
+        # As long as nobody else comes before it begins, nothing need happen then.
+        for flows in route.flows_at:
+            flows[flow] = None
+        flow.set_rate(FULL_SPEED, begins_s)
 
     def add(self, flow: _Flow) -> None:
         """Share ports with what is under way there."""
         now_s = flow.updated_s = self._env.now_s
+        self._let_begin_later(flow.route, now_s)
         is_alone = True
         for flows in flow.route.flows_at:
             if flows:
@@ -230,6 +246,14 @@ class FluidNetwork:
             flow.set_rate(FULL_SPEED, now_s)
         else:
             self._share_again(flow.route.loads)
+
+    def _let_begin_later(self, route: Route, now_s: float) -> None:
+        """Of those that have ports of a route to themselves, take out who has not begun yet."""
+        early = [flow for flows in route.flows_at for flow in flows if flow.updated_s > now_s]
+        for flow in dict.fromkeys(early):
+            for flows in flow.route.flows_at:
+                del flows[flow]
+            flow.wait()
 
     def remove(self, flow: _Flow) -> None:
         """Leave the ports to others."""

@@ -7,9 +7,9 @@ is settled once, after everything else of that moment has happened.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
 
 import simpy
 from simpy.core import EmptySchedule
@@ -23,13 +23,25 @@ _AFTER_ALL = EventPriority(2)
 
 
 class _Timer(simpy.Event):
-    """Happens at its time, as a ``Timeout`` does, with its one callback from the start."""
+    """Happens at its time, as a ``Timeout`` does, and may be in the queue more than once."""
 
-    _ok = True
-    _value = None
+    __slots__ = ()
 
-    def __init__(self, callback: Callable[[simpy.Event], Any]) -> None:
-        self.callbacks = [callback]
+    def happen(self) -> None:
+        """What it does at its time."""
+        raise NotImplementedError
+
+
+class _Callback(_Timer):
+    """Runs an action at its time."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+
+    def happen(self) -> None:
+        self._action()
 
 
 class Clock(simpy.Environment):
@@ -43,18 +55,17 @@ class Clock(simpy.Environment):
         super().__init__()
         self.now_s = 0.0
 
-    def at(
-        self, time_s: float, callback: Callable[[simpy.Event], Any],
-        priority: EventPriority = NORMAL,
-    ) -> simpy.Event:  # fmt: skip
-        """Call back at a time, now or later; returns the event that is handed over then."""
-        event = _Timer(callback)
-        heappush(self._queue, (time_s, priority, next(self._eid), event))
-        return event
+    def at(self, time_s: float, action: Action, priority: EventPriority = NORMAL) -> None:
+        """Run an action at a time, now or later."""
+        heappush(self._queue, (time_s, priority, next(self._eid), _Callback(action)))
+
+    def wake(self, alarm: Alarm, time_s: float) -> None:
+        """Let an alarm happen at a time, now or later."""
+        heappush(self._queue, (time_s, NORMAL, next(self._eid), alarm))
 
     def after(self, delay_s: float, action: Action) -> None:
         """Run an action ``delay_s`` from now."""
-        self.at(self.now_s + delay_s, lambda _: action())
+        self.at(self.now_s + delay_s, action)
 
     def step(self) -> None:
         """Let the next event happen.
@@ -67,6 +78,9 @@ class Clock(simpy.Environment):
         except IndexError:
             raise EmptySchedule from None
         self._now = self.now_s
+        if isinstance(event, _Timer):
+            event.happen()
+            return
         callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
         for callback in callbacks:
             callback(event)
@@ -94,48 +108,54 @@ class EndOfInstant:
         self._is_due = True
         self._env.at(self._env.now_s, self._run, _AFTER_ALL)
 
-    def _run(self, _: simpy.Event) -> None:
+    def _run(self) -> None:
         self._is_due = False
         self._action()
 
 
-class Alarm:
+class Alarm(_Timer):
     """Rings once at a time that may still be changed; only the last setting counts.
 
     A later time costs no event of its own: the alarm wakes when it was first set to, and
-    sleeps on. It holds nothing that refers back to it, so it is gone as soon as it rang.
+    sleeps on. A sooner one leaves it in the queue twice, and it wakes once.
 
     Args:
         env: The simulation.
     """
 
-    __slots__ = ("_due_s", "_event", "_wakes_s", "env")
+    __slots__ = ("_due_s", "_wakes_s", "env")
+    env: Clock
 
     def __init__(self, env: Clock) -> None:
         self.env = env
-        self._event: simpy.Event | None = None
-        self._wakes_s = 0.0
-        self._due_s = 0.0
+        self._wakes_s = math.inf
+        self._due_s = math.inf
 
     def set_at(self, due_s: float) -> None:
         """Ring at ``due_s``, now or later, instead of at any time set before."""
         self._due_s = due_s
-        if self._event is None or due_s < self._wakes_s:
+        if due_s < self._wakes_s:
             self._sleep()
+
+    def unset(self) -> None:
+        """Ring no more, unless it is set again."""
+        self._wakes_s = math.inf
 
     def ring(self) -> None:
         """What happens when the time has come."""
         raise NotImplementedError
 
-    def _sleep(self) -> None:
-        self._wakes_s = due_s = self._due_s
-        self._event = self.env.at(due_s, self._wake)
-
-    def _wake(self, event: simpy.Event) -> None:
-        if event is not self._event:
+    def happen(self) -> None:
+        """Ring, or sleep on; nothing where it was set to another time since."""
+        wakes_s = self._wakes_s
+        if wakes_s != self.env.now_s:
             return
-        self._event = None
-        if self._due_s > self._wakes_s:
+        if self._due_s > wakes_s:
             self._sleep()
         else:
+            self._wakes_s = math.inf
             self.ring()
+
+    def _sleep(self) -> None:
+        self._wakes_s = due_s = self._due_s
+        self.env.wake(self, due_s)

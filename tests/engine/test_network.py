@@ -140,6 +140,18 @@ def test_bytes_load_their_port_while_they_flow_not_while_latency_is_waited_out()
     assert arrivals([flow, flow]) == pytest.approx([2.5, 2.5])
 
 
+def test_latency_that_is_waited_out_on_an_idle_port_leaves_it_to_who_comes_meanwhile():
+    """The second comes at 1 and is through at 3; the bytes of the first flow from 5 to 6."""
+    flows = [(0.0, 6.0, up(1.0, latency_s=5.0), [0]), (1.0, 2.0, up(2.0), [0])]
+    assert arrivals(flows) == pytest.approx([6.0, 3.0])
+
+
+def test_bytes_that_follow_latency_share_with_who_came_meanwhile_and_is_there_still():
+    """The second has 1 s left at 5, when the bytes of the first begin: both take 2 s."""
+    flows = [(0.0, 6.0, up(1.0, latency_s=5.0), [0]), (4.0, 2.0, up(2.0), [0])]
+    assert arrivals(flows) == pytest.approx([7.0, 7.0])
+
+
 def test_a_transfer_that_is_all_latency_takes_that_and_nobodys_share():
     """Its bytes are too few to count: the other one has the port for itself."""
     flows = [(0.0, 0.5, up(1e-9, latency_s=0.5), [0]), (0.0, 1.0, up(1.0), [0])]

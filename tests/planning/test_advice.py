@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import yaml
 
 import simulator as sim
-from simulator.planning.changes.helpful_changes import reasons, what_ifs
+from simulator.planning.changes.helpful_changes import what_ifs
+from simulator.planning.changes.plan_reasons import begin_reasons, reasons
 from simulator.planning.changes.profile_numbers import influences
+from simulator.planning.search.search import search_plans
 from simulator.program.ir import Category
+from simulator.results.fit_probability import DEFAULT_RISK
 
 JOB = """
     model: {base: llama3.1-8b, layers: 8}
@@ -224,6 +229,17 @@ def test_layers_are_dealt_anew_where_that_helps(write):
     assert [knob.changes["plan.layout"] for knob in knobs] == [layout]
     again = what_ifs(heavy_head.replace(dealt[0].changes))
     assert all(each.gain <= 1e-9 for each in again if "plan.layout" in each.changes)
+
+
+def test_reasons_of_a_plan_that_was_found_are_those_of_its_job_whoever_simulates_them(write):
+    job = sim.load_job(write(JOB))
+    found = search_plans(job, {"plan.pp": [2, 4], "plan.tp": [2]}).choices[0]
+    alone = reasons(job.replace(found.changes))
+    assert alone.knobs
+    assert alone.links
+    assert begin_reasons(job, found, DEFAULT_RISK, None)() == alone
+    with ThreadPoolExecutor(1) as executor:
+        assert begin_reasons(job, found, DEFAULT_RISK, executor, parts=3)() == alone
 
 
 def test_no_layout_is_offered_where_even_is_best(write):

@@ -310,6 +310,31 @@ def test_a_first_answer_comes_before_all_plans_have_bounds_and_changes_nothing(m
     assert first.best_s >= early.choices[0].step_time_s == seen[-1].best_s
 
 
+def test_plans_that_are_tried_while_all_are_bounded_change_nothing(monkeypatch):
+    vary = {**SMALL, "plan.recompute": ["none", "full"], "batch.micro": [1, 2]}
+    alone = search_plans(ROOMY, vary, top=3)
+    monkeypatch.setattr(candidates, "_MANY_COMBINATIONS", 0)
+    begun = []
+    bounded = candidates.plan_bounds
+
+    class Counting(ThreadPoolExecutor):
+        def submit(self, *task):
+            begun.append(task)
+            return super().submit(*task)
+
+    def bounds(space, *arguments, **settings):
+        begun_before.append(len(begun))
+        return bounded(space, *arguments, **settings)
+
+    begun_before = []
+    monkeypatch.setattr(candidates, "plan_bounds", bounds)
+    with Counting(2) as executor:
+        spread = search_plans(ROOMY, vary, top=3, executor=executor, at_a_time=2)
+    assert begun_before[0] == 0
+    assert 0 < begun_before[1] <= 4
+    assert spread.choices == alone.choices
+
+
 def test_no_first_answer_is_given_that_does_not_fit(monkeypatch):
     monkeypatch.setattr(candidates, "_MANY_COMBINATIONS", 0)
     seen = []

@@ -19,13 +19,11 @@ these are given up before more machines are asked for, and the answer says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations, islice
 from math import prod
-from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.described.load import load_profile, profile_names
@@ -232,18 +230,6 @@ def _expected_peak_bytes(before: Mapping[str, float], group: tuple[Trial, ...]) 
     return peak
 
 
-class Reasons(NamedTuple):
-    """What limits a plan, and what would help.
-
-    Attributes:
-        knobs: Changes of the plan that save time, the largest gain first.
-        links: The same for links of twice the rate, which money buys.
-    """
-
-    knobs: tuple[Trial, ...]
-    links: tuple[Trial, ...]
-
-
 def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     """Changes on the GPUs there are, the largest gain first, simulated with contention.
 
@@ -255,48 +241,3 @@ def what_ifs(job: Job, *, on_trial: OnTrial | None = None) -> tuple[Trial, ...]:
     """
     found = Trials(job, "des", on_trial).of(single_changes(job, Question.FASTER))
     return tuple(sorted(found, key=lambda each: -each.gain))
-
-
-_REASONS = (Question.UNSEARCHED, Question.LINKS)
-"""What is asked of a plan that a search found: which other fields would help, which links?"""
-
-
-def reasons(job: Job, *, risk: float = DEFAULT_RISK, on_trial: OnTrial | None = None) -> Reasons:
-    """What would make a plan faster that the search for plans found: other fields, faster links.
-
-    Steps are simulated with contention. ``risk`` decides which of them fit.
-
-    Raises:
-        InputError: The job cannot run.
-    """
-    trials = Trials(job, "des", on_trial, risk)
-    return Reasons(*(_shortest(trials, question) for question in _REASONS))
-
-
-def begin_reasons(
-    job: Job, *, risk: float, executor: Executor | None, on_trial: OnTrial | None = None
-) -> Callable[[], Reasons]:
-    """The same, simulated by an executor from now on, or else when they are asked for.
-
-    Of what an executor simulates ``on_trial`` is told once, when it is waited for.
-    """
-    if executor is None:
-        return partial(reasons, job, risk=risk, on_trial=on_trial)
-    begun = [executor.submit(_reason, job, question, risk) for question in _REASONS]
-
-    def answered() -> Reasons:
-        if on_trial:
-            on_trial()
-        return Reasons(*(each.result() for each in begun))
-
-    return answered
-
-
-def _reason(job: Job, question: Question, risk: float) -> tuple[Trial, ...]:
-    return _shortest(Trials(job, "des", risk=risk), question)
-
-
-def _shortest(trials: Trials, question: Question) -> tuple[Trial, ...]:
-    """Changes that save time, the largest saving first."""
-    found = trials.shorter(single_changes(trials.job, question))
-    return tuple(sorted(found, key=lambda each: -each.saved_share))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.engine.des import LimitError
@@ -61,33 +62,48 @@ class Trial(WhatIf):
         return self.before_bytes - self.peak_device_bytes
 
 
-class Trials:
-    """Simulates changes of one job.
+class Baseline(NamedTuple):
+    """What changes of a job are compared with.
+
+    Attributes:
+        step_time_s: Its step, by the same engine [s].
+        tokens_per_s_per_gpu: What an average GPU gets done.
+        peak_device_bytes: What its fullest GPU holds [B].
+    """
+
+    step_time_s: float
+    tokens_per_s_per_gpu: float
+    peak_device_bytes: float
+
+
+class Comparison:
+    """Simulates changes of one job whose own step is known.
+
+    Args:
+        job: The job that is changed.
+        baseline: What is known of it, by the same engine.
+        kept: What is known of steps like its own.
 
     Attributes:
         count: Changed jobs that were simulated.
-        allowed_bytes: What the fullest GPU may hold where the risk is no larger than asked [B].
-
-    Raises:
-        InputError: The job itself cannot run.
     """
 
     def __init__(
         self,
         job: Job,
+        baseline: Baseline,
         engine: Engine = "replay",
         on_trial: OnTrial | None = None,
         risk: float = DEFAULT_RISK,
+        kept: KeptSteps | None = None,
     ) -> None:
-        self._kept = KeptSteps()
-        self.job, self.before, self.count = job, run_step(job, engine, kept=self._kept), 0
-        self.allowed_bytes = allowed_device_bytes(job, risk)
-        self._risk = risk
-        self._engine, self._on_trial = engine, on_trial
+        self.job, self.count = job, 0
+        self._baseline, self._kept = baseline, kept or KeptSteps()
+        self._risk, self._engine, self._on_trial = risk, engine, on_trial
 
     def shorter(self, changes: Iterable[Change]) -> Iterator[Trial]:
         """Those whose step is shorter than that of the job itself."""
-        found = self.of(changes, below_s=self.before.step_time_s)
+        found = self.of(changes, below_s=self._baseline.step_time_s)
         return (each for each in found if each.saved_share > 0)
 
     def of(self, changes: Iterable[Change], *, below_s: float = inf) -> Iterator[Trial]:
@@ -109,13 +125,38 @@ class Trials:
             if self._on_trial:
                 self._on_trial()
             if step is not None:
-                yield _trial(change, step, self.before, self._risk)
+                yield _trial(change, step, self._baseline, self._risk)
 
     def _can_shard(self, changed: Job, change: Change) -> bool:
         """Whether the stack shards as the plan says, and a new ZeRO stage has ranks to use."""
         if "plan.zero" in change.fields and changed.dp * changed.plan.cp == 1:
             return False
         return still_shards(changed, self.job)
+
+
+class Trials(Comparison):
+    """Simulates changes of one job, and the job itself before.
+
+    Attributes:
+        before: The step of the job itself.
+        allowed_bytes: What the fullest GPU may hold where the risk is no larger than asked [B].
+
+    Raises:
+        InputError: The job itself cannot run.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine = "replay",
+        on_trial: OnTrial | None = None,
+        risk: float = DEFAULT_RISK,
+    ) -> None:
+        kept = KeptSteps()
+        self.before = step = run_step(job, engine, kept=kept)
+        self.allowed_bytes = allowed_device_bytes(job, risk)
+        baseline = Baseline(step.step_time_s, step.tokens_per_s_per_gpu, step.peak_device_bytes)
+        super().__init__(job, baseline, engine, on_trial, risk, kept)
 
 
 def unbeaten(found: Iterable[Trial]) -> list[Trial]:
@@ -153,7 +194,7 @@ def held_bytes(step: StepResult) -> dict[str, float]:
     }
 
 
-def _trial(change: Change, step: StepResult, before: StepResult, risk: float) -> Trial:
+def _trial(change: Change, step: StepResult, before: Baseline, risk: float) -> Trial:
     probability = step.fits_probability
     return Trial(
         words=change.words,

@@ -4,12 +4,13 @@ All have bounds, and the few that are tried what the tiers say about them.
 
 Where bounds of all plans take longer than people wait, a plan of a small part of the space is
 simulated before: one of the fastest of that part, by its bound, that takes few passes. It is the
-first answer, and no plan that is slower is simulated to its end.
+first answer, and no plan that is slower is simulated to its end. Where processes simulate plans,
+the next best ones of that part are tried meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from math import inf, prod
 from typing import Any, NamedTuple
@@ -32,9 +33,16 @@ Any share gives the same winner."""
 _FIRST_TRIALS = 4
 """Plans that are simulated in search of a first answer, since the first may turn out to hold too
 much: assumption. Any number gives the same winner."""
+_BEGUN_AT_ONCE = 2
+"""Plans that each process tries while all are bounded: assumption. Any number gives the same
+winner."""
 _SPARE_SHARE = 0.02
 """How much more than its bound a plan is expected to hold, as a share: assumption. Those that would
 be too large then are not tried first. Any share gives the same winner."""
+
+
+Begun = tuple[Mapping[str, Any], Future[Trial]]
+"""What gives the job a plan, and its trial under way."""
 
 
 class Candidates:
@@ -48,7 +56,7 @@ class Candidates:
 
     def __init__(
         self, space: PlanSpace, most_bytes: float, executor: Executor | None, at_a_time: int,
-        first: FirstAnswer | None = None,
+        first: FirstAnswer | None = None, begun: Sequence[Begun] = (),
     ) -> None:  # fmt: skip
         self.space = space
         self.at_a_time = at_a_time + (executor is not None)  # one waits for the others to end
@@ -60,12 +68,15 @@ class Candidates:
         if first is not None:
             self.first = space.number(first.changes)
             self._known[self.first] = first.trial
+        self._begun = {space.number(changes): trial for changes, trial in begun}
 
     def try_plan(self, plan: int, limit_s: float) -> Future[Trial]:
         """What is found of a plan; of one longer than a limit, that it is."""
         known = self._known.get(plan)
         if known is not None and (known.tier is Tier.SIMULATION or known.least_s > limit_s):
             return _done(known)
+        if plan in self._begun:
+            return self._begun.pop(plan)
         job = self.space.plan_job(plan)
         if self._executor is None:
             return _done(try_plan(job, limit_s))
@@ -95,11 +106,25 @@ class FirstAnswer(NamedTuple):
         changes: What gives the job this plan.
         trial: What its simulation says.
         costs: What was computed to find it.
+        space: The part that it is of.
+        others: Plans of it that may be faster, the most promising first.
     """
 
     changes: Mapping[str, Any]
     trial: Trial
     costs: KnownCosts
+    space: PlanSpace
+    others: Sequence[int]
+
+    def begin(self, executor: Executor | None, at_a_time: int) -> list[Begun]:
+        """Try the most promising of the others on an executor."""
+        if executor is None:
+            return []
+        space, limit_s = self.space, self.trial.step_time_s
+        return [
+            (space.changes(plan), executor.submit(try_plan, space.plan_job(plan), limit_s))
+            for plan in self.others[: _BEGUN_AT_ONCE * at_a_time]
+        ]
 
 
 def first_answer(job: Job, axes: Axes, most_bytes: float) -> FirstAnswer | None:
@@ -123,5 +148,8 @@ def first_answer(job: Job, axes: Axes, most_bytes: float) -> FirstAnswer | None:
     for plan in quickest.tolist():
         trial = try_plan(space.plan_job(plan), inf)
         if not trial.refused and trial.peak_device_bytes <= most_bytes:
-            return FirstAnswer(space.changes(plan), trial, costs)
+            promising = fitting[least_s.argsort(kind="stable")]
+            may_win = bounds.step_time_s[promising] < trial.step_time_s
+            others = promising[may_win & (promising != plan)].tolist()
+            return FirstAnswer(space.changes(plan), trial, costs, space, others)
     return None

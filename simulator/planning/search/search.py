@@ -272,7 +272,9 @@ def _candidates(
         first = first_answer(job, axes, limits_bytes[0])
         if first is not None and on_progress is not None:
             on_progress(Progress(1, 1, None, first.trial.step_time_s, 1.0))
-        return Candidates(plan_space(job, axes), max(limits_bytes), executor, at_a_time, first)
+        begun = first.begin(executor, at_a_time) if first else []
+        space = plan_space(job, axes)
+        return Candidates(space, max(limits_bytes), executor, at_a_time, first, begun)
 
 
 class _Entry(NamedTuple):

@@ -152,7 +152,7 @@ class CachingAllocator:
         is smaller, so equal requests of these stacks get one of their own, too.
         """
         blocks = self.blocks
-        size_bytes, is_free, new = blocks.size_bytes, blocks.is_free, blocks.new
+        size_bytes, is_free = blocks.size_bytes, blocks.is_free
         befores, afters = blocks.before, blocks.after
         choices, turn = self.choices, self.turn
         fresh: dict[Stack, int] = {}
@@ -202,8 +202,12 @@ class CachingAllocator:
                     size_bytes[block] = rest_bytes
                 else:
                     if is_segment and self.segments_are_alike:
-                        rest = new(rest_bytes)
-                    block = new(size, before, rest)
+                        rest = blocks.new(rest_bytes)
+                    block = len(size_bytes)
+                    size_bytes.append(size)
+                    befores.append(before)
+                    afters.append(rest)
+                    is_free.append(False)
                     if before != NOTHING:
                         afters[before] = block
                     befores[rest] = block

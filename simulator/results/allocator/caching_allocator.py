@@ -155,6 +155,7 @@ class CachingAllocator:
         size_bytes, is_free = blocks.size_bytes, blocks.is_free
         befores, afters = blocks.before, blocks.after
         choices, turn = self.choices, self.turn
+        are_alike, unsplit_bytes = self.segments_are_alike, self._unsplit_bytes
         fresh: dict[Stack, int] = {}
         rest, rest_bytes, rest_of = NOTHING, 0, None
         for stack in stacks:
@@ -166,10 +167,10 @@ class CachingAllocator:
                     if block < -1:
                         queue[0] = block + 1
                     else:
-                        queue.popleft()
+                        del queue[0]
                     block = free.segments[size]
                     break
-                queue.popleft()
+                del queue[0]
                 if is_free[block]:
                     is_free[block] = False
                     if size >= free.least_segment_bytes:
@@ -197,11 +198,11 @@ class CachingAllocator:
                 is_segment = before == afters[rest]
                 if rest_bytes >= free.least_segment_bytes:
                     choices.setdefault((size, rest_bytes + (not is_segment)), turn)
-                if rest_bytes - size <= free.kept_whole_bytes or rest_bytes >= self._unsplit_bytes:
+                if rest_bytes - size <= free.kept_whole_bytes or rest_bytes >= unsplit_bytes:
                     block, rest_of = rest, None
                     size_bytes[block] = rest_bytes
                 else:
-                    if is_segment and self.segments_are_alike:
+                    if is_segment and are_alike:
                         rest = blocks.new(rest_bytes)
                     block = len(size_bytes)
                     size_bytes.append(size)

@@ -8,6 +8,8 @@ and equals it where nothing is shared.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from simulator.engine.dependencies import Dependencies, deadlock_error, dependencies
@@ -15,21 +17,39 @@ from simulator.engine.timeline import Timeline
 from simulator.program.ir import Program
 
 
+_UNKNOWN_S = -1.0
+"""Stands for the end of what has not been visited [s]."""
+
+
 def replay(program: Program) -> Timeline:
     """Timeline of the program without contention.
 
-    Cost is one visit per operation, lane and dependency.
+    Cost is one visit per operation, lane and dependency, and one more where a visit came too early.
     """
-    operations = program.operations
-    start_s = [0.0] * len(operations)
-    end_s = [0.0] * len(operations)
-    order, followers = _runnable(program)
-    for index in order:
-        end = start_s[index] + operations[index].work.seconds
-        end_s[index] = end
-        for follower in followers[index]:
-            if end > start_s[follower]:  # noqa: PLR1730 - a call costs more
-                start_s[follower] = end
+    seconds = [operation.work.seconds for operation in program.operations]
+    waits_for = [operation.after for operation in program.operations]
+    for lane in program.lanes.values():
+        for before, index in itertools.pairwise(lane):
+            waits_for[index] += (before,)
+    start_s = [0.0] * len(seconds)
+    end_s = [_UNKNOWN_S] * len(seconds)
+    for operation in range(len(seconds)):
+        visited = [operation] if end_s[operation] == _UNKNOWN_S else []
+        while visited:
+            index, start = visited[-1], 0.0
+            for before in waits_for[index]:
+                end = end_s[before]
+                if end == _UNKNOWN_S:
+                    visited.append(before)
+                    break
+                if end > start:
+                    start = end
+            else:
+                visited.pop()
+                start_s[index], end_s[index] = start, start + seconds[index]
+            if len(visited) > len(seconds):
+                # It waits for itself: this says so.
+                _runnable(program)
     return Timeline(program, np.asarray(start_s), np.asarray(end_s))
 
 

@@ -207,8 +207,9 @@ def _booked(program: Program, index: int) -> list[int]:
     """
     classes, operations = program.classes, program.operations
     stage = classes[index].stage
-    ids = {i for stream in Stream for i in program.lanes.get((index, stream), ())}
-    return [i for i in sorted(ids) if classes[operations[i].lanes[0][0]].stage == stage]
+    ids = set[int]().union(*[program.lanes.get((index, stream), ()) for stream in Stream])
+    of_stage = {n for n, each in enumerate(classes) if each.stage == stage}
+    return [i for i in sorted(ids) if operations[i].lanes[0][0] in of_stage]
 
 
 class _Kinds:
@@ -232,14 +233,18 @@ class _Kinds:
 
     def of(self, operation: Operation) -> int:
         """The kind of an operation."""
-        blocks = (
-            operation.turns, operation.frees, operation.holds, operation.takes, operation.gives,
-            operation.lingers, operation.leaves, operation.by_unit,
-        )  # fmt: skip
         stream = operation.lanes[0][1]
-        same = (*map(id, blocks), stream)
+        same = (
+            id(operation.turns), id(operation.frees), id(operation.holds), id(operation.takes),
+            id(operation.gives), id(operation.lingers), id(operation.leaves),
+            id(operation.by_unit), stream,
+        )  # fmt: skip
         kind = self._same.get(same)
         if kind is None:
+            blocks = (
+                operation.turns, operation.frees, operation.holds, operation.takes,
+                operation.gives, operation.lingers, operation.leaves, operation.by_unit,
+            )  # fmt: skip
             kind = self._equal.setdefault((*blocks, stream), len(self.operations))
             if kind == len(self.operations):
                 self.operations.append(operation)

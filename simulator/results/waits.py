@@ -91,10 +91,11 @@ class _Walker:
         self.start_s = timeline.operation_start_s.tolist()
         self.end_s = timeline.operation_end_s.tolist()
         self.step_s = timeline.step_time_s
-        self.before: dict[int, list[int]] = {}
-        for lane in self.program.lanes.values():
-            for previous, index in itertools.pairwise(lane):
-                self.before.setdefault(index, []).append(previous)
+        self.before = [
+            dict(itertools.pairwise(reversed(lane))) for lane in self.program.lanes.values()
+        ]
+        """Of each lane, what comes before each of its operations."""
+        self.places = {lane: place for place, lane in enumerate(self.program.lanes)}
 
     def rows(self) -> Iterator[tuple[int, Category, float, float]]:
         """(class, cause, start, end) of every piece of every gap."""
@@ -124,7 +125,10 @@ class _Walker:
 
     def _blocker(self, index: int) -> int | None:
         """What the operation waited for last: a dependency or an occupied lane."""
-        candidates = [*self.program.operations[index].after, *self.before.get(index, [])]
+        operation = self.program.operations[index]
+        places = sorted([self.places[lane] for lane in operation.lanes])
+        previous = [self.before[place].get(index) for place in places]
+        candidates = [*operation.after, *[each for each in previous if each is not None]]
         return max(candidates, key=lambda i: self.end_s[i], default=None)
 
     def _communicates(self, index: int) -> bool:

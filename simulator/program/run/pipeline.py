@@ -202,29 +202,29 @@ class _Emitter:
 
     def _add_group(self, rank: _Rank, group: Sequence[Slot]) -> None:
         """Slots that start on the inputs of all of them and whose results leave together."""
+        if len(group) == 1:
+            self._add_slot(rank, group[0], group)
+            return
         first_wait, end = len(self.waiting), -1
         for slot in group:
             end = self._add_slot(rank, slot, group)
-            if self.routes.of(slot).turns:
-                self.arrivals[_BACKWARD, slot.stage, slot.microbatch] = end
-        if len(group) > 1:
-            start = self.waiting[first_wait][0]
-            inner = {_key(slot)[1:] for slot in group[:-1]}
-            later = self.waiting[first_wait + 1 :]
-            self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
+        start = self.waiting[first_wait][0]
+        inner = {_key(slot)[1:] for slot in group[:-1]}
+        later = self.waiting[first_wait + 1 :]
+        self.waiting += [(start, key) for _, key in later if key[1:] not in inner]
         for slot in group:
             blocks = self.pipeline.blocking and slot is group[-1]
             self._send(rank.number, slot, end, blocks=blocks)
 
     def _add_slot(self, rank: _Rank, slot: Slot, group: Sequence[Slot]) -> int:
-        """The operations of a slot; returns the last of them."""
+        """The operations of a slot, with what it sends where it is alone; returns its last run."""
         buffers, edges = rank.buffers.get(slot), rank.edges
         beside = group[slot is group[0]] if len(group) > 1 else None
         state, repeats = self.attachment.ranks[rank.number], self.repeats and slot not in edges.all
         ends_turn = slot in edges.turn_ends
         key = slot[:2], beside and beside[:2], id(buffers), ends_turn, repeats and state.standing()
-        if repeats and key in rank.repeated:
-            return self._repeat(slot, rank.repeated[key], state)
+        if repeats and (known := rank.repeated.get(key)):
+            return self._repeat(slot, known, state)
         written = recorder(self.program, state) if repeats else None
         is_last = slot in edges.last_backwards
         task = _Task(
@@ -240,9 +240,18 @@ class _Emitter:
         operation = self.program.operations[end]
         if buffers is not None:
             self._add_buffers(operation, buffers)
-        if written and (known := written(self.waiting[-1][0], end)):
+        self._turn(slot, end)
+        arrives = -1
+        if beside is None:
+            arrives = self._send(rank.number, slot, end, blocks=self.pipeline.blocking)
+        if written and (known := written(self.waiting[-1][0], end, arrives)):
             rank.repeated[key] = known
         return end
+
+    def _turn(self, slot: Slot, end: int) -> None:
+        """Where the model ends, what forward computes is what its backward needs."""
+        if self.routes.of(slot).turns:
+            self.arrivals[_BACKWARD, slot.stage, slot.microbatch] = end
 
     def _reduces(self, slot: Slot, *, is_last: bool, ends_turn: bool) -> bool:
         return slot.phase in ENDS_BACKWARD and self.attachment.reduces_after(
@@ -256,8 +265,12 @@ class _Emitter:
         return self.attachment.repeats_passes and not runs_others
 
     def _repeat(self, slot: Slot, like: RepeatedPass, state: RankState) -> int:
-        first = like.add(self.program, state, slot.microbatch)
+        first, route = like.add(self.program, state, slot.microbatch), self.routes.of(slot)
         self.waiting.append((first + like.receives, _key(slot)))
+        if route.turns:
+            self.arrivals[_BACKWARD, slot.stage, slot.microbatch] = first + like.end
+        if like.arrives >= 0 and route.fed is not None:
+            self.arrivals[route.feeds, route.fed, slot.microbatch] = first + like.arrives
         return first + like.end
 
     def _add_buffers(self, operation: Operation, buffers: PassBuffers) -> None:
@@ -443,11 +456,15 @@ class _Emitter:
             self.waiting.append((end, _key(slot)))
         return end
 
-    def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> None:
-        """Pass the result on to the slot that needs it, over the network if need be."""
+    def _send(self, rank: int, slot: Slot, end: int, *, blocks: bool) -> int:
+        """Pass the result on to the slot that needs it, over the network if need be.
+
+        Returns:
+            The operation after which it is there; -1 where no slot needs it.
+        """
         _, chunk, stage, target, lanes, phase, _ = self.routes.of(slot)
         if stage is None:
-            return
+            return -1
         arrival = end
         if target != rank:
             if blocks:
@@ -457,6 +474,7 @@ class _Emitter:
                 Operation(_SEND_RECV, lanes, work, _PIPELINE, after, slot.microbatch, chunk)
             )
         self.arrivals[phase, stage, slot.microbatch] = arrival
+        return arrival
 
     def _run(self, slot: Slot) -> Slice:
         return self.routes.of(slot).run

@@ -82,28 +82,34 @@ class RepeatedPass(NamedTuple):
     Those before it count from -1 down, in the order of :meth:`RankState.before`.
 
     Attributes:
-        operations: What it has added, and what each of it waits for.
+        operations: What it has added, what each of it waits for, and the operations of its lanes.
         receives: The one that waits for what another pass made.
         end: The last run of layers.
+        arrives: The one after which the pass that needs its result has it; -1 without any.
         computed: The same, where data parallelism has to know; -1 where not.
         leaves: Else what is under way on its rank after it, with new reductions alone; None where
             it has changed nothing.
     """
 
-    operations: Sequence[tuple[Operation, tuple[int, ...]]]
+    operations: Sequence[tuple[Operation, tuple[int, ...], Sequence[list[int]]]]
     receives: int
     end: int
+    arrives: int
     computed: int
     leaves: RankState | None
 
     def add(self, program: Program, state: RankState, microbatch: int) -> int:
         """Add the same for another microbatch; returns the first operation."""
-        first = len(program.operations)
+        operations = program.operations
+        first = number = len(operations)
         before: list[int] = []
-        for operation, after in self.operations:
+        for operation, after, lanes in self.operations:
             before = before or (state.before() if after else [])
             waits = _numbered(after, first, before) if after else after
-            program.add(operation.again(microbatch, waits))
+            operations.append(operation.again(microbatch, waits))
+            for lane in lanes:
+                lane.append(number)
+            number += 1
         if self.leaves is not None:
             state.follow(self.leaves, first)
         if self.computed >= 0:
@@ -111,7 +117,7 @@ class RepeatedPass(NamedTuple):
         return first
 
 
-def recorder(program: Program, state: RankState) -> Callable[[int, int], RepeatedPass | None]:
+def recorder(program: Program, state: RankState) -> Callable[[int, int, int], RepeatedPass | None]:
     """Writes down what a pass adds from now on.
 
     Args:
@@ -120,7 +126,8 @@ def recorder(program: Program, state: RankState) -> Callable[[int, int], Repeate
 
     Returns:
         A function to call when it has been added, with the operation that waits for what another
-        pass made, and the last run of layers. None if it waits for more than it may.
+        pass made, the last run of layers, and the operation after which its result has arrived or
+        -1. None if it waits for more than it may.
     """
     first, was = len(program.operations), state.copy()
     places = {number: -1 - place for place, number in enumerate(state.before())}
@@ -128,7 +135,7 @@ def recorder(program: Program, state: RankState) -> Callable[[int, int], Repeate
     def relative(numbers: Sequence[int]) -> tuple[int, ...]:
         return tuple([n - first if n >= first else places[n] for n in numbers])
 
-    def written(receives: int, end: int) -> RepeatedPass | None:
+    def written(receives: int, end: int, arrives: int) -> RepeatedPass | None:
         operations = program.operations[first:]
         waits = [operation.after for operation in operations]
         earlier = {n for numbers in (*waits, state.awaited) for n in numbers if n < first}
@@ -139,9 +146,10 @@ def recorder(program: Program, state: RankState) -> Callable[[int, int], Repeate
             leaves = state.copy()
             leaves.reductions = [n - first for n in state.reductions if n >= first]
             leaves.awaited = relative(state.awaited)
+        lanes = [[program.lanes[lane] for lane in operation.lanes] for operation in operations]
         return RepeatedPass(
-            [*zip(operations, map(relative, waits), strict=True)], receives - first, end - first,
-            max(-1, state.computed - first), leaves,
+            [*zip(operations, map(relative, waits), lanes, strict=True)], receives - first,
+            end - first, max(-1, arrives - first), max(-1, state.computed - first), leaves,
         )  # fmt: skip
 
     return written

@@ -63,7 +63,7 @@ class Replay:
         """Run the step as often as it can make a difference."""
         start: State | None = None
         is_like_next = False
-        for _ in range(steps):
+        for step in range(steps):
             now = self.moment([0] * len(self._stacks)).state
             if start is not None and (
                 now == start or (is_like_next and self._makes_no_more(start, now))
@@ -72,7 +72,7 @@ class Replay:
             start = now
             self.allocator.choices.clear()
             self.allocator.made.clear()
-            self.run()
+            self.run(is_last=step == steps - 1)
             is_like_next = self.numbers == self._later
             self.numbers = self._later
 
@@ -94,8 +94,8 @@ class Replay:
         made = {size: count for size, (_, count) in allocator.made.items()}
         return without_segments(now, made) == start
 
-    def run(self) -> None:
-        """Do everything of a step that can make a difference.
+    def run(self, *, is_last: bool) -> None:
+        """Do everything of a step that can make a difference; where the last one ends makes none.
 
         Chunks of a stage take turns, so periods of few microbatches follow each other in a longer
         one, which is looked out for wherever short ones have been passed over.
@@ -104,13 +104,14 @@ class Replay:
         self.taken_bytes = [*accumulate(map(self._more_bytes.__getitem__, self.numbers))]
         short, long = _Watch(self), _Watch(self)
         index, end = 0, len(self.numbers)
-        fall = self._last_fall()
+        fall = self._last_fall(is_last=is_last)
         most = self._most_taken(fall)
         while index < end:
             # Segments that lie ready serve all that is taken: none is cut or made.
             if index in fall and all(free.whole(size) >= n for (free, size), n in most.items()):
-                self._empty()
                 index = fall.stop
+                if index < end or not is_last:
+                    self._empty()
                 continue
             self.allocator.turn = index
             self._exchange(self.numbers[index])
@@ -119,17 +120,18 @@ class Replay:
                 index += passed
                 index += long.passed(index)
 
-    def _last_fall(self) -> range:
+    def _last_fall(self, *, is_last: bool) -> range:
         """Exchanges after which nothing is taken, none of which leaves more than there was.
 
-        None where what is free then depends on more than the segments that were made.
+        None where what is free then depends on more than the segments that were made, unless the
+        last step ends with them: nobody asks then.
         """
-        depends = not self.allocator.segments_serve_again or any(
-            stack.taken for stack in self._stacks
-        )
-        if depends or 0 not in self.taken_bytes:
+        if not self.allocator.segments_serve_again or 0 not in self.taken_bytes:
             return range(0)
         start = end = len(self.taken_bytes) - self.taken_bytes[::-1].index(0)
+        ends_all = is_last and end == len(self.numbers)
+        if not ends_all and any(stack.taken for stack in self._stacks):
+            return range(0)
         while start and all(count < 0 for _, count in self._more[self.numbers[start - 1]]):
             start -= 1
         return range(start, end)

@@ -152,9 +152,10 @@ class CachingAllocator:
         is smaller, so equal requests of these stacks get one of their own, too.
         """
         blocks = self.blocks
-        size_bytes, is_free, new = blocks.size_bytes, blocks.is_free, blocks.new
+        size_bytes, is_free = blocks.size_bytes, blocks.is_free
         befores, afters = blocks.before, blocks.after
         choices, turn = self.choices, self.turn
+        are_alike, unsplit_bytes = self.segments_are_alike, self._unsplit_bytes
         fresh: dict[Stack, int] = {}
         rest, rest_bytes, rest_of = NOTHING, 0, None
         for stack in stacks:
@@ -166,10 +167,10 @@ class CachingAllocator:
                     if block < -1:
                         queue[0] = block + 1
                     else:
-                        queue.popleft()
+                        del queue[0]
                     block = free.segments[size]
                     break
-                queue.popleft()
+                del queue[0]
                 if is_free[block]:
                     is_free[block] = False
                     if size >= free.least_segment_bytes:
@@ -197,13 +198,17 @@ class CachingAllocator:
                 is_segment = before == afters[rest]
                 if rest_bytes >= free.least_segment_bytes:
                     choices.setdefault((size, rest_bytes + (not is_segment)), turn)
-                if rest_bytes - size <= free.kept_whole_bytes or rest_bytes >= self._unsplit_bytes:
+                if rest_bytes - size <= free.kept_whole_bytes or rest_bytes >= unsplit_bytes:
                     block, rest_of = rest, None
                     size_bytes[block] = rest_bytes
                 else:
-                    if is_segment and self.segments_are_alike:
-                        rest = new(rest_bytes)
-                    block = new(size, before, rest)
+                    if is_segment and are_alike:
+                        rest = blocks.new(rest_bytes)
+                    block = len(size_bytes)
+                    size_bytes.append(size)
+                    befores.append(before)
+                    afters.append(rest)
+                    is_free.append(False)
                     if before != NOTHING:
                         afters[before] = block
                     befores[rest] = block

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -91,7 +90,7 @@ class FreeBlocks:
         self.kept_whole_bytes = kept_whole_bytes
         self.least_segment_bytes = least_segment_bytes
         self.sizes: list[int] = []
-        self.queues: dict[int, deque[int]] = {}
+        self.queues: dict[int, list[int]] = {}
         self.segments: dict[int, int] = {}
         self.made: dict[int, int] = {}
 
@@ -124,15 +123,15 @@ class FreeBlocks:
 
     def empty(self) -> None:
         """Offer all segments that were made: nothing lies in any."""
-        self.queues = {size: deque([-count]) for size, count in self.made.items()}
+        self.queues = {size: [-count] for size, count in self.made.items()}
         self.sizes = sorted(self.made)
 
-    def queue(self, size: int) -> deque[int]:
+    def queue(self, size: int) -> list[int]:
         """The blocks of a size."""
         queue = self.queues.get(size)
         if queue is None:
             insort(self.sizes, size)
-            queue = self.queues[size] = deque()
+            queue = self.queues[size] = []
         return queue
 
     def pop_larger(self, size: int, below: float) -> int:
@@ -147,7 +146,7 @@ class FreeBlocks:
             del self.queues[found], sizes[index]
         return NOTHING
 
-    def first(self, queue: deque[int], size: int) -> int:
+    def first(self, queue: list[int], size: int) -> int:
         """Withdraw the first block of the queue of a size; nothing if all are free no more."""
         is_free = self.blocks.is_free
         while queue:
@@ -155,7 +154,7 @@ class FreeBlocks:
             if head < -1:
                 queue[0] = head + 1
             else:
-                queue.popleft()
+                del queue[0]
             if head < 0:
                 return self.segments[size]
             if is_free[head]:
@@ -204,7 +203,7 @@ class FreeBlocks:
     def remove_segment(self, least_bytes: float) -> int:
         """Offer no longer the smallest segment of at least a size; how large it is [B]."""
         for size in sorted(each for each in self.segments if each >= least_bytes):
-            queue = self.queues.get(size, deque())
+            queue = self.queues.get(size, [])
             for index, each in enumerate(queue):
                 if each < -1:
                     queue[index] = each + 1

@@ -336,14 +336,16 @@ def _casts(
         return
     casting = block.casting(shape)
     forward, again = casting.input_bytes("other")
-    of_gradient = casting.gradient_bytes * gradients
     wide, shared = Region.ROUTED, Region.SEQUENCE
     at_input, at_output = (wide, shared) if split is Split.COLUMN else (shared, wide)
-    per_expert = launches > 1
-    own = {"per_expert": per_expert, "to_four_bits": casting.to_four_bits}
-    yield MemoryBound(f"{name}_cast", forward * inputs, again * inputs, at_input, launches, **own)
-    gradient = f"{name}_gradient_cast"
-    yield MemoryBound(gradient, 0.0, of_gradient, at_output, launches, **own)
+    for kernel, first, second, region in (
+        (f"{name}_cast", forward * inputs, again * inputs, at_input),
+        (f"{name}_gradient_cast", 0.0, casting.gradient_bytes * gradients, at_output),
+    ):
+        yield MemoryBound(
+            kernel, first, second, region, launches,
+            per_expert=launches > 1, to_four_bits=casting.to_four_bits,
+        )  # fmt: skip
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:

@@ -49,10 +49,9 @@ _GEMM_PRIOR = MappingProxyType(
 )
 """Floor: what the shortest kernels take on a busy stream of an H100 (reports/gpu/findings.md)."""
 
-_VECTOR_PRIOR = MappingProxyType({**_GEMM_PRIOR, "efficiency": 0.85, "tile_half": 2.5})
-"""Of products on vector units. In the time of an operation they read an eighth of the bytes of a
-tile's operands: twice as many a number at a sixteenth of the rate (A100 data sheet). The fastest
-measured reach 82 % (H100, reports/gpu) to 97 % (V100, DeepBench) of the peak."""
+_VECTOR_PRIOR = MappingProxyType({**_GEMM_PRIOR, "efficiency": 0.9, "tile_half": 10.0})
+"""Of products on vector units, which compute so much slower that small tiles starve them less. The
+fastest measured reach 82 % (H100, reports/gpu), 86 % (A100) and 97 % (V100) of the peak."""
 
 _ATTENTION_PRIOR = MappingProxyType(
     {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.planning.search.bound import _active_interleaved, plan_bounds
-from simulator.planning.search.plan_costs import Pipeline
+from simulator.planning.search.bound import _active_interleaved, _rounds_s, plan_bounds
+from simulator.planning.search.plan_costs import Pipeline, PlanTimes
 from simulator.planning.search.space import plan_space
 from simulator.results.simulation import run_step
 from simulator.schedule.orders.one_f_one_b import interleaved_one_f_one_b, round_length
-from simulator.schedule.slots import Phase
+from simulator.schedule.slots import Order, Phase
 from tests.jobs import network_profile, small_job, small_model
 
 WHOLE = {
@@ -131,6 +133,78 @@ def test_the_fullest_moment_of_an_interleaved_order_is_within_its_first_round(
             most = max(most, sum(np.multiply(now, saved)) + working[chunk])
             now[chunk] -= 1
         assert closed[0, rank] == most
+
+
+def ends_at(order: Order, forward_s, backward_s, transfer_s: float) -> float:
+    """When the last pass of an order ends, if nothing but other passes holds one up."""
+    ended: dict[tuple[Phase, int, int], float] = {}
+    free_s, left = [0.0] * len(order), [deque(slots) for slots in order]
+    last = len(forward_s) - 1
+    while any(left):
+        for rank, slots in enumerate(left):
+            while slots:
+                phase, stage, microbatch = slots[0].phase, slots[0].stage, slots[0].microbatch
+                is_forward = phase is Phase.FORWARD
+                before, delay_s = (phase, stage - 1 if is_forward else stage + 1), transfer_s
+                if not is_forward and stage == last:
+                    before, delay_s = (Phase.FORWARD, stage), 0.0
+                begins = is_forward and stage == 0
+                if not begins and (*before, microbatch) not in ended:
+                    break
+                ready_s = 0.0 if begins else ended[*before, microbatch] + delay_s
+                seconds = (forward_s if is_forward else backward_s)[stage]
+                free_s[rank] = max(free_s[rank], ready_s) + seconds
+                ended[phase, stage, microbatch] = free_s[rank]
+                slots.popleft()
+    return max(ended.values())
+
+
+@given(
+    stages=st.integers(2, 5),
+    chunks=st.integers(2, 4),
+    rounds=st.integers(1, 4),
+    more=st.integers(-2, 4),
+    transfer_s=st.integers(0, 5),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=50)
+def test_an_interleaved_order_ends_no_sooner_than_its_way_there_and_back(
+    stages, chunks, rounds, more, transfer_s, data
+):
+    """Every pass of the order in turn, against the closed form; stages that take any time."""
+    microbatches = max(1, rounds * (stages + more))
+    assume(microbatches % round_length(stages, microbatches) == 0)
+    times = st.lists(st.integers(1, 9), min_size=stages * chunks, max_size=stages * chunks)
+    forward_s, backward_s = data.draw(times), data.draw(times)
+    least_s = rounds_s(stages, chunks, microbatches, forward_s, backward_s, transfer_s)
+    order = interleaved_one_f_one_b(stages, chunks, microbatches)
+    assert least_s <= ends_at(order, forward_s, backward_s, transfer_s)
+
+
+def rounds_s(stages, chunks, microbatches, forward_s, backward_s, transfer_s) -> float:
+    """The closed form."""
+    parts = np.arange(stages)[:, None] + stages * np.arange(chunks)
+    pipeline = Pipeline(
+        "interleaved-1f1b", stages, chunks, (), parts.ravel(), parts, 0 * parts[:, 0], 1, True,
+        False, False,
+    )  # fmt: skip
+    nothing = np.zeros((1, stages * chunks))
+    there, back = np.asarray([[forward_s], [backward_s]], dtype=float)
+    times = PlanTimes(there, back, *[nothing] * 5)
+    found = _rounds_s(pipeline, times, np.asarray([[transfer_s]]), np.asarray([microbatches]))
+    return float(found[0])
+
+
+@pytest.mark.parametrize("transfer_s", [0.0, 0.1])
+def test_equal_stages_without_gaps_end_with_their_way_there_and_back(transfer_s):
+    """Two ranks of two chunks, four microbatches: 8 passes each way and a bubble of one of each.
+
+    A microbatch changes ranks three times on its way there, and three times on its way back.
+    """
+    least_s = rounds_s(2, 2, 4, [1.0] * 4, [1.0] * 4, transfer_s)
+    assert least_s == pytest.approx(2 * (8 + 1) + 6 * transfer_s)
+    order = interleaved_one_f_one_b(2, 2, 4)
+    assert ends_at(order, [1.0] * 4, [1.0] * 4, transfer_s) >= least_s - 1e-9
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "torchtitan"])

@@ -5,7 +5,8 @@ What passes and states cost is for :mod:`simulator.planning.search.plan_costs` t
 
 **Time.** No rank can be done before it has run all of its microbatches forward and backward.
 The first of them reaches it through the stages before it and the transfers between them, and
-(where backward is in one piece) the gradient of the last one has to travel back. A rank that sends
+(where backward is in one piece) the gradient of the last one has to travel back. In interleaved
+1F1B both of these go through all chunks, and so many times between ranks. A rank that sends
 without overlap computes nothing meanwhile. Its gradients are reduced with the last backward at the
 earliest, or after it where nothing overlaps. Where all wait for the gradient norm no rank updates
 its weights before the last rank is through; updated weights may be gathered after that, or hold up
@@ -139,6 +140,9 @@ def _step_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, microbatch
     if not pipeline.splits_backward:
         first = int(nearest.argmin())
         back_s = (own_s + _before(costs.backward_s)[:, nearest] + hops_s).max(axis=1)
+        if pipeline.schedule in _INTERLEAVED:
+            rounds_s = _rounds_s(pipeline, costs, exposure.transfer_s, microbatches)
+            back_s = np.maximum(back_s, rounds_s + np.maximum(ahead_s[:, 0], 0))
         back_s += np.maximum(reducing_s[:, first], 0)
         through_s[:, first] = np.maximum(through_s[:, first], back_s)
     updated_s = _per_rank(pipeline, costs.optimizer_s)
@@ -148,6 +152,42 @@ def _step_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, microbatch
     busy_s = _busiest_stream_s(pipeline, costs, exposure, passes).max(axis=1)
     step_s: Floats = np.maximum(np.where(exposure.agrees[:, 0], together_s, each_s), busy_s)
     return step_s
+
+
+def _rounds_s(
+    pipeline: Pipeline, costs: PlanTimes, transfer_s: Floats, microbatches: Ints
+) -> Floats:
+    """The longest way there through all chunks, work of a rank, and way back; shape (plans,) [s].
+
+    A rank's first backward follows forwards of all virtual stages, and backwards of those that are
+    behind its last chunk. After its last forward, which is of that chunk, come forwards of those
+    behind it and backwards of all. In between it runs what its order has there: all but the
+    forwards that run before the first backward, and as many backwards at the end.
+    """
+    both_s = costs.forward_s + costs.backward_s
+    of_rank_s, all_s = both_s[:, pipeline.parts], both_s.sum(axis=1, keepdims=True)
+    behind = pipeline.stages - 1 - np.arange(pipeline.stages)
+    behind_s = (all_s - np.cumsum(both_s, axis=1))[:, pipeline.parts[:, -1]]
+    lengths = [round_length(pipeline.stages, count) for count in microbatches.tolist()]
+    length = np.asarray(lengths)[:, None]
+    first = (pipeline.chunks - 1) * length + 2 * behind + 1
+    outside = _of_chunks(first, length, pipeline.chunks)
+    between_s = ((microbatches[:, None, None] - outside) * of_rank_s).sum(axis=2)
+    hops = 2 * (both_s.shape[1] - 1 + behind)
+    rounds_s = all_s + behind_s + between_s + hops * transfer_s
+    # Of a rank that has no forward left after its first backward nothing is known.
+    goes_on = first < microbatches[:, None] * pipeline.chunks
+    longest_s: Floats = np.where(goes_on, rounds_s, 0.0).max(axis=1)
+    return longest_s
+
+
+def _of_chunks(passes: Ints, length: int | Ints, chunks: int) -> Ints:
+    """How many of the first passes in rounds of some length are of each chunk: (…, chunks)."""
+    rounds, rest = np.divmod(passes, chunks * length)
+    turns = rest[..., None] - np.arange(chunks) * np.asarray(length)[..., None]
+    each = np.asarray(length)[..., None]
+    found: Ints = rounds[..., None] * each + np.clip(turns, 0, each)
+    return found
 
 
 def _busiest_stream_s(
@@ -238,8 +278,7 @@ def _held_interleaved(pipeline: Pipeline, microbatches: int) -> Floats:
     moments = np.broadcast_arrays(0, -ahead % length, done, length - 1)
     turns = first[:, None] + np.stack(moments, axis=-1)
     ran = np.minimum(ahead[..., None] + turns, chunks * microbatches)
-    rounds, rest = np.divmod(ran, chunks * length)
-    forwards = rounds[..., None] * length + np.clip(rest[..., None] - chunk * length, 0, length)
+    forwards = _of_chunks(ran, length, chunks)
     backwards = np.clip(turns[..., None] - (chunks - 1 - chunk) * length, 0, length)
     held: Floats = (forwards - backwards).astype(np.float64)
     return held

@@ -271,23 +271,22 @@ class _Kinds:
 
     def numbered(self, *orders: Sequence[int]) -> Exchanges:
         """Exchanges before the first step, of that and of each later one, by these numbers."""
-        places: dict[int, int] = {}
-        before, first, later = (
-            tuple([places.setdefault(number, len(places)) for number in order]) for order in orders
-        )
+        distinct = dict.fromkeys(chain(*orders))
+        places = {number: place for place, number in enumerate(distinct)}
+        before, first, later = (tuple(map(places.__getitem__, order)) for order in orders)
         known = [*self._numbers]
-        return Exchanges(tuple([known[number] for number in places]), before, first, later)
+        return Exchanges(tuple([known[number] for number in distinct]), before, first, later)
 
     def steps(self, index: int) -> Exchanges:
         """Blocks of steps of one class, of which the first one's update makes optimizer states."""
         program, rank_class = self.program, self.program.classes[index]
         booked, numbers = self.booked(index)
         started = _exchange(rank_class.starting, rank_class.starting, program)
-        kinds = (program.operations[i].kind for i in booked)
-        updates = (n for n, kind in enumerate(kinds) if kind is Kind.OPTIMIZER)
-        update = next(updates, len(booked))
+        kinds = [program.operations[i].kind for i in booked]
+        update = kinds.index(Kind.OPTIMIZER) if Kind.OPTIMIZER in kinds else len(booked)
+        found = {kind: self.exchanges(kind) for kind in dict.fromkeys(numbers)}
         before, after = (
-            [*chain.from_iterable(map(self.exchanges, some))]
+            [*chain.from_iterable(map(found.__getitem__, some))]
             for some in (numbers[:update], numbers[update:])
         )
         states = rank_class.first_states

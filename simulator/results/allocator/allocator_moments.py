@@ -66,9 +66,32 @@ def moment(allocator: CachingAllocator, stacks: Sequence[Stack], floors: list[in
         stacks: Blocks that are taken.
         floors: How many of each stack stay.
     """
-    parts: list[int] = []
-    segments: list[int] = []
-    counts: list[int] = []
+    return _moment(allocator, stacks, floors, _found(allocator, stacks, floors))
+
+
+def moment_like(
+    state: State, allocator: CachingAllocator, stacks: Sequence[Stack], floors: list[int]
+) -> Moment | None:
+    """The same if the allocator is in a state: most differ in what is simplest to see."""
+    if floors != state.floors:
+        return None
+    found = _found(allocator, stacks, floors)
+    if (found.counts, found.segments) != (state.counts, state.segments):
+        return None
+    now = _moment(allocator, stacks, floors, found)
+    return now if now.state == state else None
+
+
+class _Found(NamedTuple):
+    """What comes and goes: parts of segments, and of a state ``counts`` and ``segments``."""
+
+    parts: list[int]
+    counts: list[int]
+    segments: list[int]
+
+
+def _found(allocator: CachingAllocator, stacks: Sequence[Stack], floors: list[int]) -> _Found:
+    found = parts, counts, segments = _Found([], [], [])
     for free in allocator.pools():
         for size, each in free:
             if each < 0:
@@ -85,16 +108,27 @@ def moment(allocator: CachingAllocator, stacks: Sequence[Stack], floors: list[in
             else:
                 parts.append(block)
         counts += (len(parts), len(segments))
+    return found
+
+
+def _moment(
+    allocator: CachingAllocator, stacks: Sequence[Stack], floors: list[int], found: _Found
+) -> Moment:
+    parts, counts, segments = found
+    blocks = allocator.blocks
     place = {block: n for n, block in enumerate(parts)}
     place[NOTHING] = NOTHING
-    before, after = [befores[block] for block in parts], [afters[block] for block in parts]
+    before, after = (
+        [blocks.before[block] for block in parts],
+        [blocks.after[block] for block in parts],
+    )
     state = State(
         allocator.reserved_bytes,
         [len(stack.taken) for stack in stacks],
         floors,
         counts,
         segments,
-        [size_bytes[block] for block in parts],
+        [blocks.size_bytes[block] for block in parts],
         [place.get(each, _STAYS) for each in before],
         [place.get(each, _STAYS) for each in after],
     )

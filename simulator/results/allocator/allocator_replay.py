@@ -15,6 +15,7 @@ from simulator.results.allocator.allocator_moments import (
     Moment,
     State,
     moment,
+    moment_like,
     move_on,
     without_segments,
 )
@@ -194,8 +195,8 @@ class Replay:
         heights = [len(stack.taken) for stack in self._stacks]
         if (self.allocator.reserved_bytes, heights) != mark.state[:2]:
             return None
-        now = self.moment(self.floors(first, end))
-        return now if now.state == mark.state else None
+        floors = self.floors(first, end)
+        return moment_like(mark.state, self.allocator, self._stacks, floors)
 
 
 class _Watch:

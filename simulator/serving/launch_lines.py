@@ -251,6 +251,8 @@ def launch_line(deployment: Deployment, model: str) -> str:
     groups, copies = deployment.attention_dp, deployment.replicas
     if engine == "sglang":
         said["tp"] = deployment.tp * groups
+    if deployment.weights == "fp8_block":
+        said["weights"] = "fp8"
     for option in OPTIONS[engine]:
         value = _written(option, said.get(option.field))
         if value is None:

@@ -74,6 +74,13 @@ def test_weights_are_in_the_format_of_the_checkpoint(tmp_path, name, options, we
     assert read("vllm", f"vllm serve {name} {options}", tmp_path).get("weights") == weights
 
 
+def test_blocks_of_8_bits_are_written_as_the_engine_knows_them(tmp_path):
+    first = read("vllm", "vllm serve Qwen/Qwen3-32B-FP8", tmp_path)
+    line = launch_line(load_serving({"deployment": first}).deployment, "Qwen/Qwen3-32B-FP8")
+    assert line.endswith("--quantization fp8")
+    assert read("vllm", line, tmp_path) == first | {"tp": 1}
+
+
 def test_attention_groups_of_sglang_lie_within_its_tensor_parallel_ranks(tmp_path):
     found = read("sglang", SGLANG, tmp_path)
     assert (found["tp"], found["attention_dp"], found["ep"], found["gpus"]) == (1, 8, 8, 8)

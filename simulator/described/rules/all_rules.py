@@ -209,7 +209,7 @@ def _layers_in_bf16_are_some_of_narrow_ones(job: Job) -> Iterator[Fault]:
     for name, count in (("first", plan.first_bf16_layers), ("last", plan.last_bf16_layers)):
         path = f"plan.{name}_bf16_layers"
         if count and plan.precision not in NARROW:
-            rule = f"does not apply with plan.precision: {plan.precision}, which is no narrower"
+            rule = f"does not apply with plan.precision: {plan.precision}, of 16 bits or more"
             yield Fault(path, rule, count, "remove it, or use plan.precision: fp8")
         elif count > job.model.layers:
             rule = f"must be at most the {job.model.layers} layers of the model"

@@ -52,7 +52,10 @@ The numbers in the profiles are of fits that hold less to their priors, with wei
 0.07 instead of 0.6, but those of sm_86, of which no products are measured. With 0.6, steps of
 training on Hopper, Blackwell and CDNA 2 were farther off, whatever clock was fitted beside it, and
 those on A100 and V100 no nearer. Experts of serving engines are predicted with the numbers of
-serving, fitted to other rows of the same team; no other team measured them.
+serving, fitted to other rows of the same team; no other team measured them. A product whose kernel
+a table names has the tile of that name here. The numbers of fp32 in the profiles are fitted with
+the fastest tile instead, as a step predicts products: fitted with tiles of names, steps in fp32
+on A100 came out too fast.
 
 {answered} of {rows} rows are answered; of the others, {limits}.
 """

@@ -164,7 +164,7 @@ fit: $(VENV)/.core  ## fit clocks to the published runs of all tables, cross-val
 bands: $(VENV)/.core  ## fit the model of errors behind every band, and see what it covers; 3 minutes, after every change of predictions
 	$(BIN)/python -m reports.make.fit.fit_step_errors $(RUNS) --write
 
-diagnosis: $(VENV)/.core  ## reports/diagnosis.md: how often diagnose finds what a run hides; an hour
+diagnosis: $(VENV)/.core  ## reports/diagnosis.md: how often diagnose finds what a run hides; some minutes
 	$(BIN)/python -m reports.make.planning.diagnosis_score 200 > build-diagnosis.md
 	mv build-diagnosis.md reports/diagnosis.md
 

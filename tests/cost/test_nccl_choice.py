@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cost.collectives import CollectiveKind, Group, collective_cost
+from simulator.cost.collectives import CollectiveKind, Group, collective_cost, demands_of
+from simulator.cost.collectives.collective_time import demand_timing, links_of
 from simulator.cost.collectives.nccl_choice import chosen
+from simulator.cost.collectives.types import Protocol
+from simulator.described.cluster.network import FabricKind, Network, library_fabric
 from simulator.described.load import load_profile
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def taken(profile: str, kind: CollectiveKind, num_bytes: float, ranks: int) -> tuple[str, str]:
@@ -138,6 +141,78 @@ def test_without_a_table_of_the_architecture_the_fastest_is_taken() -> None:
 
 
 def test_of_algorithms_that_nccl_does_not_have_it_chooses_none() -> None:
-    up = load_profile("h100-sxm-80gb").network.scale_up
+    network = load_profile("h100-sxm-80gb").network
     for kind, name in ((CollectiveKind.ALL_REDUCE, "own"), (CollectiveKind.ALL_TO_ALL, "pairwise")):
-        assert chosen(kind, MIB, Group(8, 8), up, "hopper", {name}) is None
+        assert chosen(kind, MIB, Group(8, 8), network, {name}) is None
+    # Between nodes one that can run, and that NCCL's model is not known of, leaves it open.
+    adds = {"ring", "tree", "in_network"}
+    assert chosen(CollectiveKind.ALL_REDUCE, MIB, Group(16, 8), network, adds) is None
+
+
+def on_fabric(kind: FabricKind, **changes: object) -> Network:
+    """H100 with eight NICs of 400 Gbit/s on a fabric."""
+    network = load_profile("h100-sxm-80gb").network
+    fabric = library_fabric(kind, 8, 50e9).model_copy(update=changes)
+    return network.model_copy(update={"fabric": fabric})
+
+
+def taken_by_two_nodes(kind: CollectiveKind, num_bytes: float, network: Network) -> tuple[str, str]:
+    cost = collective_cost(kind, num_bytes, Group(16, 8), network)
+    return cost.algorithm, cost.protocol
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "pair"),
+    [
+        # LL 25.2 us and 19.5 GB/s, LL128 48.5 us and 147 GB/s, less by NCCL's factors of trees:
+        # 128 KiB take 38.6 and 50.0 us, 256 KiB 58.8 and 51.5 us.
+        (128 * KIB, ("tree", "low_latency")),
+        (256 * KIB, ("tree", "lines")),
+        # The switches' trees 66.8 us and 246 GB/s: 2 MiB take 75.3 and 72.3 us, 4 MiB 83.8 and
+        # 84.2 us.
+        (2 * MIB, ("tree", "lines")),
+        (4 * MIB, ("in_switch", "simple")),
+    ],
+)
+def test_two_nodes_add_by_trees_of_ll_then_of_ll128_and_then_in_their_switches(
+    num_bytes: float, pair: tuple[str, str]
+) -> None:
+    assert taken_by_two_nodes(CollectiveKind.ALL_REDUCE, num_bytes, on_fabric("ib")) == pair
+
+
+def test_two_nodes_gather_by_ll_then_ll128_then_simple() -> None:
+    # LL 23.3 us and 41.6 GB/s, LL128 44.6 us and 313 GB/s, Simple 70.0 us and 410 GB/s.
+    protocols = [
+        taken_by_two_nodes(CollectiveKind.ALL_GATHER, size, on_fabric("roce"))[1]
+        for size in (512 * KIB, 1 * MIB, 32 * MIB, 64 * MIB)
+    ]
+    assert protocols == ["low_latency", "lines", "lines", "simple"]
+
+
+def test_a_fabric_that_tells_of_long_hops_keeps_two_nodes_from_their_switches_for_longer() -> None:
+    # EFA tells of 75 us, which Simple waits for twice: 366.8 us and 246 GB/s, against 198.5 us and
+    # 132 GB/s of LL128. The plugin's own tuner changes at 30 MiB.
+    add, network = CollectiveKind.ALL_REDUCE, on_fabric("efa")
+    assert taken_by_two_nodes(add, 16 * MIB, network) == ("tree", "lines")
+    assert taken_by_two_nodes(add, 64 * MIB, network) == ("in_switch", "simple")
+
+
+@pytest.mark.parametrize(
+    "network", [on_fabric("tcpxo"), on_fabric("ib", nccl_chooses=False)], ids=["plugin", "told"]
+)
+def test_where_something_else_chooses_between_nodes_the_fastest_is_taken(network: Network) -> None:
+    group, links = Group(16, 8), links_of(network, 8)
+    for size in (KIB, MIB, 64 * MIB):
+        demands = demands_of(CollectiveKind.ALL_REDUCE, size, group, network)
+        assert {each.protocol for each in demands.values()} == {Protocol.FASTEST}
+        cost = collective_cost(CollectiveKind.ALL_REDUCE, size, group, network)
+        fastest_s = min(demand_timing(each, links).seconds for each in demands.values())
+        assert cost.seconds == pytest.approx(fastest_s)
+
+
+def test_hops_of_a_tree_in_ll_take_longer_once_each_passes_a_word_of_every_thread() -> None:
+    network = on_fabric("ib", pipeline_fill=0.0)
+    up = network.scale_up
+    add, group = CollectiveKind.ALL_REDUCE, Group(16, 8)
+    small, full = (collective_cost(add, size, group, network).latency_s for size in (8, 4096))
+    assert full - small == pytest.approx(14 * up.loaded_latency_s, rel=0.05)

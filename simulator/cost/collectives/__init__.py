@@ -138,11 +138,9 @@ def demands_of(
         if algorithm in {None, name}
     }
     demands = {name: _on_ports(each, network) for name, each in asked.items() if each is not None}
-    if demands and network.tuning and group.nodes == 1:
-        up = network.scale_up
-        pair = chosen(kind, num_bytes, group, up, network.tuning, frozenset(demands))
-        if pair is not None:
-            return {pair[0]: demands[pair[0]]._replace(protocol=pair[1])}
+    pair = chosen(kind, num_bytes, group, network, frozenset(demands))
+    if pair is not None:
+        return {pair[0]: demands[pair[0]]._replace(protocol=pair[1])}
     if not demands:
         known = f"use one of {', '.join(algorithms)}, if the links allow it"
         raise InputError.single("algorithm", f"cannot run {kind} here", algorithm, known)

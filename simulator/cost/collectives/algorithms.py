@@ -103,6 +103,7 @@ def tree_all_reduce(num_bytes: float, group: Group, network: Network) -> Demand:
         up_bytes,
         fabric_bytes,
         scale_up_efficiency=TREE_EFFICIENCY,
+        hop_bytes=num_bytes,
         fabric_efficiency=_tree_efficiency(group, network.fabric),
         is_tree=True,
     )

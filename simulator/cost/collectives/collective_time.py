@@ -9,7 +9,8 @@ Three protocols, as in NCCL:
 Where it is known which one the library takes (:mod:`simulator.cost.collectives.nccl_choice`), the
 time is latency, and transfer at the rate of the busiest port of one rank; a ring in LL passes the
 first word of every thread in its latency, and a kernel of several channels starts later. Elsewhere
-the faster of the first and the last is taken, and a chunk pipeline has to fill.
+the faster of the first and the last is taken, and a chunk pipeline has to fill, as it has where
+trees, or Simple's rings, cross the fabric.
 
 Ignores: discrete chunk sizes, congestion.
 """
@@ -40,6 +41,14 @@ src/graph/tuning.cc, NVLSTree on two nodes of Hopper (8 channels of 57.7 GB/s) o
 
 LINE_SHARE = 120 / 128
 """Data in what LL128 sends. Source: NCCL src/include/device.h."""
+
+TREE_LINE_HOP = 1.25 / 1.9
+"""A hop of a tree in LL128 inside a node over that of a ring. Source: NCCL src/graph/tuning.cc."""
+
+FABRIC_LINE_HOP = 1.6
+"""A hop over the fabric in LL128 over one in LL. Source: NCCL src/graph/tuning.cc: 8.5 over 5.0 us
+in trees, 4.0 over 2.7 us in rings; 256 KiB to 2 MiB between two nodes of H100 take 48.7, 71.9 and
+76.2 us (NVIDIA/nccl-tests issue #309)."""
 
 FULL_HOP_BYTES = 4096
 """What a channel passes in one LL hop where each of its threads has a word: 512 of 8 bytes. A
@@ -227,10 +236,15 @@ def protocol_timings(
     is_known = demand.protocol > Protocol.FASTEST
     slowness = by.where(crosses, links.fabric_slowness, links.scale_up_slowness)
     fill = by.where(crosses, links.fabric_fill, links.scale_up_fill)
-    # Rings whose protocol is known start as many chunks as they have channels, all at once.
-    fill = by.where(demand.in_switch, fill, by.where(is_known, 0.0, fill))
+    # Rings whose protocol is known start as many chunks as they have channels, all at once; only
+    # Simple's whole chunks are too few for that where they cross the fabric.
+    starts_all = by.where(crosses, False, is_known)
+    line_fill = by.where(is_known, 0.0, fill)
+    chunk_fill = by.where(demand.in_switch, fill, by.where(starts_all, 0.0, fill))
 
-    def timing(name: str, runs: Any, inside_s: float, hops_s: float, transfer_s: float) -> Timing:
+    def timing(
+        name: str, runs: Any, inside_s: float, hops_s: float, transfer_s: float, fill: Any
+    ) -> Timing:
         latency_s = (
             links.launch_s
             + _width(demand, by) * links.wide_launch_s
@@ -253,19 +267,21 @@ def protocol_timings(
         "simple",
         is_any | (demand.protocol == Protocol.SIMPLE),
         by.where(
-            is_known,
+            starts_all,
             _chunk_hops(demand, by) * links.scale_up_chunk_hop_s,
             hops * links.scale_up_bulk_hop_s,
         ),
         demand.fabric_hops * _bulk_hop_s(demand, links, by),
         by.larger(up_s, fabric_s),
+        chunk_fill,
     )
     lines = timing(
         "lines",
         demand.protocol == Protocol.LINES,
-        hops * links.scale_up_line_hop_s,
-        0.0,
-        up_s / LINE_SHARE,
+        hops * links.scale_up_line_hop_s * by.where(demand.is_tree, TREE_LINE_HOP, 1.0),
+        demand.fabric_hops * FABRIC_LINE_HOP * links.fabric_hop_s,
+        by.larger(up_s, fabric_s) / LINE_SHARE,
+        line_fill,
     )
     low_latency = timing(
         "low_latency",
@@ -278,6 +294,7 @@ def protocol_timings(
             up_s * _beyond_first_words(demand, links, by) / links.scale_up_low_latency_share,
             fabric_s / links.fabric_low_latency_share,
         ),
+        line_fill,
     )
     return simple, lines, low_latency
 
@@ -288,13 +305,16 @@ def _chunk_hops(demand: Demand, by: Arithmetic) -> float:
     return hops
 
 
+def _is_ring(demand: Demand, by: Arithmetic) -> Any:
+    return by.where(demand.is_tree, False, demand.hop_bytes < inf)
+
+
 def _load(demand: Demand, by: Arithmetic) -> float:
-    """How full a hop of a ring is in LL, 0 to 1."""
+    """How full a hop of a ring or a tree is in LL, 0 to 1."""
     share: float = by.where(
         demand.hop_bytes < FULL_HOP_BYTES, demand.hop_bytes / FULL_HOP_BYTES, 1.0
     )
-    is_ring = demand.hop_bytes < inf
-    load: float = by.where(is_ring & (demand.protocol > Protocol.FASTEST), share, 0.0)
+    load: float = by.where(demand.protocol > Protocol.FASTEST, share, 0.0)
     return load
 
 
@@ -308,7 +328,7 @@ def _width(demand: Demand, by: Arithmetic) -> float:
     share: float = by.where(
         demand.hop_bytes < WIDE_HOP_BYTES, demand.hop_bytes / WIDE_HOP_BYTES, 1.0
     )
-    is_ring = demand.hop_bytes < inf
+    is_ring = _is_ring(demand, by)
     width: float = by.where(is_ring & (demand.protocol > Protocol.FASTEST), share, 0.0)
     return width
 
@@ -322,7 +342,7 @@ def _beyond_first_words(demand: Demand, links: Links, by: Arithmetic) -> float:
     """
     first = links.channels * FULL_HOP_BYTES
     left = by.larger(0.0, 1 - first / demand.hop_bytes)
-    is_ring = demand.hop_bytes < inf
+    is_ring = _is_ring(demand, by)
     share: float = by.where(is_ring & (demand.protocol > Protocol.FASTEST), left, 1.0)
     return share
 
@@ -331,8 +351,9 @@ def _bulk_hop_s(demand: Demand, links: Links, by: Arithmetic) -> float:
     """Latency of a hop of a large message over the fabric, which a short part does not reach."""
     bulk_s = links.fabric_bulk_hop_s
     share = demand.hop_bytes / links.ring_piece_bytes
+    is_whole = by.where(demand.is_tree, True, demand.hop_bytes >= links.ring_piece_bytes)
     hop_s: float = by.where(
-        demand.hop_bytes >= links.ring_piece_bytes,
+        is_whole,
         bulk_s,
         by.larger(links.fabric_hop_s, share * bulk_s),
     )
@@ -359,7 +380,7 @@ def _scale_up_s(demand: Demand, links: Links, by: Arithmetic) -> float:
         links.scale_up_bytes_per_s
         * demand.scale_up_efficiency
         * links.reachable_share
-        * by.where(demand.hop_bytes < inf, links.ring_share, 1.0),
+        * by.where(_is_ring(demand, by), links.ring_share, 1.0),
     )
     moved_s = demand.scale_up_bytes / rate + demand.copied_bytes / links.copy_bytes_per_s
     seconds: float = by.where(demand.scale_up_bytes > 0, moved_s, 0.0)

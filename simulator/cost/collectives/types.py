@@ -112,7 +112,7 @@ class Demand(NamedTuple):
         scale_up_bytes: Bytes through one rank's scale-up port, one direction [B].
         fabric_bytes: Bytes through one rank's share of the fabric, one direction [B].
         copied_bytes: A rank's own part, copied from its input to its output [B].
-        hop_bytes: What one hop of a ring passes on [B]; unlimited for all else.
+        hop_bytes: What one hop of a ring or tree passes on [B]; unlimited for all else.
         late_hops: Scale-up hops that a small message takes more, until the last partner is there.
         scale_up_efficiency: Rate on the scale-up port, relative to a ring.
         fabric_efficiency: Rate on the fabric, relative to a ring.

@@ -163,6 +163,9 @@ class Fabric(Spec):
     ring_piece_bytes: Bytes = 0.0
     """Part of a message from which on a hop of a ring takes all of ``bulk_latency``; a smaller one
     is stored and sent on sooner, in no less than ``latency``. 0 where parts of any size take it."""
+    nccl_chooses: Flag = True
+    """Whether NCCL's own model chooses algorithm and protocol of groups that cross it, if it is of
+    a kind for which that model is known (``facts/nccl_tuning.yaml``). Else the fastest is taken."""
     in_network_reduction: Flag = False
     """Whether the switches add (SHARP) and the library uses it (CollNet)."""
     pat: Flag = False
@@ -200,7 +203,7 @@ class Network(Spec):
     library: Library = "nccl"
     """Who carries collectives: NCCL (or a library like it), or gloo between CPUs."""
     tuning: Tuning | None = None
-    """Architecture by whose constants NCCL chooses algorithm and protocol inside a domain
+    """Architecture by whose constants NCCL chooses algorithm and protocol
     (``facts/nccl_tuning.yaml``). By default the fastest is taken."""
 
     def taken_by(self, gpus: int) -> Network:

@@ -7,15 +7,12 @@ leaves the option out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    PlainValidator,
-    TypeAdapter,
     ValidationInfo,
     WithJsonSchema,
 )
@@ -39,8 +36,13 @@ from simulator.described.plan.plan_blocks import (
     Offload,
     TensorGrid,
     TensorMethod,
-    WrittenSchedule,
     tensor_grid,
+)
+from simulator.described.plan.plan_values import (
+    RANK_ORDER_WORDS,
+    GivenSchedule,
+    known_rank_order,
+    stage_layout,
 )
 from simulator.described.plan.releases import Libraries
 from simulator.described.plan.shipped_stacks import DEFAULT_STACK, named_stack
@@ -52,7 +54,6 @@ from simulator.described.plan.stack_options import (
     gradient_format,
     has_wide_kernel,
 )
-from simulator.schedule import SCHEDULES
 
 Recompute = Literal["none", "selective", "full"]
 CudaGraphs = Literal["none", "layer", "full"]
@@ -68,60 +69,6 @@ Optimizer = Annotated[
     WithJsonSchema({"enum": list(UPDATE_RULES), "type": "string"}),
 ]
 Dispatcher = Literal["all_to_all", "all_gather", "hierarchical"]
-
-
-RANK_ORDER_WORDS = ("tp", "cp", "ep", "dp", "pp")
-
-
-def _rank_order(given: str) -> str:
-    """The order as given, if it has each word once."""
-    if sorted(given.split("-")) != sorted(RANK_ORDER_WORDS):
-        words = ", ".join(RANK_ORDER_WORDS)
-        raise ValueError(f"must be the words {words} in any order, such as tp-cp-ep-pp-dp")
-    return given
-
-
-def _layout(given: object) -> object:
-    """The layout as given, if it is a text or a list of numbers of layers."""
-    is_list = isinstance(given, list | tuple) and all(
-        type(layers) is int and layers >= 0 for layers in given
-    )
-    if given is None or isinstance(given, str) or is_list:
-        return given
-    raise ValueError(
-        "must be the layers of each virtual stage, such as [3, 4, 4, 3], "
-        "or Megatron-Core's string, such as Et*3|(t*4|)*2t*3,L"
-    )
-
-
-def _schedule(given: object) -> object:
-    """A schedule by its name, or as it is written in a file.
-
-    Raises:
-        ValidationError: There is none of that name, or the block is no written schedule.
-    """
-    if isinstance(given, Mapping | WrittenSchedule):
-        return WrittenSchedule.model_validate(given)
-    return _NAMED_SCHEDULE.validate_python(given)
-
-
-_NAMED_SCHEDULE: TypeAdapter[str | None] = TypeAdapter(
-    Literal[tuple(SCHEDULES)] | None  # type: ignore[arg-type]  # the names of a registry
-)
-
-_Schedule = Annotated[
-    str | WrittenSchedule | None,
-    PlainValidator(_schedule),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": list(SCHEDULES), "type": "string"},
-                {"pattern": r"\.csv$", "type": "string"},
-                {"type": "null"},
-            ]
-        }
-    ),
-]
 
 
 def _stack_of_releases(given: object, info: ValidationInfo) -> object:
@@ -182,13 +129,13 @@ class Plan(Spec):
     all_gather sends all tokens to all ranks, which take theirs (Megatron-Core's allgather);
     hierarchical sends a token once to each node that has one of its experts, to the GPU on the
     same rail, and on over the node's links (DeepEP)."""
-    rank_order: Annotated[str, AfterValidator(_rank_order)] = "-".join(RANK_ORDER_WORDS)
+    rank_order: Annotated[str, AfterValidator(known_rank_order)] = "-".join(RANK_ORDER_WORDS)
     """How ranks are numbered, the fastest word first, as Megatron-Core does; routed experts
     count etp as tp and ep as ep."""
     expert_load: ExpertLoad | None = None
     """How unevenly tokens are spread over the experts; by default evenly. For example
     ``{hot: 2}``, ``{zipf: 0.5}`` or ``{file: loads.csv}``."""
-    schedule: _Schedule = None
+    schedule: GivenSchedule = None
     """Pipeline order; by default 1f1b, or interleaved-1f1b where vpp > 1. A job may name a
     .csv file that holds one, as torch and torchtitan write it."""
     data_parallel: Annotated[
@@ -318,7 +265,7 @@ class Plan(Spec):
     """Whether the embedding counts as one layer when layers are dealt to stages."""
     account_for_loss: Flag = False
     """Whether head and loss count as one layer when layers are dealt to stages."""
-    layout: Annotated[tuple[LayersOrZero, ...] | str | None, BeforeValidator(_layout)] = None
+    layout: Annotated[tuple[LayersOrZero, ...] | str | None, BeforeValidator(stage_layout)] = None
     """Layers of each of the pp x vpp virtual stages in order of the model, or the string that
     Megatron-Core takes as ``--pipeline-model-parallel-layout``; by default they are dealt
     out evenly."""

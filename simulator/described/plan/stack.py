@@ -15,21 +15,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, Spec, ZeroStage
+from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, ZeroStage
 from simulator.described.cluster.kernel_parameters import AttentionKernel
+from simulator.described.plan.narrow_product_facts import NarrowProductFacts
 from simulator.described.plan.stack_options import (
     CrossEntropy,
     ExpertExchange,
     ExpertWaits,
-    Float8Scaling,
     FusedAttention,
     GradientScaling,
     GradPrecision,
     MaskedModels,
-    MaximaFinders,
     ModelParallelism,
     NamedOutput,
-    NarrowProducts,
     Offloading,
     RepeatedHeads,
     RowSummation,
@@ -42,7 +40,7 @@ _LARGE_SEGMENT_BYTES = 20 * 2.0**20
 """Segments that medium blocks are cut from; those are always cut."""
 
 
-class Stack(Spec):
+class Stack(NarrowProductFacts):
     """Defaults and kernels of one framework generation."""
 
     description: str
@@ -345,31 +343,6 @@ class Stack(Spec):
     """Products sum up the gradients of biases in their epilogues (Transformer Engine); else kernels
     of their own do, as autograd's ``sum`` in PyTorch and in Megatron-LM's
     ``LinearWithGradAccumulationAndAsyncCommunication``."""
-    fused_casts: Flag = True
-    """Norms and activations write 8-bit outputs themselves, and keep their own maxima."""
-    fused_activation_casts: Flag = True
-    """With ``fused_casts``, activations do so, too; else they write 16 bits (Megatron-Core)."""
-    float8_scaling: Float8Scaling = "delayed"
-    """What shares a scale in operands of 8-bit products."""
-    finds_maxima: MaximaFinders = "none"
-    """With ``float8_scaling: tensor``, which kernels spare the first reading of an operand."""
-    narrow_products: NarrowProducts = "all"
-    """Which products with weights of layers are 8- or 4-bit where ``plan.precision`` is."""
-    wide_weight_gradients: Flag = False
-    """Gradients of weights are 16-bit products (torchao's recipe ``rowwise_with_gw_hp``)."""
-    casts_layouts_apart: Flag = False
-    """Each layout of a weight has a cast of its own, and each of any operand in mxfp8 (torchao);
-    else one kernel writes both."""
-    casts_weights_each_pass: Flag = False
-    """Weights are cast in every pass of every microbatch; else once a step, which is left out
-    (Megatron-Core, which tells Transformer Engine what the first microbatch is)."""
-    gathers_casted: Flag = False
-    """With sequence parallelism, inputs and output gradients of 8-bit products are cast before
-    tensor-parallel ranks gather them, so half as much travels (Transformer Engine's quantised
-    ``gather_along_first_dim``; torchtitan's ``docs/float8.md``)."""
-    narrows_activation_inputs: Flag = False
-    """Activations of MLPs keep their inputs in 8 bits for backward, which casts them back
-    (Megatron-Core's ``activation_func_fp8_input_store``)."""
     fused_rmsnorm: Flag = True
     """One kernel, not an expression of eager ones."""
     persistent_norms: Flag = False

@@ -145,7 +145,7 @@ def bus_bandwidths(csv_path: str | Path) -> Mapping[str, Sequence[BusBandwidth]]
     """Points and curves of every system that has a profile, by its name in the table.
 
     One panel per collective, scale, and what else the prediction depends on: fabric, NICs,
-    a forced algorithm, one process that drives all GPUs.
+    a forced algorithm, one process that drives all GPUs, one call that is timed by itself.
     """
     names = profile_names()
     systems: dict[str, list[CollectiveRow]] = {}
@@ -172,7 +172,11 @@ def _system(rows: Sequence[CollectiveRow], names: Sequence[str]) -> Sequence[Bus
 
 
 def _panel(row: CollectiveRow) -> tuple[str, ...]:
-    facts = [row.algorithm.replace("_", " "), "one process" if row.one_process else ""]
+    facts = [
+        row.algorithm.replace("_", " "),
+        "one process" if row.one_process else "",
+        "one call" if row.one_call else "",
+    ]
     if row.nodes > 1:
         nics = f"{row.nics_per_node} NICs" if row.nics_per_node else ""
         facts = [f"{row.nodes} nodes", row.fabric or "", nics, *facts]

@@ -49,6 +49,19 @@ def test_a_curve_runs_from_the_smallest_measured_size_to_the_largest(table):
     assert len(curve) > 20
 
 
+def test_calls_that_were_timed_one_by_one_have_a_panel_and_a_smooth_curve_of_their_own(write):
+    """The start of a call is in their time; one curve through both kinds of rows is jagged."""
+    head, *_ = TABLE.splitlines()
+    alone = "f,all_reduce,MI300X,8,1,8,,0,0,4294967296,24000,all_reduce_bench.py of a test"
+    many = [f"g{n},all_reduce,MI300X,8,1,8,,0,0,{2**n},{2**n / 1e5 + 30}," for n in range(18, 31)]
+    table = write("\n".join([f"{head},notes", alone, *many]) + "\n", "measured.csv")
+    rows = bus_bandwidths(table)["MI300X"]
+    assert {row.label for row in rows} == {"all reduce, 8 GPUs", "all reduce, 8 GPUs\none call"}
+    curve = sorted((row.num_bytes, row[3]) for row in rows if "call" not in row.label)
+    rates = [rate for _, rate in curve]
+    assert rates == sorted(rates)
+
+
 def test_a_picture_per_system_is_written(table, tmp_path):
     names = [path.name for path in draw_bus_bandwidths(table, tmp_path / "new")]
     assert names == ["h100-sxm5-80gb.png", "mi300x.png"]

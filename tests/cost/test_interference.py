@@ -7,7 +7,8 @@ import pytest
 from simulator.cost.interference import link_bytes_per_s, rate_beside, taken_share
 from simulator.described.cluster.common import shipped_common
 from simulator.described.cluster.hardware import Device
-from simulator.described.load import load_profile
+from simulator.described.load import load_job, load_profile
+from simulator.errors import InputError
 
 COMMON = shipped_common().model_copy(update={"memory_accesses_per_link_byte": 2.0})
 
@@ -45,3 +46,10 @@ def test_a_measured_rate_beside_collectives_stands_for_what_they_hold():
     assert rate == pytest.approx(0.21)
     assert 1.0 + (2.0 - rate * 1.0) == pytest.approx(2.79)
     assert taken_share(0, 100e9, gpu(100, 1e12), measured) == 0.0
+
+
+@pytest.mark.parametrize("field", ["least_rate", "rate_beside_collectives"])
+def test_computing_beside_a_collective_never_stands_still(field):
+    """At a rate of 0 it would not end before the collective does, which may wait for it."""
+    with pytest.raises(InputError, match=field):
+        load_job("llama3-8b-8xh100", {f"cluster.common.{field}": 0})

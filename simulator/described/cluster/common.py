@@ -13,7 +13,6 @@ from pydantic import Field
 
 from simulator.described.base import (
     Bytes,
-    Fraction,
     PositiveFraction,
     Ratio,
     Seconds,
@@ -69,9 +68,9 @@ class Common(Spec):
     memory_accesses_per_link_byte: Ratio
     """Bytes of device memory that a collective's kernel reads and writes for each byte that passes
     the links of its rank: they are missing to what computes beside it."""
-    least_rate: Fraction
+    least_rate: PositiveFraction
     """Share of full speed that computing keeps at the least."""
-    rate_beside_collectives: Fraction | None = None
+    rate_beside_collectives: PositiveFraction | None = None
     """Share of full speed that computing keeps beside a collective of any kind, where that was
     measured as one number; None where it follows from what the collective holds."""
     pair_communicator_bytes: Bytes

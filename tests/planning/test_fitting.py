@@ -121,6 +121,15 @@ def test_one_change_is_preferred_and_of_several_the_fastest():
     assert best_s <= min(run_step(j, "replay").step_time_s for j in fitting)
 
 
+def test_of_single_changes_the_fastest_with_contention_is_found_even_where_replays_disagree():
+    batch = {"global": 32, "seq_len": 4096}
+    job = a_job("8 GiB", gpus=16, batch=batch, cp=2, stack="torchtitan")
+    by_cp, by_zero = job.replace({"plan.cp": 1}), job.replace({"plan.zero": 1})
+    assert run_step(by_cp, "replay").step_time_s < run_step(by_zero, "replay").step_time_s
+    assert run_step(by_cp).step_time_s > run_step(by_zero).step_time_s
+    assert nearest_fit(job).nearest.changes == {"plan.zero": 1}
+
+
 def test_experts_that_fill_every_gpu_are_spread_over_several():
     model = {**MODEL, "gated_mlp": True, "experts": {"count": 8, "top_k": 2, "ffn_hidden": 8192}}
     job = a_job("25 GiB").replace({"model": model})

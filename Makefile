@@ -15,7 +15,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning distributions serving-report importers captures own-code advice diagnosis torch-runs coverage accuracy zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning distributions serving-report importers captures own-code advice diagnosis torch-runs coverage accuracy what-if zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,11 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	  reports/data/step_bands.csv reports/data/learnt_runs.csv reports/accuracy.png > build-accuracy.md
 	mv build-accuracy.md reports/accuracy.md
 
+what-if: $(VENV)/.core  ## reports/what_if.md: what one change does, and which layout is picked
+	$(BIN)/python -m reports.make.accuracy.what_if_page reports/data/step_bands.csv $(RUNS) \
+	  --picture reports/what_if.png > build-what-if.md
+	mv build-what-if.md reports/what_if.md
+
 collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 3 minutes
 	$(BIN)/python -m reports.make.collectives.left_out reports/data/collectives_open.csv \
 	  reports/data/collectives_opened.csv reports/data/collectives_gathered.csv \
@@ -195,7 +200,7 @@ docs-site: $(VENV)/.docs  ## build/site/index.html: all pages as a site, with se
 	$(BIN)/python -m reports.make.docs_site
 
 clean:  ## remove everything that make made
-	rm -rf $(VENV) build dist build-accuracy.md build-memory.md build-importers.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md build-kills.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) build dist build-accuracy.md build-what-if.md build-memory.md build-importers.md build-zero-bubble.md build-planning.md build-advice.md build-diagnosis.md build-torch.md build-kills.md .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find simulator tests reports -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an installation is as new as the list of dependencies it was made from.

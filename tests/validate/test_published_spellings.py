@@ -319,6 +319,7 @@ def test_ulysses_is_how_deepspeed_divides_a_context():
         ("FP8 hybrid, FP8 parameters", "plan.stack.gathers_casted", True),
         ("gradient checkpointing offloaded", "plan.offload.activations", "cpu"),
         ("recompute mlp + core_attn", "plan.recompute_modules", ["mlp", "core_attn"]),
+        ("recompute layernorm and the whole MoE", "plan.recompute_modules", ["layernorm", "moe"]),
         ("no recompute in preset", "plan.recompute_modules", None),
         ("selective AC every other layer", "plan.recompute_layers", 2),
         ("AC of every 4th layer", "plan.recompute", "full"),

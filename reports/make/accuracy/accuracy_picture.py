@@ -1,6 +1,6 @@
-"""How far is every published run from its prediction?
+"""How far is every published run, or the effect of every change, from its prediction?
 
-Left, predicted over measured step time, where a perfect prediction lies on the diagonal and a
+Left, predicted over measured, where a perfect prediction lies on the diagonal and a
 close one in the pale band. Right, what share of the runs of each group is within an error.
 """
 
@@ -25,12 +25,27 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _FURTHEST_PCT = 60.0
 
 
+class Words(NamedTuple):
+    """What the picture calls what it draws.
+
+    Attributes:
+        many: The points, for example ``runs``.
+        measured, predicted: The axes of the scatter.
+        error: What is off.
+    """
+
+    many: str = "runs"
+    measured: str = "measured step [s]"
+    predicted: str = "predicted step [s]"
+    error: str = "error of the step time"
+
+
 class RunError(NamedTuple):
     """One run, measured and predicted.
 
     Attributes:
         group: Colour that it is drawn in, for example its framework.
-        measured_s, predicted_s: Step time [s].
+        measured_s, predicted_s: Step time [s]; without a unit for the ratio of two runs.
     """
 
     group: str
@@ -43,18 +58,30 @@ class RunError(NamedTuple):
         return 100.0 * abs(self.predicted_s / self.measured_s - 1.0)
 
 
-def draw_accuracy(runs: Sequence[RunError], path: str | Path, title: str, close_pct: float) -> None:
+def draw_accuracy(
+    runs: Sequence[RunError],
+    path: str | Path,
+    title: str,
+    close_pct: float,
+    words: Words = Words(),  # noqa: B008 - a tuple, never changed
+) -> None:
     """Write the picture of all runs; the suffix names the format."""
-    style.save(build_accuracy_figure(runs, title, close_pct), path)
+    style.save(build_accuracy_figure(runs, title, close_pct, words), path)
 
 
-def build_accuracy_figure(runs: Sequence[RunError], title: str, close_pct: float) -> Figure:
+def build_accuracy_figure(
+    runs: Sequence[RunError],
+    title: str,
+    close_pct: float,
+    words: Words = Words(),  # noqa: B008 - a tuple, never changed
+) -> Figure:
     """Scatter and cumulated errors, one colour per group.
 
     Args:
         runs: At least one.
         title: The bold line above.
         close_pct: Errors up to this one count as close [%].
+        words: What the axes and the line below the title say.
     """
     figure = style.new_figure(_TOP_IN + _PANEL_IN + _BOTTOM_IN)
     width_in = (style.WIDTH_IN - _LEFT_IN - _GAP_IN - 0.2) / 2
@@ -68,10 +95,14 @@ def build_accuracy_figure(runs: Sequence[RunError], title: str, close_pct: float
     groups = sorted({run.group for run in runs}, key=lambda g: -sum(r.group == g for r in runs))
     _draw_scatter(scatter, runs, groups, close_pct)
     _draw_shares(shares, runs, groups, close_pct)
+    scatter.set_xlabel(words.measured, fontsize=style.SMALL_PT)
+    scatter.set_ylabel(words.predicted, fontsize=style.SMALL_PT)
+    shares.set_xlabel(f"{words.error}, at most [%]; dashed: all", fontsize=style.SMALL_PT)
+    shares.set_ylabel(f"share of the {words.many} [%]", fontsize=style.SMALL_PT)
     errors = [run.error_pct for run in runs]
     close = 100.0 * sum(error <= close_pct for error in errors) / len(errors)
     subtitle = (
-        f"{len(runs)} runs: mean error {np.mean(errors):.1f} %, median {np.median(errors):.1f} %, "
+        f"{len(runs)} {words.many}: mean error {np.mean(errors):.1f} %, median {np.median(errors):.1f} %, "
         f"{close:.0f} % within {close_pct:.0f} %"
     )
     style.add_title(figure, title, subtitle, left=_LEFT_IN)
@@ -100,8 +131,6 @@ def _draw_scatter(
             alpha=0.85, label=f"{group} ({len(own)})",
         )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=span, ylim=span)
-    axes.set_xlabel("measured step [s]", fontsize=style.SMALL_PT)
-    axes.set_ylabel("predicted step [s]", fontsize=style.SMALL_PT)
     axes.grid(color=style.GRID, linewidth=0.5)
 
 
@@ -126,6 +155,4 @@ def _draw_shares(
         close_pct + 0.8, 3, f"{close_pct:.0f} %", fontsize=style.SMALL_PT, color=style.PALE_INK
     )
     axes.set(xlim=(0, _FURTHEST_PCT), ylim=(0, 101))
-    axes.set_xlabel("error of the step time, at most [%]; dashed: all", fontsize=style.SMALL_PT)
-    axes.set_ylabel("share of the runs [%]", fontsize=style.SMALL_PT)
     axes.grid(color=style.GRID, linewidth=0.5)

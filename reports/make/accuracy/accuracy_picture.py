@@ -102,8 +102,8 @@ def build_accuracy_figure(
     errors = [run.error_pct for run in runs]
     close = 100.0 * sum(error <= close_pct for error in errors) / len(errors)
     subtitle = (
-        f"{len(runs)} {words.many}: mean error {np.mean(errors):.1f} %, median {np.median(errors):.1f} %, "
-        f"{close:.0f} % within {close_pct:.0f} %"
+        f"{len(runs)} {words.many}: mean error {np.mean(errors):.1f} %, "
+        f"median {np.median(errors):.1f} %, {close:.0f} % within {close_pct:.0f} %"
     )
     style.add_title(figure, title, subtitle, left=_LEFT_IN)
     handles, names = scatter.get_legend_handles_labels()

@@ -79,9 +79,7 @@ def _ranking(sweep: Sequence[Banded], documents: Mapping[str, Mapping[str, Any]]
     )
 
 
-def _layouts(
-    sweep: Sequence[Banded], documents: Mapping[str, Mapping[str, Any]]
-) -> pd.DataFrame:
+def _layouts(sweep: Sequence[Banded], documents: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Columns measured and predicted: seconds per token, mean over the runs of each layout."""
     import pandas as pd
 

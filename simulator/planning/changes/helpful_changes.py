@@ -97,9 +97,10 @@ def nearest_fit(job: Job, risk: float = DEFAULT_RISK) -> FitSearch:
 
     Among changes that ask the same the one with the fastest step wins. Each candidate is
     replayed without contention, which no step can beat; at most :data:`MOST_TRIED` are, and those
-    that may be the fastest are simulated in full. The same job always gives the same answer. Combinations are made of changes that
-    help alone, and only the most promising of them are tried, so a remote one may be missed.
-    What fits runs out of memory with a probability of no more than ``risk``.
+    that may be the fastest are simulated in full. The same job always gives the same answer.
+    Combinations are made of changes that help alone, and only the most promising of them are
+    tried, so a remote one may be missed. What fits runs out of memory with a probability of no
+    more than ``risk``.
 
     Raises:
         InputError: The job itself cannot run.

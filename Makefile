@@ -108,8 +108,8 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 	mv build-accuracy.md reports/accuracy.md
 
 what-if: $(VENV)/.core  ## reports/what_if.md: what one change does, and which layout is picked
-	$(BIN)/python -m reports.make.accuracy.what_if_page reports/data/step_bands.csv $(RUNS) \
-	  --picture reports/what_if.png > build-what-if.md
+	$(BIN)/python -m reports.make.accuracy.what_if_page reports/data/step_bands.csv \
+	  reports/data/what_if_odds.csv $(RUNS) --picture reports/what_if.png > build-what-if.md
 	mv build-what-if.md reports/what_if.md
 
 collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 3 minutes

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
+from simulator.api.plan_sentences import (
+    faster_probabilities,
+    how_it_shards,
+    longer,
+    own_plan_text,
+    rivals_text,
+)
 from simulator.described.job import Job, job_yaml, options_text
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import (
@@ -89,6 +97,10 @@ class PlanAnswer(Answer):
         gpus = choice.changes.get("cluster.gpus", self.job.cluster.gpus)
         return float(batch * self.job.batch.seq_len / choice.step_time_s / gpus)
 
+    @cached_property
+    def _odds(self) -> list[float | None]:
+        return faster_probabilities(self.job, self.choices)
+
     @property
     def cluster_text(self) -> str:
         """The GPUs that plans were searched for: ``8, 16 or 32 x h100-sxm-80gb``."""
@@ -113,7 +125,10 @@ class PlanAnswer(Answer):
             "replayed": self.search.replayed,
             "simulated": self.search.simulated,
             "gap_share": self.search.gap_share,
-            "choices": self._choices(self.search),
+            "choices": [
+                {**choice, "faster_probability": odds}
+                for choice, odds in zip(self._choices(self.search), self._odds, strict=True)
+            ],
             "other_risks": [
                 {"risk": risk, "choices": self._choices(search)}
                 for risk, search in self.other_risks.items()
@@ -163,6 +178,8 @@ class PlanAnswer(Answer):
         if not self.choices:
             return [self.nothing_fits()]
         lines = [*self._second(), *self._own(), *self._further(), *self._prices()]
+        if rivals := rivals_text(self._odds):
+            lines.insert(1, rivals)
         if too_few := {*self.sizes} - {each.changes.get("cluster.gpus") for each in self.choices}:
             lines.append(f"No plan fits on {_either(too_few)} x {self.job.cluster.profile.name}.")
         changes = self.choices[0].changes
@@ -185,7 +202,7 @@ class PlanAnswer(Answer):
         if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
             yield "Plan 2 is as fast as plan 1, within 0.1 %."
         else:
-            yield f"Plan 2 takes {_longer(behind_s)} than plan 1: {parts}"
+            yield f"Plan 2 takes {longer(behind_s)} than plan 1: {parts}"
 
     def _own(self) -> Iterator[str]:
         """How the job's own plan compares with plan 1, on as many GPUs and the same batch."""
@@ -392,28 +409,6 @@ def losses_text(breakdown_s: Mapping[Category, float]) -> str:
 
     largest = [(name, share) for name, share in losses(breakdown_s)[:2] if share >= _SMALLEST_LOSS]
     return ", ".join(f"{name.value} {percent(share, 0)}" for name, share in largest) or "nothing"
-
-
-def how_it_shards(job: Job, changes: Mapping[str, Any]) -> list[str]:
-    """A sentence on the wrapper that a recommended plan needs, where its ZeRO stage needs one."""
-    from simulator.exporters.megatron import sharded_by_megatron_fsdp
-
-    sentence = sharded_by_megatron_fsdp(job.replace(changes))
-    return [sentence] if sentence else []
-
-
-def own_plan_text(own: StepResult, best: PlanChoice, risk: float, name: str) -> str:
-    """How the step of a job's own plan compares with that of the best, which has a name."""
-    longer = _longer(own.step_time_s - best.step_time_s)
-    text = f"The job's own plan takes {format_seconds(own.step_time_s)}, {longer} than {name}"
-    odds = own.fits_probability
-    if odds >= 1 - risk:
-        return f"{text}."
-    return f"{text}, and is {percent(odds, 0)} likely to fit; {percent(1 - risk, 0)} are asked."
-
-
-def _longer(seconds: float) -> str:
-    return f"{format_seconds(abs(seconds))} {'longer' if seconds >= 0 else 'less'}"
 
 
 def _signed(seconds: float) -> str:

@@ -14,16 +14,19 @@ from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.results.simulation import Engine
 from simulator.results.views.plain_data import fit_to_dict
-from simulator.units import format_seconds, signed_percent, signed_seconds
+from simulator.units import format_seconds, percent, signed_percent, signed_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simulator.exporters.html.run_report import Run
+    from simulator.results.ratio_error import GainError
     from simulator.results.views.difference import Difference
 
 _SMALLEST_CHANGE = 1e-5
 """Shares of a step below this are no difference to print, where both times read the same."""
+_SURE = 0.99
+"""Higher probabilities are not told apart."""
 _SCHEMA_VERSION = 1
 
 PRICE_NAME = "USD per billion tokens"
@@ -36,10 +39,13 @@ class CompareAnswer(Answer):
     Attributes:
         runs: Jobs by name, with their results; each is compared with the first.
         differences: One for each of the others.
+        gains: How sure the gain of each of the others is; None where nothing is known of it: of
+            several kinds of GPUs, and of the same job.
     """
 
     runs: Sequence[Run]
     differences: Sequence[Difference]
+    gains: Sequence[GainError | None]
 
     def usd_per_billion_tokens(self, run: Run) -> float | None:
         """What a billion tokens cost at the prices of the job's campaign; None without [USD]."""
@@ -78,12 +84,14 @@ class CompareAnswer(Answer):
                 {
                     "name": other.name,
                     "gain": each.gain,
+                    "gain_interval": gain and gain.interval,
+                    "faster_probability": gain and gain.faster_probability,
                     "tokens_ratio": each.tokens_ratio,
                     "difference_s": each.difference_s,
                     "by_cause_s": {c.category.value: c.difference_s for c in each.causes},
                     "fields": differing_fields(first.job, other.job),
                 }
-                for other, each in zip(others, self.differences, strict=True)
+                for other, each, gain in zip(others, self.differences, self.gains, strict=True)
             ],
         }
 
@@ -107,11 +115,12 @@ class CompareAnswer(Answer):
         """What a notebook shows; :meth:`write_html` writes the page with timelines."""
         first, *others = self.runs
         pairs = list(zip(others, self.differences, strict=True))
+        surely = [gain_text(gain) for gain in self.gains]
         return AnswerPage(
             title=f"{first.name} against {', '.join(run.name for run in others)}",
             sentences=[
-                f"{other.name}: {signed_percent(each.gain)} tokens/s per GPU."
-                for other, each in pairs
+                f"{other.name}: {signed_percent(each.gain)} tokens/s per GPU{sure}."
+                for (other, each), sure in zip(pairs, surely, strict=True)
             ],
             tables=[
                 *self._price_tables(),
@@ -134,6 +143,17 @@ class CompareAnswer(Answer):
 
         write_compare_report(self.runs, path, prices=self.price_row())
         return Path(path)
+
+
+def gain_text(gain: GainError | None) -> str:
+    """How sure a gain is, to follow it in a sentence; empty where nothing is known of it."""
+    if gain is None:
+        return ""
+    odds = max(gain.faster_probability, 1 - gain.faster_probability)
+    likely = f"over {percent(_SURE, 0)}" if odds > _SURE else percent(odds, 0)
+    sure = f"{likely} likely {'faster' if gain.log_gain >= 0 else 'slower'}"
+    low, high = gain.interval
+    return f", {sure} (80 % interval: {signed_percent(low)} to {signed_percent(high)})"
 
 
 def _causes_table(first: Run, other: Run, found: Difference) -> Table:
@@ -182,4 +202,16 @@ def compare(
     pairs = jobs.items() if isinstance(jobs, Mapping) else jobs
     runs = [Run(name, simulate(job, engine=engine), job) for name, job in pairs]
     first, *others = runs
-    return CompareAnswer(runs, [difference(first.result, other.result) for other in others])
+    differences = [difference(first.result, other.result) for other in others]
+    return CompareAnswer(runs, differences, [_gain(first, other) for other in others])
+
+
+def _gain(first: Run, second: Run) -> GainError | None:
+    from simulator.results.ratio_error import compared_step, gain_error
+
+    before, after = (
+        compared_step(run.job, run.result.step_time_s, run.result.breakdown_s)
+        for run in (first, second)
+    )
+    is_known = before is not None and after is not None and first.job != second.job
+    return gain_error(before, after) if is_known else None

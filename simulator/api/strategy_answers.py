@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
-from simulator.api.plan_answers import how_it_shards, own_plan_text, times_table
+from simulator.api.plan_answers import times_table
+from simulator.api.plan_sentences import how_it_shards, own_plan_text
 from simulator.described.job import Job, job_yaml, options_text
 from simulator.exporters.html.answer_tables import (
     AnswerPage,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -52,6 +53,15 @@ def read_bands(path: Path) -> list[Banded]:
         Banded(row["id"], row["framework"], *(float(row[name]) for name in COLUMNS[2:]))
         for row in read_table(path, COLUMNS)
     ]
+
+
+def write_bands(bands: Sequence[Banded], path: Path) -> None:
+    """Every run and its band, for the reports."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for run, framework, *values in sorted(bands):
+            writer.writerow((run, framework, *(f"{value:.6g}" for value in values)))
 
 
 def covered_share(bands: Sequence[Banded]) -> float:

@@ -11,7 +11,8 @@ facts that the errors of these runs told (``residuals``), which nobody has befor
 
 Each source is then taken away once, the rest is fitted, and its runs are held against the bands
 that follow (``reports/data/step_bands.csv``), as are its later runs once the first ones are known
-(``reports/data/learnt_runs.csv``). Steps follow a number of a profile as those of one run of each
+(``reports/data/learnt_runs.csv``) and which of two of them is faster
+(``reports/data/what_if_odds.csv``). Steps follow a number of a profile as those of one run of each
 source do.
 
 Run as ``python -m reports.make.fit.fit_step_errors TABLE.csv… [--write]``.
@@ -20,7 +21,6 @@ Run as ``python -m reports.make.fit.fit_step_errors TABLE.csv… [--write]``.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 from collections import Counter, defaultdict
@@ -34,11 +34,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from reports.make.accuracy.band_coverage import COLUMNS, Banded, coverage_section
+from reports.make.accuracy.band_coverage import Banded, coverage_section, write_bands
 from reports.make.accuracy.own_runs_section import own_runs_section, write_learnt_runs
+from reports.make.accuracy.what_if_odds import ODDS_FILE, write_odds
 from reports.make.fit.first_sight_facts import first_sight_errors
 from reports.make.fit.fit_training import CROSS_VALIDATION_FILE, read_left_out
 from reports.make.fit.learnt_runs import learnt_runs
+from reports.make.fit.pair_odds import pair_odds
 from simulator.cells import Row
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError
@@ -111,6 +113,7 @@ class SeenRun:
         has_experts: Whether its model has experts.
         traits: What runs of its source share with it if they are alike.
         computed: Share of the step that computes, 0 to 1.
+        tokens_per_gpu: Of a step.
     """
 
     id: str
@@ -125,6 +128,7 @@ class SeenRun:
     has_experts: bool = False
     traits: tuple[Hashable, ...] = ()
     computed: float = 0.0
+    tokens_per_gpu: float = 1.0
 
     @property
     def log_ratio(self) -> float:
@@ -178,6 +182,7 @@ def seen_run(row: Row, predicted_s: float | None, in_view: bool) -> SeenRun | No
         job.model.experts is not None,
         traits_of(job),
         computed_share(step.step_time_s, step.breakdown_s),
+        job.batch.global_batch * job.batch.seq_len / job.cluster.gpus,
     )
 
 
@@ -411,6 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         _FACTS.write_text(_facts_text(found, runs), encoding="utf-8")
         write_bands(bands, options.tables[0].with_name(BANDS_FILE))
+        write_odds(pair_odds(left_out), options.tables[0].with_name(ODDS_FILE))
         write_learnt_runs(learnt, options.tables[0].with_name(LEARNT_FILE))
     return 0
 
@@ -467,15 +473,6 @@ def seen_runs(tables: Sequence[Path], first_sight: Path) -> list[SeenRun]:
 def _stated_rows(table: Path) -> list[Row]:
     rows = read_rows(table, residuals=False)
     return [row for row in rows if row["grade"] in _GRADES and row["measured_step_s"]]
-
-
-def write_bands(bands: Sequence[Banded], path: Path) -> None:
-    """Every run and its band, for the report."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for run, framework, *values in sorted(bands):
-            writer.writerow((run, framework, *(f"{value:.6g}" for value in values)))
 
 
 def _facts_text(model: ErrorModel, runs: Sequence[SeenRun]) -> str:

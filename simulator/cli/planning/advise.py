@@ -94,7 +94,7 @@ def advise(
 
 
 def _print_answer(found: AdviseAnswer) -> None:
-    from simulator.api.plan_answers import how_it_shards
+    from simulator.api.plan_sentences import how_it_shards
     from simulator.described.job import options_text
     from simulator.planning.changes.advice import way_out
 

@@ -31,6 +31,7 @@ from simulator.units import chance, format_bytes, format_seconds, percent, signe
 if TYPE_CHECKING:
     from simulator.api import CompareAnswer
     from simulator.exporters.html.run_report import Run
+    from simulator.results.ratio_error import GainError
     from simulator.results.views.difference import Difference
 
 
@@ -86,8 +87,8 @@ def compare(
         print_json(answer.to_dict())
     else:
         _print_headlines(answer)
-        for other, each in zip(others, found, strict=True):
-            _print_difference(first, other, each)
+        for other, each, gain in zip(others, found, answer.gains, strict=True):
+            _print_difference(first, other, each, gain)
     if plot is not None:
         from simulator.plots.comparison import build_differences_figure
 
@@ -121,14 +122,14 @@ def _print_headlines(answer: CompareAnswer) -> None:
     print_table(results[0].title, columns, rows)
 
 
-def _print_difference(first: Run, other: Run, found: Difference) -> None:
-    from simulator.api.step_comparison import cause_rows, time_row
+def _print_difference(first: Run, other: Run, found: Difference, gain: GainError | None) -> None:
+    from simulator.api.step_comparison import cause_rows, gain_text, time_row
 
     rows = [*cause_rows(found), time_row(found, "step", found.first_s, found.second_s)]
     columns = text_columns("time by cause") + number_columns(
         first.name, other.name, "difference", "of the step"
     )
-    title = f"{other.name}: {signed_percent(found.gain)} tokens/s per GPU"
+    title = f"{other.name}: {signed_percent(found.gain)} tokens/s per GPU{gain_text(gain)}"
     if found.tokens_ratio != 1:
         ratio = f"{found.tokens_ratio:.4g}"
         title += f" (its times divided by {ratio}: as many tokens per GPU as {first.name})"

@@ -1,0 +1,69 @@
+"""What is said of plans beside the fastest: the job's own, and those that may truly be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from simulator.described.job import Job
+from simulator.units import format_seconds, percent
+
+if TYPE_CHECKING:
+    from simulator.planning.search.search import PlanChoice
+    from simulator.results.step import StepResult
+
+_WORTH_MEASURING = 0.25
+"""Plans that are at least as likely to be faster are named."""
+_MOST_RIVALS = 3
+
+
+def faster_probabilities(job: Job, choices: Sequence[PlanChoice]) -> list[float | None]:
+    """How likely each plan trains faster than the first; None of the first, or if nobody knows."""
+    from simulator.results.ratio_error import compared_step, gain_error
+
+    steps = [
+        compared_step(job.replace(each.changes), each.step_time_s, each.breakdown_s)
+        for each in choices
+    ]
+    first = steps[0] if steps else None
+    return [
+        gain_error(first, step).faster_probability if first and step and number else None
+        for number, step in enumerate(steps)
+    ]
+
+
+def rivals_text(odds: Sequence[float | None]) -> str:
+    """A sentence on the plans that are worth a measurement beside the first; empty without any."""
+    known = [(likely or 0.0, number) for number, likely in enumerate(odds, start=1)]
+    rivals = [each for each in known if each[0] >= _WORTH_MEASURING]
+    likeliest = sorted(rivals, key=lambda each: (-each[0], each[1]))[:_MOST_RIVALS]
+    if not likeliest:
+        return ""
+    (first_odds, first), *others = likeliest
+    named = [f"plan {first} ({percent(first_odds, 0)} likely to be faster)"]
+    named += [f"plan {number} ({percent(likely, 0)})" for likely, number in others]
+    texts = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
+    return f"Worth measuring beside plan 1: {texts}."
+
+
+def how_it_shards(job: Job, changes: Mapping[str, Any]) -> list[str]:
+    """A sentence on the wrapper that a recommended plan needs, where its ZeRO stage needs one."""
+    from simulator.exporters.megatron import sharded_by_megatron_fsdp
+
+    sentence = sharded_by_megatron_fsdp(job.replace(changes))
+    return [sentence] if sentence else []
+
+
+def own_plan_text(own: StepResult, best: PlanChoice, risk: float, name: str) -> str:
+    """How the step of a job's own plan compares with that of the best, which has a name."""
+    behind = longer(own.step_time_s - best.step_time_s)
+    text = f"The job's own plan takes {format_seconds(own.step_time_s)}, {behind} than {name}"
+    odds = own.fits_probability
+    if odds >= 1 - risk:
+        return f"{text}."
+    return f"{text}, and is {percent(odds, 0)} likely to fit; {percent(1 - risk, 0)} are asked."
+
+
+def longer(seconds: float) -> str:
+    """A difference of two times: ``1.15 s longer``."""
+    return f"{format_seconds(abs(seconds))} {'longer' if seconds >= 0 else 'less'}"

@@ -215,6 +215,9 @@ class Model(Spec):
     """Biases of all norms."""
     head_bias: Flag = False
     """Bias per vocabulary entry of the output head (Phi-2)."""
+    capped_logits: Flag = False
+    """Logits are divided, go through tanh and are multiplied again, so that none is larger than a
+    cap (Gemma 2's ``final_logit_softcapping``)."""
     qk_norm: Literal["none", "head", "full"] = "none"
     """Norm on queries and keys: one shared vector per head size, or over all heads."""
     attention_sinks: Flag = False

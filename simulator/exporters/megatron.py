@@ -34,8 +34,8 @@ _FACTS = {
 
 _ONLY_MODEL = {
     "embedding_dim": 0, "parallel_block": False, "norms_per_layer": 2, "embedding_norm": False,
-    "final_norm": True, "head_bias": False, "causal": True, "extra_parameters": 0,
-    "classes": 0,
+    "final_norm": True, "head_bias": False, "capped_logits": False, "causal": True,
+    "extra_parameters": 0, "classes": 0,
 }  # fmt: skip
 _FORMATS = {
     "bf16": ("--bf16",),

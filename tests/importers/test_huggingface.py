@@ -140,6 +140,22 @@ def test_experts_are_read_by_their_names_of_transformers_5() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "keys", "is_capped"),
+    [
+        ("gemma2-9b", {}, True),
+        ("gemma2-9b", {"final_logit_softcapping": None}, False),
+        ("gemma3-1b", {}, False),
+        ("gemma3-1b", {"final_logit_softcapping": 30.0}, True),
+    ],
+)
+def test_logits_are_capped_where_a_config_names_a_cap(
+    name: str, keys: dict[str, Any], is_capped: bool
+) -> None:
+    model, _ = read_huggingface_config(config(name, **keys))
+    assert model.capped_logits is is_capped
+
+
+@pytest.mark.parametrize(
     ("name", "keys", "path"),
     [
         ("gemma2-9b", {"layer_types": ["lru"] * 42}, "layer_types"),

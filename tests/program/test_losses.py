@@ -53,6 +53,24 @@ def test_a_loss_keeps_and_makes_copies_of_the_logits(kind, kept, working):
     assert total_bytes(costs.backward(LOSS).holds) == working
 
 
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [("eager-16bit", HALF), ("eager", HALF), ("eager-32bit", FULL), ("fused", 0), ("cut", 0)],
+)
+def test_capped_logits_keep_what_tanh_gave_unless_a_compiler_takes_it_again(kind, kept):
+    plan = a_job(kind).plan
+    plain, capped = (
+        loss_layer(small_model(capped_logits=caps), plan, microbatch_shape(plan, 1, T), V)
+        for caps in (False, True)
+    )
+    more = [each.num_bytes for each in capped.saved if each not in plain.saved]
+    assert sum(more) == kept
+    caps = [each for each in capped.pieces if each.name == "logit_cap"]
+    assert [(each.forward_bytes, each.backward_bytes) for each in caps] == (
+        [(6 * kept, 7 * kept)] if kept else []
+    )
+
+
 def test_a_kernel_that_overwrites_fp32_logits_holds_those_they_come_from_beside_them():
     costs = costs_of("overwritten")
     assert total_bytes(costs.forward(LOSS).holds) + total_bytes(costs.saved(LOSS)) == HALF + FULL

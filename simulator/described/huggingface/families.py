@@ -175,6 +175,13 @@ def _opt_attention_dropout(config: ForeignConfig) -> bool:
     return bool(config.take(("attention_dropout",), float, 0.0))
 
 
+def _caps_logits(config: ForeignConfig, default: bool) -> bool:
+    """Whether logits are capped; null where the cap of the family is switched off."""
+    if not config.states("final_logit_softcapping"):
+        return default
+    return bool(config.get("final_logit_softcapping"))
+
+
 def _mpt_positions(config: ForeignConfig) -> str:
     learned = config.take(("learned_pos_emb",), bool, True)
     if config.get("attn_config.alibi"):
@@ -276,6 +283,6 @@ _RULES: Mapping[str, Callable[..., Any]] = {
         _opt_attention_dropout, _mpt_positions, _mpt_position_rows, _mpt_qk_norm, _bert_extras,
         _switched_qk_norm, _falcon_key_heads, _falcon_parallel_block, _falcon_norms,
         _falcon_positions, _one_key_head, _switched_post_norms, _stablelm_norms,
-        _dense_before_sparse, _no_latent_bias,
+        _dense_before_sparse, _no_latent_bias, _caps_logits,
     )
 }  # fmt: skip

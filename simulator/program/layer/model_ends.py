@@ -41,6 +41,9 @@ from simulator.program.layer.tensors import (
 _LOG_SUM_BYTES = 4.0
 _TILE_TOKENS, _TILE_WORDS, _SUM_BYTES = 4096, 32768, 4.0
 """The logarithm of a token's sum of exponentials is fp32."""
+_CAP_PASSES, _CAP_KERNELS = (6.0, 7.0), 3
+"""Reads and writes, forward and backward, of a quotient, tanh and a product; the gradient of tanh
+reads its result, too."""
 
 
 def repeats_embedding(model: Model, plan: Plan) -> bool:
@@ -296,6 +299,8 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
         loss = loss.divided
     size, region = partial(_copies_bytes, shape, outputs), _logits_region(plan.stack)
     forward, backward = size(loss.forward), size(loss.backward)
+    if block.model.capped_logits and loss.has_logits and loss.returned != Copies():
+        _cap_logits(block, size(loss.returned), region)
     if loss.has_logits:
         _log_losses(block, outputs, region)
     block.memory_bound("cross_entropy", forward, backward, region, loss.kernels)
@@ -309,6 +314,19 @@ def _loss_layer(block: Block, loss: LossKernel, outputs: int) -> Layer:
     block.work(tuple(map(size, loss.passing)), tuple(map(size, loss.working)), region)
     block.freed_bytes = tuple(map(size, loss.freed))
     return block.layer()
+
+
+def _cap_logits(block: Block, num_bytes: float, region: Region) -> None:
+    """Divide logits, take tanh and multiply, by an operator each: backward reads what tanh gave.
+
+    A loss that a compiler makes one kernel of with the logits before it takes tanh again.
+
+    Source: transformers 4.49, ``Gemma2ForCausalLM.forward`` of models/gemma2; PyTorch,
+    derivatives.yaml: ``tanh`` keeps its result.
+    """
+    block.save("capped_logits", num_bytes, region)
+    forward, backward = (passes * num_bytes for passes in _CAP_PASSES)
+    block.memory_bound("logit_cap", forward, backward, region, _CAP_KERNELS)
 
 
 def _log_losses(block: Block, outputs: int, region: Region) -> None:

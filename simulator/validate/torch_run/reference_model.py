@@ -189,6 +189,7 @@ def _missing_parts(model: Model) -> Iterator[tuple[str, bool]]:
     yield "embedding_norm", model.embedding_norm
     yield "final_norm", not model.final_norm
     yield "head_bias", model.head_bias
+    yield "capped_logits", model.capped_logits
     yield "classes", model.classes > 0
     yield "qk_norm", model.qk_norm != "none"
     yield "attention_sinks", model.attention_sinks

@@ -68,7 +68,10 @@ def moved_bytes(run) -> int:
             name = kernel.__name__.split(".")[0]
             read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             written = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-            if name in ("slice_backward", "select_backward"):  # zeros, into which what was picked is copied
+            if name in (
+                "slice_backward",
+                "select_backward",
+            ):  # zeros, into which what was picked is copied
                 written.append(read[0])
             if name == "masked_fill":  # a copy, of which part is written over
                 read, written = [read[0], *read], [*written, *written]

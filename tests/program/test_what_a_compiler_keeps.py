@@ -137,9 +137,7 @@ def test_a_compiler_keeps_16_bit_copies_of_all_weights_that_products_read_under_
     matrices = 3 * 2 * WIDTH * 4 * WIDTH + WIDTH * VOCAB
     assert sum(each.numel() for each in kept) == matrices
     job = a_job()
-    layer = sum(
-        tensor.numel for tensor in layer_tensors(job.model, 0) if len(tensor.shape) > 1
-    )
+    layer = sum(tensor.numel for tensor in layer_tensors(job.model, 0) if len(tensor.shape) > 1)
     assert _copies_bytes(StageCosts(job)) == 2 * layer
     assert _copies_bytes(costs(master_weights=False)) == 0
 

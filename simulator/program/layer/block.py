@@ -256,7 +256,7 @@ class Block:
         self.pieces.append(MemoryBound(name, forward, backward, region, kernels))
 
     def casts(self, name: str, num_bytes: float, region: Region, kernels: int) -> None:
-        """Append copies of fp32 as 16 bits, and back; those of a compiler take their bytes' time."""
+        """Append copies of fp32 as 16 bits, and back: a compiler's take their bytes' time."""
         widens = self.plan.autocasts
         self.pieces.append(
             MemoryBound(name, num_bytes, num_bytes, region, kernels, widens_backward=widens)

@@ -33,16 +33,31 @@ def casts_by_torch(products: int) -> int:
     return casts.number
 
 
-def casts_by_program(name: str) -> int:
-    facts = {"keeps_half_weights": False, "fused_elementwise": False, "fused_projections": False}
-    costs = StageCosts(small_job(precision="bf16", stack={"base": "torch", **facts}, zero=0))
+def casts_by_program(name: str, *, precision: str = "bf16", **facts: bool) -> list[MemoryBound]:
+    facts = {"keeps_half_weights": False, "fused_projections": False, **facts}
+    costs = StageCosts(small_job(precision=precision, stack={"base": "torch", **facts}, zero=0))
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
-    return sum(
-        piece.kernels
+    return [
+        piece
         for piece in pieces
         if isinstance(piece, MemoryBound) and piece.name == f"{name}_weight_autocast"
-    )
+    ]
 
 
 def test_every_weight_and_every_input_has_a_cast_of_its_own():
-    assert casts_by_program("qkv") == casts_by_torch(3) == 6
+    casts = casts_by_program("qkv", fused_elementwise=False)
+    assert sum(each.kernels for each in casts) == casts_by_torch(3) == 6
+
+
+def test_a_compiler_leaves_casts_of_weights_beside_products():
+    """On an H100, one kernel a weight and direction (``reports/gpu``): 4 + 2 bytes a number."""
+    (casts,) = casts_by_program("mlp_up", fused_elementwise=True)
+    assert casts.kernels == 2
+    model = small_job().model
+    weights = 2 * model.hidden * model.ffn_hidden
+    assert casts.forward_bytes == casts.backward_bytes == (4 + 2) * weights
+    assert not casts.widens_backward
+
+
+def test_a_compiler_casts_weights_of_8_bit_products_where_it_scales_them():
+    assert not casts_by_program("mlp_up", precision="fp8", fused_elementwise=True)

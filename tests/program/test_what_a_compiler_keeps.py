@@ -16,6 +16,8 @@ from torch.nn.functional import cross_entropy, gelu, layer_norm
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import total_bytes
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors, model_layer
+from simulator.program.layer.pieces import Role
 from simulator.program.price.stage_cost import StageCosts
 from simulator.validate.published.framework_stacks import stack_facts
 from tests.jobs import small_job
@@ -60,15 +62,23 @@ class Scores(nn.Module):
         return values, values.sum()
 
 
-def kept_by_torch(model: nn.Module, second: torch.Tensor) -> list[torch.Tensor]:
-    """What the compiled forward of a model returns, but for its weights and scalars."""
+def kept_by_torch(
+    model: nn.Module, second: torch.Tensor, *, of_weights: bool = False
+) -> list[torch.Tensor]:
+    """What the compiled forward of a model returns, but for its weights and scalars.
+
+    Args:
+        model: It.
+        second: Its second argument.
+        of_weights: Whether copies of weights are asked for, which it returns transposed.
+    """
     kept: list[torch.Tensor] = []
 
     def forward(module: torch.fx.GraphModule, _: list[torch.Tensor]):
         outputs = next(node for node in module.graph.nodes if node.op == "output").args[0]
         made = {node for node in outputs if node is not None and node.op == "call_function"}
         views = {node for node in made if "permute" in node.name}
-        kept.extend(node.meta["val"] for node in made - views)
+        kept.extend(node.meta["val"] for node in (views if of_weights else made - views))
         return make_boxed_func(module.forward)
 
     backend = aot_autograd(
@@ -115,7 +125,27 @@ def test_a_compiled_norm_keeps_fp32_numbers_under_autocast_and_16_bit_ones_of_a_
     wide, narrow = costs(), costs(master_weights=False)
     tokens, width, norms = 64, 64, 2
     difference = total_bytes(wide.saved(layer)) - total_bytes(narrow.saved(layer))
-    assert difference == norms * (4 - 2) * tokens * width
+    copies = _copies_bytes(wide)
+    assert difference == norms * (4 - 2) * tokens * width + copies
+
+
+def test_a_compiler_keeps_16_bit_copies_of_all_weights_that_products_read_under_autocast():
+    """Two of WIDTH x 4 WIDTH numbers in each of torch's layers, and the head's."""
+    none = torch.zeros(ROWS, dtype=torch.int64)
+    kept = kept_by_torch(Lm(3), none, of_weights=True)
+    assert {each.dtype for each in kept} == {torch.bfloat16}
+    matrices = 3 * 2 * WIDTH * 4 * WIDTH + WIDTH * VOCAB
+    assert sum(each.numel() for each in kept) == matrices
+    job = a_job()
+    layer = sum(tensor.numel for tensor in layer_tensors(job.model, 0) if len(tensor.shape) > 1)
+    assert _copies_bytes(StageCosts(job)) == 2 * layer
+    assert _copies_bytes(costs(master_weights=False)) == 0
+
+
+def _copies_bytes(of: StageCosts) -> float:
+    """16-bit copies of a layer's weights that are kept for backward [B]."""
+    layer = model_layer(of.job.model, layer_kinds(of.job.model)[0], of.job.plan, of.units.shape)
+    return sum(saved.num_bytes for saved in layer.saved if saved.role is Role.WEIGHT_COPY)
 
 
 def test_a_compiler_makes_one_kernel_of_what_is_done_to_scores():

@@ -319,6 +319,21 @@ class Plan(Spec):
         return self._is_under_autocast and not self.stack.plans_memory
 
     @property
+    def casts_in_kernels(self) -> bool:
+        """Whether fused kernels cast what products read, and layers pass on fp32 numbers.
+
+        Under autocast, a compiler's kernels do so. Copies of weights are kernels of their own all
+        the same, as products are none of the compiler's. Source: on an H100,
+        ``triton_poi_fused__to_copy`` of each weight and of its gradient (``reports/gpu``).
+        """
+        return self.keeps_wide_norms and not self.autocasts
+
+    @property
+    def streams_wide(self) -> bool:
+        """Whether layers pass on fp32 numbers under autocast, whoever casts them."""
+        return self.autocasts or self.casts_in_kernels
+
+    @property
     def _is_under_autocast(self) -> bool:
         if self.lora is not None and self.lora.base_precision != "fp32":
             return False
@@ -332,7 +347,7 @@ class Plan(Spec):
     @property
     def saves_cast_weights(self) -> bool:
         """Whether copies that products cast stay for backward and are nobody else's."""
-        return self.autocasts and (not self.zero or self.stack.gathers_fp32_weights)
+        return self.streams_wide and (not self.zero or self.stack.gathers_fp32_weights)
 
     @property
     def caches_cast_weights(self) -> bool:

@@ -353,6 +353,9 @@ class Stack(NarrowProductFacts):
     rotates_halves: Flag = False
     """Without ``fused_rotary``, queries and keys are rotated as two halves, not as complex numbers
     (transformers)."""
+    rotates_pairs: Flag = False
+    """Without ``fused_rotary``, queries and keys are rotated as pairs of fp32 numbers, an operator
+    at a time (torchtune)."""
     rotary_follows_stream: Flag = False
     """Tables of cosines have the format of the residual stream, and so has what they multiply:
     under autocast fp32 (with ``rotates_halves``; transformers)."""

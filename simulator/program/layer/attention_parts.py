@@ -30,6 +30,12 @@ _WIDE_ROTARY_PASSES, _WIDE_ROTARY_BACKWARD_PASSES = 9.0, 14.0
 """The same with fp32 tables: 36 and 56 bytes. Both products give fp32, which is added and cast;
 backward casts up, and casts what each product gives for 16-bit queries and keys down."""
 
+_PAIRS_ROTARY_PASSES, _PAIRS_ROTARY_BACKWARD_PASSES, _PAIRS_ROTARY_KERNELS = 12.0, 25.0, 18
+"""The same where pairs of fp32 numbers are rotated: 48 and 100 bytes. Forward casts up, makes four
+products of halves, subtracts, adds, joins and casts down. Backward puts each of four gradients of
+halves into zeros of its own, and adds them (``RotaryPositionalEmbeddings`` of torchtune's
+modules/position_embeddings.py, as torch dispatches it)."""
+
 
 _EAGER_LATENT_PASSES, _EAGER_LATENT_BACKWARD_PASSES, _EAGER_LATENT_KERNELS = 14, 21, 29
 """Reads and writes of what Megatron-Core rotates of queries, without fusion. Forward: even and odd
@@ -295,6 +301,9 @@ def _rotary(block: Block, rotated_bytes: float) -> None:
     backward_passes = _HALVES_ROTARY_PASSES if halves else passes
     if halves and block.stack.rotary_follows_stream and block.plan.autocasts:
         passes, backward_passes = _WIDE_ROTARY_PASSES, _WIDE_ROTARY_BACKWARD_PASSES
+    if block.stack.rotates_pairs and not fused:
+        passes, kernels = _PAIRS_ROTARY_PASSES, _PAIRS_ROTARY_KERNELS
+        backward_passes = _PAIRS_ROTARY_BACKWARD_PASSES
     once = 2 * rotated_bytes
     block.memory_bound("rotary", once * passes, once * backward_passes, Region.TENSOR, kernels)
 

@@ -139,7 +139,7 @@ def _shape_in_its_format(
     operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
     kept = element if plan.stack.float8_scaling == "eager" else operand
     documents = max(1, round(seq_len / document_len)) if document_len else 1
-    stream = _FULL_BYTES if plan.autocasts or plan.is_widened else element
+    stream = _FULL_BYTES if plan.streams_wide or plan.is_widened else element
     finds_first = plan.precision == "fp8" and plan.stack.float8_scaling == "tensor"
     scaled_twice = plan.precision in _SCALED_TWICE or finds_first
     return Shape(sequences, seq_len, element, operand, kept, documents, stream, scaled_twice)
@@ -256,9 +256,10 @@ class Block:
         self.pieces.append(MemoryBound(name, forward, backward, region, kernels))
 
     def casts(self, name: str, num_bytes: float, region: Region, kernels: int) -> None:
-        """Append copies of fp32 as 16 bits, and back."""
+        """Append copies of fp32 as 16 bits, and back: a compiler's take their bytes' time."""
+        widens = self.plan.autocasts
         self.pieces.append(
-            MemoryBound(name, num_bytes, num_bytes, region, kernels, widens_backward=True)
+            MemoryBound(name, num_bytes, num_bytes, region, kernels, widens_backward=widens)
         )
 
     def norm(self, name: str, weight: str) -> None:
@@ -330,6 +331,9 @@ class Block:
         if self.plan.autocasts:
             self.autocast(name, n * k, tokens * k * (split is not Split.ROW), products)
             element = self._normed_bytes if split is not Split.ROW else element
+        elif self.plan.casts_in_kernels and self.shape.gemm_bytes == self.shape.element_bytes:
+            # Of narrower operands, the kernel that scales them reads fp32 weights.
+            self.autocast(name, n * k, 0, products)
         if products > 1:
             # Backward adds up the gradients that separate products give for the same input, two at
             # a time where nothing fuses the additions.
@@ -439,10 +443,11 @@ class Block:
         drops_alone = self.stack.dropout and not self.stack.fused_elementwise
         merged = row if self.model.parallel_block else 0.0
         forward, backward = 3 * row + merged + dropped * drops_alone, 3 * row + dropped
+        stream = self.shape.tokens * self.model.hidden * self.shape.stream_bytes
+        if self.plan.streams_wide:
+            forward += 2 * (stream - row)
         if self.plan.autocasts:
             # Branches are 16-bit, and so are their gradients, which are cast.
-            stream = self.shape.tokens * self.model.hidden * self.shape.stream_bytes
-            forward += 2 * (stream - row)
             backward += 3 * (stream - row) + stream + row
         if self.stack.dropout:
             mask = self.shape.tokens * self.model.hidden * MASK_BYTES

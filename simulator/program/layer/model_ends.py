@@ -144,7 +144,7 @@ def embedding_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -
     (``embedding_dense_backward_cuda`` of PyTorch's ``Embedding.cu``).
     """
     block = Block(model, plan, shape)
-    size = shape.stream_bytes if plan.autocasts else shape.element_bytes
+    size = shape.stream_bytes if plan.streams_wide else shape.element_bytes
     row = shape.tokens * model.hidden * size
     block.pieces.append(
         MemoryBound("embedding", 2 * row, 3 * row, Region.SEQUENCE, role=Role.EMBEDDING)
@@ -197,6 +197,8 @@ def head_layer(model: Model, plan: Plan, shape: Shape, padded_vocab: int) -> Lay
         )
     if plan.autocasts:
         block.autocast("head", padded_vocab * width, shape.tokens * width)
+    elif plan.casts_in_kernels:
+        block.autocast("head", padded_vocab * width, 0)
     block.pieces.append(
         Gemm(
             "head", shape.tokens, padded_vocab, width,

@@ -223,7 +223,7 @@ class StageCosts:
     def boundary_bytes(self) -> float:
         """Activation that one rank sends to the next stage, per microbatch [B]."""
         shape, plan = self.units.shape, self.job.plan
-        size = shape.stream_bytes if plan.autocasts else shape.element_bytes
+        size = shape.stream_bytes if plan.streams_wide else shape.element_bytes
         whole = shape.tokens * self.job.model.hidden * size
         return whole / self.job.choices.tensor_ranks if plan.cuts_boundary else whole
 

@@ -105,10 +105,13 @@ def test_a_host_that_waits_behind_gathers_hides_no_hook():
     assert waits_s[1] >= 2 * WORK * launch_s * (1 - 1e-9)
 
 
-def sharded_layers(work: float, *, zero: int = 3, gpus: int = 2, **model: object) -> StageCosts:
+def sharded_layers(
+    work: float, *, zero: int = 3, gpus: int = 2, recompute: str = "none", **model: object
+) -> StageCosts:
     """Costs of layers that FSDP gathers one by one."""
     facts = {"base": "torch", "host_work_per_unit": work, "host_work_per_launch": 1}
-    return StageCosts(small_job(small_model(**model), gpus=gpus, zero=zero, stack=facts))
+    plan = {"gpus": gpus, "zero": zero, "recompute": recompute}
+    return StageCosts(small_job(small_model(**model), stack=facts, **plan))
 
 
 @pytest.mark.parametrize(("zero", "gpus", "launches"), [(3, 2, WORK), (3, 1, WORK), (2, 2, 0)])
@@ -123,9 +126,13 @@ def host_wait_s(costs: StageCosts, phase: Phase) -> float:
     return sum(part.seconds for part in parts if part.category is Category.HOST)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize(("phase", "visits"), [(Phase.FORWARD, 1), (Phase.BACKWARD, 2)])
-def test_hooks_of_a_layer_delay_a_device_that_has_little_to_do(phase, visits):
-    few, many = (host_wait_s(sharded_layers(work), phase) for work in (1000, 3000))
+def test_hooks_of_a_layer_delay_a_device_that_has_little_to_do(phase, visits, recompute):
+    """Forward that is repeated runs inside of the layer, and meets none."""
+    few, many = (
+        host_wait_s(sharded_layers(work, recompute=recompute), phase) for work in (1000, 3000)
+    )
     launch_s = sharded_layers(WORK).job.cluster.profile.kernels.launch_s
     assert many - few == pytest.approx(2000 * visits * launch_s)
 

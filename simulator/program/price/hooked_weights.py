@@ -9,7 +9,8 @@ PyTorch's FSDP1 gathers a unit at a time: a layer, and beside it, where peft say
 each matrix of an adapter. A host that is two gathers ahead waits there for the device (a stack's
 fact ``limits_gathers``), and so what hooks of adapters take comes on top. Those of whole layers are
 few and far between: a host that has two layers to launch runs ahead of the device all the same, and
-they only count where it is the slower of the two. They run on one rank, too.
+they only count where it is the slower of the two. They run on one rank, too, but not where forward
+is repeated: what is checkpointed is inside of what is sharded.
 
 Ignores: modules that are fetched as one (``set_z3_leaf_modules``); hooks of FSDP's root, which has
 embedding and head.

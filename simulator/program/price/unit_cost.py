@@ -62,7 +62,7 @@ class UnitTimes(NamedTuple):
         waits: Where the host waits for counts of its experts.
         repeats_waits: Whether it does so again where forward is repeated.
         hooks_s: Host time of hooks that gather its weights, each time it is visited [s].
-        unit_hooks_s: Of those that gather it whole, the same [s].
+        unit_hooks_s: Of those that gather it whole, the same, but where it is repeated [s].
         host_work: Host time per launch, over that of a layer with experts.
     """
 

@@ -21,7 +21,7 @@ _FLAG = st.booleans()
 FSDP1 = {"base": "trl", "grad_reduce_precision": "bf16", "sums_unsharded": True}
 FSDP2 = {
     "base": "trl", "grad_reduce_precision": "bf16", "frozen_units_keep_inputs": False,
-    "host_work_per_gather": 0.0, "limits_gathers": False,
+    "host_work_per_gather": 0.0, "host_work_per_unit": 126, "limits_gathers": False,
 }  # fmt: skip
 REDUCED = "plan.grad_reduce_precision"
 HALF = {"optimizer": "cpu", "share": 0.5}

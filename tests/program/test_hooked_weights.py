@@ -7,7 +7,7 @@ import pytest
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Category
 from simulator.program.layer.pieces import GroupedGemm
-from simulator.program.price.hooked_weights import hooks_s, with_hooks_s
+from simulator.program.price.hooked_weights import hooks_s, unit_hooks_s, with_hooks_s
 from simulator.program.price.stage_cost import StageCosts
 from simulator.schedule.slots import Phase
 from tests.jobs import small_job, small_model
@@ -103,3 +103,46 @@ def test_a_host_that_waits_behind_gathers_hides_no_hook():
     launch_s = adapted(["query"]).job.cluster.profile.kernels.launch_s
     assert waits_s[1] - waits_s[0] <= 2 * WORK * launch_s * (1 + 1e-9)
     assert waits_s[1] >= 2 * WORK * launch_s * (1 - 1e-9)
+
+
+def sharded_layers(
+    work: float, *, zero: int = 3, gpus: int = 2, recompute: str = "none", **model: object
+) -> StageCosts:
+    """Costs of layers that FSDP gathers one by one."""
+    facts = {"base": "torch", "host_work_per_unit": work, "host_work_per_launch": 1}
+    plan = {"gpus": gpus, "zero": zero, "recompute": recompute}
+    return StageCosts(small_job(small_model(**model), stack=facts, **plan))
+
+
+@pytest.mark.parametrize(("zero", "gpus", "launches"), [(3, 2, WORK), (3, 1, WORK), (2, 2, 0)])
+def test_a_layer_that_is_gathered_whole_has_hooks_on_one_rank_too(zero, gpus, launches):
+    job = sharded_layers(WORK, zero=zero, gpus=gpus).job
+    assert unit_hooks_s(job) / job.cluster.profile.kernels.launch_s == pytest.approx(launches)
+
+
+def host_wait_s(costs: StageCosts, phase: Phase) -> float:
+    """What the device waits in a pass through one layer."""
+    parts = costs.work(Slice(0, 1), phase).parts
+    return sum(part.seconds for part in parts if part.category is Category.HOST)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(("phase", "visits"), [(Phase.FORWARD, 1), (Phase.BACKWARD, 2)])
+def test_hooks_of_a_layer_delay_a_device_that_has_little_to_do(phase, visits, recompute):
+    """Forward that is repeated runs inside of the layer, and meets none."""
+    few, many = (
+        host_wait_s(sharded_layers(work, recompute=recompute), phase) for work in (1000, 3000)
+    )
+    launch_s = sharded_layers(WORK).job.cluster.profile.kernels.launch_s
+    assert many - few == pytest.approx(2000 * visits * launch_s)
+
+
+def test_hooks_of_a_layer_are_hidden_behind_a_device_that_has_much_to_do():
+    without, with_hooks = (
+        host_wait_s(
+            sharded_layers(work, hidden=8192, ffn_hidden=32768, heads=64, kv_heads=64),
+            Phase.FORWARD,
+        )
+        for work in (0, WORK)
+    )
+    assert with_hooks == without

@@ -7,10 +7,13 @@ itself, those of each expert too; biases and norms are small enough to stay wher
 
 PyTorch's FSDP1 gathers a unit at a time: a layer, and beside it, where peft says what a unit is,
 each matrix of an adapter. A host that is two gathers ahead waits there for the device (a stack's
-fact ``limits_gathers``), and so what hooks take comes on top. Those of whole layers, few and far
-between, are left out.
+fact ``limits_gathers``), and so what hooks of adapters take comes on top. Those of whole layers are
+few and far between: a host that has two layers to launch runs ahead of the device all the same, and
+they only count where it is the slower of the two. They run on one rank, too, but not where forward
+is repeated: what is checkpointed is inside of what is sharded.
 
-Ignores: modules that are fetched as one (``set_z3_leaf_modules``).
+Ignores: modules that are fetched as one (``set_z3_leaf_modules``); hooks of FSDP's root, which has
+embedding and head.
 
 Source: DeepSpeed, runtime/zero/parameter_offload.py and partitioned_param_coordinator.py; PyTorch,
 distributed/fsdp/_runtime_utils.py (``_unshard``); peft, utils/other.py (``fsdp_auto_wrap_policy``).
@@ -39,6 +42,19 @@ def hooks_s(job: Job, layer: Layer) -> float:
     stack = job.plan.stack
     matrices = _adapters(layer) if stack.limits_gathers else _matrices(layer)
     return matrices * stack.host_work_per_gather * launch_s
+
+
+def unit_hooks_s(job: Job) -> float:
+    """Host time of the hooks of a layer that is a unit of FSDP, each time it is visited [s].
+
+    Stages of a pipeline that keep what they gathered, and reduce gradients once, have none to run.
+
+    Args:
+        job: Its plan says whether weights are sharded, and its stack what hooks take.
+    """
+    if not job.choices.shards_weights or job.choices.reduces_stages_once:
+        return 0.0
+    return job.cluster.profile.kernels.launch_s * job.plan.stack.host_work_per_unit
 
 
 def with_hooks_s(job: Job, host_s: float, device_s: float, all_hooks_s: float) -> float:

@@ -45,7 +45,7 @@ from simulator.program.layer.model_ends import (
 from simulator.program.layer.pieces import Axis, Exchange, Layer
 from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import expert_waits
-from simulator.program.price.hooked_weights import hooks_s
+from simulator.program.price.hooked_weights import hooks_s, unit_hooks_s
 from simulator.program.price.host_pace import captured_pieces, without
 from simulator.program.price.host_work import mixed_host_work, written_share
 from simulator.program.price.layer_time import (
@@ -283,6 +283,7 @@ class UnitCosts:
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in repeated,
             hooks_s=hooks_s(self.job, layer),
+            unit_hooks_s=unit_hooks_s(self.job) if isinstance(unit, LayerUnit) else 0.0,
             host_work=self._host_work(unit),
         )
 

@@ -323,9 +323,13 @@ class StageCosts:
             host_s += steps[-1].host_s
             device_s += steps[-1].device_s
         repeats = times.repeats_waits and phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
+        visited = [direction for direction in _directions(time, phase) if direction.parts]
+        visits, repeated = len(visited), sum(each is time.recompute for each in visited)
+        # The hooks of a layer run before its first kernel, behind those of the layer before.
+        hooks = Step(0.0, (visits - repeated) * times.unit_hooks_s, 0)
+        host_s += hooks.host_s
         if times.waits and (phase is Phase.FORWARD or repeats):
-            host_s = device_s + self._expert_stall_s(times.waits, steps[1:], exposed)
-        visits = sum(1 for direction in _directions(time, phase) if direction.parts)
+            host_s = device_s + self._expert_stall_s(times.waits, [*steps[1:], hooks], exposed)
         host_s = with_hooks_s(self.job, host_s, device_s, visits * times.hooks_s)
         return launched(self.job.cluster.profile, count, device_s, host_s, launches), launches
 

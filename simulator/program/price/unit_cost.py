@@ -62,6 +62,7 @@ class UnitTimes(NamedTuple):
         waits: Where the host waits for counts of its experts.
         repeats_waits: Whether it does so again where forward is repeated.
         hooks_s: Host time of hooks that gather its weights, each time it is visited [s].
+        unit_hooks_s: Of those that gather it whole, the same, but where it is repeated [s].
         host_work: Host time per launch, over that of a layer with experts.
     """
 
@@ -71,6 +72,7 @@ class UnitTimes(NamedTuple):
     waits: ExpertWaits | None = None
     repeats_waits: bool = False
     hooks_s: float = 0.0
+    unit_hooks_s: float = 0.0
     host_work: float = 1.0
 
 

@@ -213,5 +213,6 @@ def _gain(first: Run, second: Run) -> GainError | None:
         compared_step(run.job, run.result.step_time_s, run.result.breakdown_s)
         for run in (first, second)
     )
-    is_known = before is not None and after is not None and first.job != second.job
-    return gain_error(before, after) if is_known else None
+    if before is None or after is None or first.job == second.job:
+        return None
+    return gain_error(before, after)

@@ -108,10 +108,10 @@ def gain_error(first: Compared, second: Compared, model: ErrorModel | None = Non
     """
     model = model or shipped_errors()
     ends = (first, second)
-    alone = sum(step.exposed**2 @ step.error.noise for step in ends)
-    common = sum(step.exposed @ step.error.covariance @ step.exposed for step in ends)
-    common -= 2.0 * first.exposed @ _shared(first, second, model) @ second.exposed
-    variance = alone + max(0.0, common) + _unlike(first, second)
+    alone = math.fsum(step.exposed**2 @ step.error.noise for step in ends)
+    of_source = math.fsum(step.exposed @ step.error.covariance @ step.exposed for step in ends)
+    in_both = float(first.exposed @ _shared(first, second, model) @ second.exposed)
+    variance = alone + max(0.0, of_source - 2.0 * in_both) + _unlike(first, second)
     return GainError(
         math.log(first.gpu_s_per_token / second.gpu_s_per_token),
         math.sqrt(variance),

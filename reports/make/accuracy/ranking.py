@@ -67,7 +67,7 @@ def sweep_rankings(
 def _ranking(sweep: Sequence[Banded], documents: Mapping[str, Mapping[str, Any]]) -> SweepRanking:
     document = documents[sweep[0].id]
     layouts = _layouts(sweep, documents)
-    fastest, picked = layouts["measured"].idxmin(), layouts["predicted"].idxmin()
+    fastest, picked = layouts["measured"].idxmin(), layouts["predicted"].argmin()
     ranks = layouts.rank()
     return SweepRanking(
         name=f"{row_source(sweep[0].id)}, {document['model']['name']}, "
@@ -75,7 +75,7 @@ def _ranking(sweep: Sequence[Banded], documents: Mapping[str, Mapping[str, Any]]
         layouts=len(layouts),
         spearman=float(ranks["measured"].corr(ranks["predicted"])),
         finds_fastest=bool(fastest in layouts["predicted"].nsmallest(TOP).index),
-        loss=float(layouts["measured"][picked] / layouts["measured"][fastest] - 1.0),
+        loss=float(layouts["measured"].iloc[picked] / layouts["measured"].min() - 1.0),
     )
 
 

@@ -189,7 +189,9 @@ def reserved_memory(
         kept.reserved_bytes, exchanges, settings, steps=_STEPS,
         collects_above_bytes=settings.collects_above_share * room_bytes - resident_bytes,
     )  # fmt: skip
-    pressed = replayed()
+    # What fits and is surely less than the least need not be known.
+    least_asked = least_bytes - resident_bytes if least_bytes <= room_bytes else -math.inf
+    pressed = replayed(least_bytes=least_asked)
     free = max(resident_bytes + pressed, least_bytes)
     if free <= room_bytes:
         return Reserved(free, free)

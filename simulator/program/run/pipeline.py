@@ -20,6 +20,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from simulator.program.grid.stage_layers import Slice, cut
+from simulator.program.grid.stand_ins import StandIns
 from simulator.program.ir import (
     Category,
     Kind,
@@ -72,7 +73,7 @@ class Pipeline:
         order: Slots of every rank.
         placement: Which rank holds which virtual stage.
         chunks: Virtual stages per rank.
-        runs: Layers of each virtual stage.
+        runs: Layers of each virtual stage, or those that stand for them.
         blocking: Whether a send holds the sender's compute stream.
         forward_host_s: Time that every forward waits for the host [s].
         buffers: What transfers hold around the passes.
@@ -81,6 +82,7 @@ class Pipeline:
         copies: Takes activations off the GPU, where they do not stay.
         untrained: What runs before every forward of another network.
         returned: What the model returned of the microbatch before, held while forward runs.
+        stand_ins: Which runs stand for equal ones of later ranks.
     """
 
     order: Order
@@ -94,6 +96,7 @@ class Pipeline:
     copies: ActivationOffload | None = None
     untrained: UntrainedPass | None = None
     returned: Memory = ()
+    stand_ins: StandIns = field(default_factory=StandIns)
 
 
 def add_pipeline(
@@ -448,7 +451,7 @@ class _Emitter:
             after,
             slot.microbatch,
             self.routes.of(slot).chunk,
-            (run.first, run.end),
+            self.pipeline.stand_ins.shown(task.rank, run),
             scope=Scope.PASS,
         )
         end = self.program.add(operation)

@@ -23,14 +23,16 @@ class StandIns:
     def __init__(
         self, runs_of: Sequence[Sequence[Slice]] = (), layers: Sequence[Hashable] = ()
     ) -> None:
-        first: dict[Hashable, Sequence[Slice]] = {}
+        first: dict[Hashable, tuple[int, Sequence[Slice]]] = {}
         self._stand_ins: dict[Slice, Slice] = {}
         self._shifts: dict[int, list[tuple[Slice, int]]] = {}
+        self._leaders: dict[int, int] = {}
         for rank, runs in enumerate(runs_of):
             held = tuple((run[2:], *layers[run.first : run.end]) for run in runs)
-            stand_ins = first.setdefault(held, runs)
-            if stand_ins is runs or not _are_apart(stand_ins):
+            leader, stand_ins = first.setdefault(held, (rank, runs))
+            if leader == rank or not _are_apart(stand_ins):
                 continue
+            self._leaders[leader] = self._leaders[rank] = leader
             pairs = [*zip(stand_ins, runs, strict=True)]
             self._stand_ins.update((run, stand_in) for stand_in, run in pairs)
             self._shifts[rank] = [(each, run.first - each.first) for each, run in pairs]
@@ -38,6 +40,10 @@ class StandIns:
     def of(self, run: Slice) -> Slice:
         """What stands for a run."""
         return self._stand_ins.get(run, run)
+
+    def leader(self, rank: int) -> int | None:
+        """The rank whose layers stand for those of a rank; None where it is like no other."""
+        return self._leaders.get(rank)
 
     def shown(self, rank: int, piece: Slice) -> tuple[int, int]:
         """First and one past the last layer that a piece of a rank's stand-ins stands for."""

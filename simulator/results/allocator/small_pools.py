@@ -36,7 +36,8 @@ def most_small_bytes(
         np.asarray([sum(map(weights.__getitem__, side)) for side in sides])
         for sides in zip(*parts, strict=True)
     )
-    after_takes = np.cumsum((takes - gives)[list(order)]) + gives[list(order)]
+    place = np.asarray(order)
+    after_takes = np.cumsum((takes - gives)[place]) + gives[place]
     before_last = int(after_takes.max()) / (1 - largest / SMALL_SEGMENT_BYTES)
     # Segments that grow have one more free block, and a page more for the last request.
     return before_last + 2 * SMALL_SEGMENT_BYTES

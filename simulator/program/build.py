@@ -182,7 +182,9 @@ class _Builder:
         self.order = order
         self.schedule = order.schedule
         self.costs = StageCosts(job, share)
-        self.ranks = PipelineRanks(job, order.schedule)
+        # Where states or activations leave the GPU, it matters which layers they are of.
+        alike = order.schedule.placement.copies == 1 and not job.plan.offload.is_used
+        self.ranks = PipelineRanks(job, order.schedule, self.costs.units.layers if alike else ())
         self.buffers = boundary_buffers(job, order.schedule, self.costs.boundary_bytes)
         self._transfers: dict[tuple[int, int], Work] = {}
         self._of_pairs: dict[Group, Work] = {}
@@ -215,7 +217,7 @@ class _Builder:
         return program
 
     def _exchanges(self) -> tuple[Units, Exchanges]:
-        units = Units(self.job, self.ranks.copies_embedding)
+        units = Units(self.job, self.ranks.copies_embedding, self.ranks.stand_ins)
         return units, EXCHANGES[self.job.plan.data_parallel](self.job, units)
 
     def _empty_program(self) -> Program:
@@ -246,7 +248,8 @@ class _Builder:
             order=order,
             placement=schedule.placement,
             chunks=job.plan.vpp,
-            runs=self.ranks.runs,
+            runs=[*map(self.ranks.stand_ins.of, self.ranks.runs)],
+            stand_ins=self.ranks.stand_ins,
             blocking=not job.choices.overlaps_transfers,
             forward_host_s=job.choices.forward_host_s,
             buffers=self.buffers,

@@ -189,7 +189,9 @@ def reserved_memory(
         kept.reserved_bytes, exchanges, settings, steps=_STEPS,
         collects_above_bytes=settings.collects_above_share * room_bytes - resident_bytes,
     )  # fmt: skip
-    pressed = replayed()
+    # What fits and is surely less than the least need not be known.
+    least_asked = least_bytes - resident_bytes if least_bytes <= room_bytes else -math.inf
+    pressed = replayed(least_bytes=least_asked)
     free = max(resident_bytes + pressed, least_bytes)
     if free <= room_bytes:
         return Reserved(free, free)
@@ -344,10 +346,13 @@ def _exchange(takes: Memory, gives: Memory, program: Program) -> Exchange:
 
 
 def _sizes(memory: Memory, program: Program, *, own_stream: bool = False) -> tuple[float, ...]:
+    preallocated, apart = program.preallocated, program.own_stream
+    if not (preallocated or apart):
+        return () if own_stream else tuple([size for _, size in memory])
     return tuple(
         size
         for owner, size in memory
-        if owner not in program.preallocated and (owner in program.own_stream) == own_stream
+        if owner not in preallocated and (owner in apart) == own_stream
     )
 
 
@@ -443,6 +448,8 @@ def _curves(
     curves = {}
     for owner in _OWNERS:
         held = resident.get(owner, 0.0)
+        if not held and owner not in changes:
+            continue
         curve = held + np.cumsum(changes[owner]) if owner in changes else np.full(moments, held)
         if curve.any():
             curves[owner] = np.maximum(curve, 0.0)

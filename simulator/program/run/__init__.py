@@ -1,7 +1,7 @@
 """A step in order.
 
 order, pipeline, pipeline_parts     the passes of each rank, as operations and transfers
-repeated_pass                       what a pass adds that others of its rank add again
+repeated_pass, shared_pass          what passes of a rank, or of ranks that hold the same, add again
 boundary_buffers                    buffers between pipeline stages
 data_parallel, step_end             reductions and gathers; from the last backward to the update
 host_copies                         what is offloaded meanwhile

@@ -202,7 +202,7 @@ class DataParallel:
             self._gathers[is_forward](needed),
             Category.DATA_PARALLEL,
             after=after,
-            layers=(run.first, run.end),
+            layers=self._units.stand_ins.shown(rank, run),
             scope=Scope.SHARDS,
             gives=shard,
             lingers=self._copied_from(rank, gathered, is_forward=is_forward),
@@ -261,23 +261,24 @@ class DataParallel:
     ) -> Memory:
         """Reduces gradients that a run completes, where due; returns those that it makes."""
         shards_later = self._is_active and self._choices.shards_gradients
-        taken = () if shards_later else self._made.by_backward(rank, run)
+        of_rank = self.ranks[rank].gradients
+        taken = () if shards_later else self._made.by_backward(of_rank, run)
         if reduces:
             read, self.ranks[rank].in_flight = self.ranks[rank].in_flight, ()
             self._program.operations[operation].gives += read
             piece = self._piece(run)
             if piece.closes:
                 self._reduce_after(operation, _Due(rank, run, piece.closes), is_last=is_last)
-                if sums := self._whole.sums(rank, piece.closes):
+                if sums := self._whole.sums(of_rank, piece.closes):
                     self._program.operations[self.ranks[rank].reductions[-1]].gives += sums
-            taken += self._whole.complete(rank, piece)
+            taken += self._whole.complete(of_rank, piece)
         elif self._choices.keeps_gradients_of_a_turn:
-            taken += self._whole.keep(rank, self._backward)
+            taken += self._whole.keep(of_rank, self._backward)
         elif shards_later:
-            taken += self._whole.add_up(rank, self._piece(run))
+            taken += self._whole.add_up(of_rank, self._piece(run))
         if run == self._ends_backward:
             self._offload.end_backward(rank)
-            self._whole.end_turn(rank)
+            of_rank.in_turn = False
         return taken
 
     def _reduce_after(self, operation: int, due: _Due, *, is_last: bool) -> None:
@@ -291,7 +292,8 @@ class DataParallel:
         else:
             self._emit_reduction(due, (operation,), overlapped=self._overlaps_reduce)
         if self._choices.shards_gradients:
-            shards = (self._made.by_backward(due.rank, unit.run) for unit in due.units)
+            of_rank = self.ranks[due.rank].gradients
+            shards = (self._made.by_backward(of_rank, unit.run) for unit in due.units)
             reduction = self._program.operations[self.ranks[due.rank].reductions[-1]]
             reduction.takes += tuple(block for shard in shards for block in shard)
         is_whole = not self._choices.shards_gradients
@@ -339,7 +341,7 @@ class DataParallel:
 
     def freed_gradients(self, rank: int) -> Memory:
         """Gradients that backward made since the last update, and that are freed after this one."""
-        return self._made.freed(rank)
+        return self._made.freed(self.ranks[rank].gradients)
 
     def finish_gradients(self, rank: int, runs: Sequence[Slice]) -> tuple[int, ...]:
         """Whatever reduction is left once backward is done; returns what to wait for."""
@@ -363,10 +365,10 @@ class DataParallel:
         units = dict.fromkeys(unit for piece in self._cut(run) for unit in piece.closes)
         for unit in sorted(units, key=lambda unit: not unit.parts):
             due, after = _Due(rank, unit.run, (unit,)), (self.ranks[rank].computed,)
-            added_up = self._whole.added_up(rank, unit)
+            added_up = self._whole.added_up(self.ranks[rank].gradients, unit)
             self._emit_reduction(due, after, overlapped=True, gradients=added_up)
             reduction = self._program.operations[self.ranks[rank].reductions[-1]]
-            reduction.takes += self._made.by_backward(rank, unit.run)
+            reduction.takes += self._made.by_backward(self.ranks[rank].gradients, unit.run)
             if unit in self.ranks[rank].held:
                 self.ranks[rank].held.remove(unit)
                 reduction.gives += self._memory.weights([unit])
@@ -461,7 +463,7 @@ class DataParallel:
             self._reduction(due.units),
             Category.DATA_PARALLEL,
             after=after,
-            layers=(due.run.first, due.run.end),
+            layers=self._units.stand_ins.shown(due.rank, due.run),
             gives=gradients,
             holds=buffer,
             turns=turns,

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import zip_longest
-from typing import NamedTuple
 
 from simulator.program.grid.stage_layers import Slice, cut
+from simulator.program.grid.stand_ins import StandIns
 from simulator.program.ir import (
     Category,
     Kind,
@@ -40,9 +40,12 @@ from simulator.program.run.pipeline_parts import (
     Gather,
     Routes,
     SlotEdges,
+    Task,
     slot_edges,
+    without_common,
 )
 from simulator.program.run.repeated_pass import RankState, RepeatedPass, recorder
+from simulator.program.run.shared_pass import SharedPasses
 from simulator.program.run.untrained import UntrainedPass
 from simulator.schedule.slots import Order, Phase, Placement, Slot, joint_groups
 
@@ -72,7 +75,7 @@ class Pipeline:
         order: Slots of every rank.
         placement: Which rank holds which virtual stage.
         chunks: Virtual stages per rank.
-        runs: Layers of each virtual stage.
+        runs: Layers of each virtual stage, or those that stand for them.
         blocking: Whether a send holds the sender's compute stream.
         forward_host_s: Time that every forward waits for the host [s].
         buffers: What transfers hold around the passes.
@@ -81,6 +84,7 @@ class Pipeline:
         copies: Takes activations off the GPU, where they do not stay.
         untrained: What runs before every forward of another network.
         returned: What the model returned of the microbatch before, held while forward runs.
+        stand_ins: Which runs stand for equal ones of later ranks.
     """
 
     order: Order
@@ -94,6 +98,7 @@ class Pipeline:
     copies: ActivationOffload | None = None
     untrained: UntrainedPass | None = None
     returned: Memory = ()
+    stand_ins: StandIns = field(default_factory=StandIns)
 
 
 def add_pipeline(
@@ -138,25 +143,6 @@ class _Rank:
     repeated: dict[object, RepeatedPass] = field(default_factory=dict)
 
 
-class _Task(NamedTuple):
-    """A slot about to become operations.
-
-    Attributes:
-        rank: Whose it is.
-        slot: What it is.
-        is_first, is_last: Whether it is the first or the last of its phase for some weights.
-        reduces: Whether gradients are reduced while it runs.
-        exposed: Share of its exchanges with experts that delays it.
-    """
-
-    rank: int
-    slot: Slot
-    is_first: bool
-    is_last: bool
-    reduces: bool
-    exposed: float
-
-
 @dataclass
 class _Emitter:
     """Adds one rank after another to a program."""
@@ -180,6 +166,12 @@ class _Emitter:
         pipeline = self.pipeline
         stages = len(pipeline.order)
         return Routes(pipeline.placement, stages, pipeline.chunks, pipeline.runs)
+
+    @cached_property
+    def shared_passes(self) -> SharedPasses:
+        """Passes of ranks that hold equal layers."""
+        stand_ins, blocking = self.pipeline.stand_ins, self.pipeline.blocking
+        return SharedPasses(self.program, stand_ins, self.routes, self.transfer_work, blocking)
 
     def add_rank(self, number: int, slots: Sequence[Slot]) -> None:
         """Append what a rank runs; what it waits for is known once all ranks are there."""
@@ -225,9 +217,15 @@ class _Emitter:
         key = slot[:2], beside and beside[:2], id(buffers), ends_turn, repeats and state.standing()
         if repeats and (known := rank.repeated.get(key)):
             return self._repeat(slot, known, state)
-        written = recorder(self.program, state) if repeats else None
+        shares = self.repeats and beside is None
+        alike = self.shared_passes.key(rank.number, slot, edges, buffers, state) if shares else None
+        if alike and (shared := self.shared_passes.get(alike, rank.number, slot, state)):
+            if repeats:
+                rank.repeated[key] = shared
+            return self._repeat(slot, shared, state)
+        written = recorder(self.program, state) if repeats or alike else None
         is_last = slot in edges.last_backwards
-        task = _Task(
+        task = Task(
             rank.number,
             slot,
             is_first=slot in edges.first_forwards or slot in edges.first_backwards,
@@ -245,7 +243,10 @@ class _Emitter:
         if beside is None:
             arrives = self._send(rank.number, slot, end, blocks=self.pipeline.blocking)
         if written and (known := written(self.waiting[-1][0], end, arrives)):
-            rank.repeated[key] = known
+            if repeats:
+                rank.repeated[key] = known
+            if alike:
+                self.shared_passes.keep(alike, known, rank.number, state)
         return end
 
     def _turn(self, slot: Slot, end: int) -> None:
@@ -298,7 +299,7 @@ class _Emitter:
                 operation = self.program.operations[index]
                 operation.after = (*operation.after, arrival)
 
-    def _add_forward(self, task: _Task) -> int:
+    def _add_forward(self, task: Task) -> int:
         """A forward, piece by piece; returns the last one."""
         rank, is_first, end = task.rank, task.is_first, -1
         whole = self._run(task.slot)
@@ -322,7 +323,7 @@ class _Emitter:
                 self.pipeline.copies.send(rank, end, run)
         return end
 
-    def _add_untrained(self, task: _Task, untrained: UntrainedPass) -> None:
+    def _add_untrained(self, task: Task, untrained: UntrainedPass) -> None:
         lanes = ((task.rank, Stream.COMPUTE),)
         microbatch, chunk = task.slot.microbatch, self.routes.of(task.slot).chunk
         operation = Operation(
@@ -335,7 +336,7 @@ class _Emitter:
     def _by_layer(self, runs: list[Slice]) -> list[Slice]:
         return [piece for run in runs for piece in cut(run, 1)] if self.pipeline.copies else runs
 
-    def _add_backward(self, task: _Task) -> int:
+    def _add_backward(self, task: Task) -> int:
         """A backward or one half of it, piece by piece; returns the last one."""
         rank, phase, copies, end = task.rank, task.slot.phase, self.pipeline.copies, -1
         runs = self._backward_runs(task)
@@ -366,9 +367,9 @@ class _Emitter:
             self._book_backward(operation, task, run, made)
             if run is runs[0] and self.pipeline.untrained is not None:
                 operation.gives += self.pipeline.untrained.keeps
-            stays, operation.gives = _without_common(self.costs.router_graphs(run), operation.gives)
+            stays, operation.gives = without_common(self.costs.router_graphs(run), operation.gives)
             operation.takes += stays
-            _, operation.holds = _without_common(stays, operation.holds)
+            _, operation.holds = without_common(stays, operation.holds)
             if run is after_loss:
                 operation.takes += waiting
             if run.has_embedding and after_loss is not None:
@@ -379,7 +380,7 @@ class _Emitter:
         self.program.operations[end].gives += kept
         return end
 
-    def _book_backward(self, operation: Operation, task: _Task, run: Slice, made: Memory) -> None:
+    def _book_backward(self, operation: Operation, task: Task, run: Slice, made: Memory) -> None:
         """What a piece of backward holds, frees and leaves; ``made`` are its weights' gradients."""
         phase, costs, attachment = task.slot.phase, self.costs, self.attachment
         if phase is not Phase.BACKWARD:
@@ -398,7 +399,7 @@ class _Emitter:
             memory = costs.backward(run, new_bytes, makes_gradients=makes_gradients)
             operation.holds = memory.holds if in_order else self._joined(memory.holds, made)
             operation.frees = memory.freed
-            stays, given = _without_common(made, operation.gives)
+            stays, given = without_common(made, operation.gives)
             operation.leaves += stays
             operation.gives = given + memory.rest
             in_attention = memory.in_attention
@@ -406,7 +407,7 @@ class _Emitter:
             in_turn = attachment.weights_in_turn(run, is_forward=False, in_attention=in_attention)
             operation.holds = self._joined(operation.holds, in_turn)
 
-    def _backward_runs(self, task: _Task) -> list[Slice]:
+    def _backward_runs(self, task: Task) -> list[Slice]:
         run = self._run(task.slot)
         if task.slot.phase not in ENDS_BACKWARD:
             return [run]
@@ -435,7 +436,7 @@ class _Emitter:
             yield run, after, due + gather.takes if issues else due
             due = () if issues else gather.takes
 
-    def _add_pass(self, task: _Task, run: Slice, after: tuple[int, ...], *, receives: bool) -> int:
+    def _add_pass(self, task: Task, run: Slice, after: tuple[int, ...], *, receives: bool) -> int:
         """One piece of a slot; the first one ``receives`` what another slot made."""
         slot, (kind, category) = task.slot, _KINDS[task.slot.phase]
         waits_for_host = receives and slot.phase is Phase.FORWARD
@@ -448,7 +449,7 @@ class _Emitter:
             after,
             slot.microbatch,
             self.routes.of(slot).chunk,
-            (run.first, run.end),
+            self.pipeline.stand_ins.shown(task.rank, run),
             scope=Scope.PASS,
         )
         end = self.program.add(operation)
@@ -478,16 +479,6 @@ class _Emitter:
 
     def _run(self, slot: Slot) -> Slice:
         return self.routes.of(slot).run
-
-
-def _without_common(taken: Memory, given: Memory) -> tuple[Memory, Memory]:
-    """Blocks that are taken and stay, and those that are given back and were there before."""
-    stays, rest = list(taken), list(given)
-    for block in taken:
-        if block in rest:
-            rest.remove(block)
-            stays.remove(block)
-    return tuple(stays), tuple(rest)
 
 
 def _key(slot: Slot) -> _Key:

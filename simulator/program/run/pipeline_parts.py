@@ -93,6 +93,25 @@ def slot_edges(
     )
 
 
+class Task(NamedTuple):
+    """A slot about to become operations.
+
+    Attributes:
+        rank: Whose it is.
+        slot: What it is.
+        is_first, is_last: Whether it is the first or the last of its phase for some weights.
+        reduces: Whether gradients are reduced while it runs.
+        exposed: Share of its exchanges with experts that delays it.
+    """
+
+    rank: int
+    slot: Slot
+    is_first: bool
+    is_last: bool
+    reduces: bool
+    exposed: float
+
+
 class Route(NamedTuple):
     """Where the passes of one phase of a virtual stage belong.
 
@@ -162,3 +181,13 @@ class Routes:
         send = Stream.SEND_NEXT if to_next else Stream.SEND_PREVIOUS
         receive = Stream.RECV_PREVIOUS if to_next else Stream.RECV_NEXT
         return (source, send), (target, receive)
+
+
+def without_common(taken: Memory, given: Memory) -> tuple[Memory, Memory]:
+    """Blocks that are taken and stay, and those that are given back and were there before."""
+    stays, rest = list(taken), list(given)
+    for block in taken:
+        if block in rest:
+            rest.remove(block)
+            stays.remove(block)
+    return tuple(stays), tuple(rest)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from simulator.program.ir import Memory, Operation, Program
 from simulator.program.states.gather_units import Unit
+from simulator.program.states.gathered_memory import RankGradients
 
 _LOOKED_BACK_AT = 2
 """Reductions under way that a pass may wait for: the one before the last."""
@@ -30,6 +31,7 @@ class RankState:
         held: Units that are gathered.
         buffered: What was last gathered into.
         in_flight: What the last reduction reads, while the next piece runs.
+        gradients: Those that exist since the last update.
     """
 
     computed: int = -1
@@ -39,6 +41,7 @@ class RankState:
     held: set[Unit] = field(default_factory=set)
     buffered: Memory = ()
     in_flight: Memory = ()
+    gradients: RankGradients = field(default_factory=RankGradients)
 
     def standing(self) -> Hashable:
         """All that decides what the next pass adds, but for the numbers of earlier operations."""
@@ -59,7 +62,8 @@ class RankState:
 
     def copy(self) -> RankState:
         """The same, whatever happens to this one."""
-        return replace(self, reductions=[*self.reductions], held={*self.held})
+        gradients = self.gradients.copy()
+        return replace(self, reductions=[*self.reductions], held={*self.held}, gradients=gradients)
 
     def taken_reductions(self) -> tuple[int, ...]:
         """Those since the last update; somebody else waits for them now."""
@@ -115,6 +119,16 @@ class RepeatedPass(NamedTuple):
         if self.computed >= 0:
             state.computed = first + self.computed
         return first
+
+    def elsewhere(self, program: Program, move: Callable[[Operation], Operation]) -> RepeatedPass:
+        """The same on another rank, which each operation is moved to; nothing is added yet."""
+        moved = []
+        for operation, after, _ in self.operations:
+            there = move(operation)
+            moved.append(
+                (there, after, [program.lanes.setdefault(lane, []) for lane in there.lanes])
+            )
+        return self._replace(operations=moved)
 
 
 def recorder(program: Program, state: RankState) -> Callable[[int, int, int], RepeatedPass | None]:

@@ -61,14 +61,15 @@ class StepEnd:
 
     def update_alone(self, rank: int) -> None:
         """The update of a rank that waits for no other, in the middle of its order."""
-        reduced = self.data_parallel.finish_gradients(rank, self.ranks.runs_of(rank))
+        reduced = self.data_parallel.finish_gradients(rank, self.ranks.stand_ins_of(rank))
         self._add_update(rank, reduced)
 
     def add(self) -> None:
         """Left-over reductions, the gradient norm over all stages, and the update."""
         stages = range(self.ranks.stages)
         reduced = [
-            self.data_parallel.finish_gradients(rank, self.ranks.runs_of(rank)) for rank in stages
+            self.data_parallel.finish_gradients(rank, self.ranks.stand_ins_of(rank))
+            for rank in stages
         ]
         own = [index for waits in reduced for index in waits]
         shared = self._add_shared_reductions(own)
@@ -113,7 +114,7 @@ class StepEnd:
             self._add_update(rank, [*waits, *before])
 
     def _add_update(self, rank: int, after: Sequence[int]) -> None:
-        offload, runs = self.job.plan.offload, self.ranks.runs_of(rank)
+        offload, runs = self.job.plan.offload, self.ranks.stand_ins_of(rank)
         after, last = self._add_momentum_gather(rank, after), -1
         backward_end = self.program.lanes[rank, Stream.COMPUTE][-1]
         if not offload.optimizer or offload.share < 1:

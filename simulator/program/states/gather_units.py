@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
 from simulator.program.grid.stage_layers import Slice, cut, recomputed_layers
+from simulator.program.grid.stand_ins import StandIns
 from simulator.program.layer.adapters import frozen_in_layer, held_tensors
 from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.layer.layer_part import LayerKind
@@ -130,10 +131,12 @@ class Units:
     Attributes:
         job: The job.
         tied_copy: Whether the last stage holds its own copy of the token embedding.
+        stand_ins: Which runs stand for equal ones of later ranks.
     """
 
     job: Job
     tied_copy: bool = False
+    stand_ins: StandIns = field(default_factory=StandIns)
     _held: dict[Hashable, _Tensors] = field(default_factory=dict)
     _totals: dict[tuple[Hashable, ...], tuple[ParameterCount, tuple[float, ...]]] = field(
         default_factory=dict

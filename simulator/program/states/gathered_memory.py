@@ -24,8 +24,8 @@ and ``can_accumulate_inplace``; Megatron-Core, ``zero_out_wgrad`` of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
@@ -196,16 +196,38 @@ _EMBEDDING, _HEAD = -1, -2
 """Stand for embedding and head among the indices of layers."""
 
 
+@dataclass(slots=True)
+class RankGradients:
+    """Gradients of a rank that exist since its last update.
+
+    Attributes:
+        owned: Layers, embedding and head whose gradients backward has made.
+        made: What it made of them.
+        in_turn: Whether those of a turn are kept that goes on.
+        added: What was taken for units whose gradients are added up over a step.
+    """
+
+    owned: frozenset[int] = frozenset()
+    made: Memory = ()
+    in_turn: bool = False
+    added: dict[Unit, Memory] = field(default_factory=dict)
+
+    def standing(self) -> Hashable:
+        """All that decides what the next pass makes."""
+        return self.owned, self.made, self.in_turn, frozenset(self.added.items())
+
+    def copy(self) -> RankGradients:
+        """The same, whatever happens to these."""
+        return replace(self, added={**self.added})
+
+
 class MadeGradients:
-    """Gradients of every rank of a job that exist since its last update."""
+    """Gradients that exist from a rank's first backward to its update."""
 
     def __init__(self, job: Job, units: Units) -> None:
         self._job, self._units = job, units
-        self._owned: dict[int, set[int]] = {}
-        """Layers, embedding and head of each rank whose gradients exist."""
-        self._made: dict[int, Memory] = {}
 
-    def by_backward(self, rank: int, run: Slice) -> Memory:
+    def by_backward(self, of_rank: RankGradients, run: Slice) -> Memory:
         """Gradients that a run's first backward makes and that stay until the step.
 
         Those of ZeRO 2 and 3 are shards, made by the reduction that follows; then ``run`` is what
@@ -216,17 +238,16 @@ class MadeGradients:
         owned = set(range(run.first, run.end))
         owned |= {_EMBEDDING} if run.has_embedding else set()
         owned |= {_HEAD} if run.has_head else set()
-        known = self._owned.setdefault(rank, set())
-        if owned <= known:
+        if owned <= of_rank.owned:
             return ()
-        known |= owned
+        of_rank.owned |= owned
         num_bytes = new_gradient_bytes(self._job, self._units.whole(run).parameters)
         are_shards = self._job.choices.shards_gradients
         # Shards of a unit are parts of the buffer that its reduction fills.
         made = (
             ((Owner.GRADIENT_SHARDS, num_bytes),) if are_shards else self._by_tensor(run, num_bytes)
         )
-        self._made[rank] = self._made.get(rank, ()) + made
+        of_rank.made += made
         return made
 
     def _by_tensor(self, run: Slice, num_bytes: float) -> Memory:
@@ -240,59 +261,55 @@ class MadeGradients:
         whole = math.fsum(numels)
         return tuple((Owner.GRADIENTS, num_bytes * numel / whole) for numel in numels if numel)
 
-    def freed(self, rank: int) -> Memory:
+    @staticmethod
+    def freed(of_rank: RankGradients) -> Memory:
         """What backward made since the last update; forgotten, because the update frees it."""
-        self._owned.pop(rank, None)
-        return self._made.pop(rank, ())
+        made, of_rank.owned, of_rank.made = of_rank.made, frozenset(), ()
+        return made
 
 
 class WholeGradients:
-    """Gradients of every rank of a job whose turn goes on."""
+    """Gradients of a rank whose turn goes on."""
 
     def __init__(self, memory: UnitMemory) -> None:
         self._memory = memory
-        self._ranks: set[int] = set()
-        self._added: dict[tuple[int, Unit], Memory] = {}
 
-    def add_up(self, rank: int, piece: Piece) -> Memory:
+    def add_up(self, of_rank: RankGradients, piece: Piece) -> Memory:
         """What a backward takes whose gradients are added up over a step: nothing but at first."""
-        new = [unit for unit in piece.makes if (rank, unit) not in self._added]
+        new = [unit for unit in piece.makes if unit not in of_rank.added]
         for unit in new:
-            self._added[rank, unit] = self._memory.added_up(unit)
-        return tuple(block for unit in new for block in self._added[rank, unit])
+            of_rank.added[unit] = self._memory.added_up(unit)
+        return tuple(block for unit in new for block in of_rank.added[unit])
 
-    def added_up(self, rank: int, unit: Unit) -> Memory:
+    @staticmethod
+    def added_up(of_rank: RankGradients, unit: Unit) -> Memory:
         """What was taken for a unit, or its parts, since the last update; forgotten."""
-        made = [self._added.pop((rank, part), ()) for part in (unit.parts or (unit,))]
+        made = [of_rank.added.pop(part, ()) for part in (unit.parts or (unit,))]
         return tuple(block for blocks in made for block in blocks)
 
-    def sums(self, rank: int, units: Iterable[Unit]) -> Memory:
+    def sums(self, of_rank: RankGradients, units: Iterable[Unit]) -> Memory:
         """What was taken for units since the last update; forgotten."""
-        if not self._added:
+        if not of_rank.added:
             return ()
-        return tuple(block for unit in units for block in self.added_up(rank, unit))
+        return tuple(block for unit in units for block in self.added_up(of_rank, unit))
 
-    def keep(self, rank: int, pieces: Iterable[Piece]) -> Memory:
+    def keep(self, of_rank: RankGradients, pieces: Iterable[Piece]) -> Memory:
         """What a backward takes whose turn goes on: nothing where an earlier one of it has.
 
         Args:
-            rank: Which rank.
+            of_rank: Those of the rank.
             pieces: Of the virtual stage, as they will be reduced.
         """
-        if rank in self._ranks:
+        if of_rank.in_turn:
             return ()
-        self._ranks.add(rank)
+        of_rank.in_turn = True
         made = (piece.makes for piece in pieces if piece.makes)
         return tuple(taken for units in made for taken in self._memory.gradients(units))
 
-    def complete(self, rank: int, piece: Piece) -> Memory:
+    def complete(self, of_rank: RankGradients, piece: Piece) -> Memory:
         """What a backward takes whose gradients are reduced: nothing where they were kept."""
-        made = () if rank in self._ranks else piece.makes
+        made = () if of_rank.in_turn else piece.makes
         return self._memory.gradients(made) if made else ()
-
-    def end_turn(self, rank: int) -> None:
-        """The rank turns to other gradients."""
-        self._ranks.discard(rank)
 
 
 class PlainCosts(Protocol):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice, stage_slices
+from simulator.program.grid.stand_ins import StandIns
 from simulator.program.layer.adapters import frozen_in_layer
 from simulator.program.layer.layer_kinds import layer_kinds
 from simulator.program.states.resident import ParameterCount, added_up, slice_parameters
@@ -20,8 +22,8 @@ class PipelineRanks:
         runs: Layers of each virtual stage, in order of the model.
     """
 
-    def __init__(self, job: Job, schedule: ScheduleInfo) -> None:
-        self._job, self._placement = job, schedule.placement
+    def __init__(self, job: Job, schedule: ScheduleInfo, layers: Sequence[Hashable] = ()) -> None:
+        self._job, self._placement, self._layers = job, schedule.placement, layers
         self.stages, chunks = job.plan.pp, job.plan.vpp
         self.runs = stage_slices(job, self.stages * chunks)
         self._runs_of: list[list[Slice]] = [[] for _ in range(self.stages)]
@@ -33,6 +35,15 @@ class PipelineRanks:
     def runs_of(self, rank: int) -> list[Slice]:
         """Layers of every virtual stage of a rank, of all copies of the model."""
         return self._runs_of[rank]
+
+    @cached_property
+    def stand_ins(self) -> StandIns:
+        """Which of them stand for equal ones of later ranks, where it is known what layers are."""
+        return StandIns(self._runs_of, self._layers) if self._layers else StandIns()
+
+    def stand_ins_of(self, rank: int) -> list[Slice]:
+        """What stands for the layers of a rank."""
+        return [*map(self.stand_ins.of, self._runs_of[rank])]
 
     @cached_property
     def like(self) -> list[int]:

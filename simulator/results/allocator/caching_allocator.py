@@ -39,7 +39,7 @@ from simulator.results.allocator.free_blocks import NOTHING, Blocks, FreeBlocks,
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 2**20
-_SMALL_SEGMENT_BYTES = 2 * 2**20
+SMALL_SEGMENT_BYTES = 2 * 2**20
 _MEDIUM_BYTES = 10 * 2**20
 _LARGE_SEGMENT_BYTES = 20 * 2**20
 _SEGMENT_ROUND_BYTES = 2 * 2**20
@@ -136,7 +136,7 @@ class CachingAllocator:
                 self.blocks,
                 pool,
                 kept_whole_bytes=0 if splits_all else _SMALL_BYTES,
-                least_segment_bytes=_SMALL_SEGMENT_BYTES if pool.is_small else _MEDIUM_BYTES,
+                least_segment_bytes=SMALL_SEGMENT_BYTES if pool.is_small else _MEDIUM_BYTES,
             )
         return Stack(asked.num_bytes, self._free[pool], self._max_split_bytes)
 
@@ -313,7 +313,7 @@ class CachingAllocator:
         """The end of the pool's segment, as much longer as the request needs."""
         blocks = self.blocks
         tail = self._tail.get(free, NOTHING)
-        page = _SMALL_SEGMENT_BYTES if free.pool.is_small else _LARGE_SEGMENT_BYTES
+        page = SMALL_SEGMENT_BYTES if free.pool.is_small else _LARGE_SEGMENT_BYTES
         there, before = 0, tail
         if tail != NOTHING and blocks.is_free[tail]:
             blocks.is_free[tail] = False
@@ -329,7 +329,7 @@ class CachingAllocator:
 def _segment_bytes(size: int, free: FreeBlocks) -> int:
     """Of the segment that is made for a request [B]."""
     if free.pool.is_small:
-        return _SMALL_SEGMENT_BYTES
+        return SMALL_SEGMENT_BYTES
     return _LARGE_SEGMENT_BYTES if size < _MEDIUM_BYTES else _rounded(size, _SEGMENT_ROUND_BYTES)
 
 

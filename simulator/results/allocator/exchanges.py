@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.results.allocator.allocator_replay import Part, Replay
 from simulator.results.allocator.caching_allocator import CachingAllocator, Request, Stack, request
+from simulator.results.allocator.free_blocks import Pool
+from simulator.results.allocator.small_pools import most_small_bytes
 
 
 class Exchange(NamedTuple):
@@ -89,8 +91,11 @@ def reserved_bytes(
     steps: int = 1,
     room_bytes: float = math.inf,
     collects_above_bytes: float = math.inf,
+    least_bytes: float = -math.inf,
 ) -> float:
     """The most that is reserved while blocks come and go [B].
+
+    Where that surely is less than ``least_bytes``, something between them.
 
     Args:
         exchanges: What is asked for.
@@ -98,17 +103,16 @@ def reserved_bytes(
         steps: How many there are.
         room_bytes: What the device has; more is reserved only where nothing can be returned.
         collects_above_bytes: Reserved at most before what is unused for long is returned.
+        least_bytes: Below this the callers need no number.
     """
-    # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
-    is_free = math.isinf(min(room_bytes, collects_above_bytes))
     limits = {"room_bytes": room_bytes, "collects_above_bytes": collects_above_bytes}
     distinct, before, first, later = exchanges
     has_room = math.isinf(room_bytes)
     asked = _Asked()
     parts = [asked.part(each, has_room=has_room) for each in distinct]
     present = {each.pool for each in asked.requests}
-    most_bytes = 0
-    for pools in [{pool} for pool in present] if is_free else [present]:
+
+    def replayed(pools: Collection[Pool]) -> float:
         allocator = CachingAllocator(settings, **limits)
         stacks = {
             n: allocator.stack(each) for n, each in enumerate(asked.requests) if each.pool in pools
@@ -116,8 +120,19 @@ def reserved_bytes(
         of_pools = parts if len(pools) == len(present) else [_among(stacks, part) for part in parts]
         replay = Replay((first, later), before, of_pools, stacks, allocator)
         replay.run_steps(steps)
-        most_bytes += allocator.most_reserved_bytes
-    return float(most_bytes)
+        return float(allocator.most_reserved_bytes)
+
+    if math.isfinite(min(room_bytes, collects_above_bytes)):
+        return replayed(present)
+    # Without a limit nothing is ever returned, so what one pool reserves is nothing to another.
+    small = {pool for pool in present if pool.is_small}
+    large_bytes = sum(replayed({pool}) for pool in present - small)
+    if least_bytes > large_bytes and math.isinf(settings.max_split_bytes):
+        order = before + first + later * (steps - 1)
+        bounds = (most_small_bytes(pool, asked.requests, parts, order) for pool in small)
+        if (bound_bytes := large_bytes + sum(bounds)) <= least_bytes:
+            return bound_bytes
+    return large_bytes + sum(replayed({pool}) for pool in small)
 
 
 class KeptReserves:

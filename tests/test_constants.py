@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from simulator.described.cluster.hardware import Provenance
 from simulator.described.load import load_profile
 from simulator.described.plan.shipped_stacks import STACKS
 from simulator.importers.formats import FORMATS
+from tests.csv_files import read_rows
 
 PACKAGE = Path(__file__).parent.parent / "simulator"
 DATA = PACKAGE.parent / "reports" / "data"
@@ -74,8 +74,7 @@ def published_sources() -> set[str]:
     """Sources of the tables of published runs; those that are frameworks have names elsewhere."""
     names = set()
     for table in (*DATA.glob("runs_*.csv"), *DATA.glob("*memory*.csv")):
-        with table.open(encoding="utf-8") as file:
-            names |= {row["id"].rpartition("-")[0] for row in csv.DictReader(file)}
+        names |= {row["id"].rpartition("-")[0] for row in read_rows(table)}
     return names - {*FORMATS, *STACKS}
 
 

@@ -20,7 +20,6 @@ Run as ``python -m reports.make.fit.fit_step_errors TABLE.csv… [--write]``.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 from collections import Counter, defaultdict
@@ -39,6 +38,7 @@ from reports.make.accuracy.own_runs_section import own_runs_section, write_learn
 from reports.make.fit.first_sight_facts import first_sight_errors
 from reports.make.fit.fit_training import CROSS_VALIDATION_FILE, read_left_out
 from reports.make.fit.learnt_runs import learnt_runs
+from reports.make.tables import write_table
 from simulator.cells import Row
 from simulator.described.load import job_from_document
 from simulator.errors import ClustersimError
@@ -62,6 +62,7 @@ from simulator.results.step_error import (
     shipped_errors,
     traits_of,
 )
+from simulator.units import three_digits
 from simulator.validate.first_sight import read_first_sight
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import read_rows, row_source
@@ -471,11 +472,7 @@ def _stated_rows(table: Path) -> list[Row]:
 
 def write_bands(bands: Sequence[Banded], path: Path) -> None:
     """Every run and its band, for the report."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for run, framework, *values in sorted(bands):
-            writer.writerow((run, framework, *(f"{value:.6g}" for value in values)))
+    write_table(path, COLUMNS, sorted(bands))
 
 
 def _facts_text(model: ErrorModel, runs: Sequence[SeenRun]) -> str:
@@ -493,7 +490,7 @@ def _facts_text(model: ErrorModel, runs: Sequence[SeenRun]) -> str:
 def _rounded(node: Any) -> Any:
     if isinstance(node, Mapping):
         return {key: _rounded(value) for key, value in node.items()}
-    return float(f"{node:.3g}") if isinstance(node, float) else node
+    return three_digits(node) if isinstance(node, float) else node
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import KernelModel
 from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, protocol_of
-from simulator.units import format_quantity
+from simulator.units import format_quantity, three_digits
 from simulator.validate.kernel_answers import compared
 
 _FLASH_2_IS_OLDER = (
@@ -337,7 +337,7 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
     best = best_of([[1.0] * len(prior), [0.7] * len(prior)])
     if "boost_s" in prior:
         best = min(best, best_of(_other_valleys(best.x, prior)), key=lambda result: result.fun)
-    values = _rounded(values_of(best.x))
+    values = {name: three_digits(value) for name, value in values_of(best.x).items()}
     return Fit(profile.name, block, values, errors_of(values))
 
 
@@ -394,10 +394,6 @@ def _is_answerable(row: KernelRow, profile: HardwareProfile) -> bool:
     except SkippedRowError:
         return False
     return True
-
-
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(f"{value:.3g}") for name, value in values.items()}
 
 
 def with_fits(text: str, profile: HardwareProfile, fits: Sequence[Fit], table: str) -> str:

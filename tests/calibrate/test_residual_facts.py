@@ -12,7 +12,7 @@ from simulator.described.plan.shipped_stacks import STACKS, evidence_of_stack
 from simulator.validate.published.published_runs import PublishedResult
 from simulator.validate.published.row_facts import stated_facts
 from tests.csv_files import write_rows
-from tests.validate.test_published import ROW
+from tests.validate.published_jobs import ROW
 
 FACTS = """
 groups:

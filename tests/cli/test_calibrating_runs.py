@@ -12,7 +12,7 @@ from simulator.results.fit_probability import job_spread
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import predicted
 from tests.csv_files import read_rows, write_rows
-from tests.validate.test_published import ROW
+from tests.validate.published_jobs import ROW
 
 SLOWER = 1.2
 """Measured over predicted time of every run."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.csv_files import read_rows, write_rows
-from tests.validate.test_published import ROW as RUN
+from tests.validate.published_jobs import ROW as RUN
 
 ROW = {"id": "a-1", "measured_us": 10.0, "predicted_us": 11.0, "error_pct": 10.0, "skipped": None}
 SKIPPED = {"id": "a-2", "measured_us": 5.0, "predicted_us": None, "error_pct": None}

@@ -7,7 +7,7 @@ import pytest
 from simulator.validate.published.anchored_runs import validate_anchored
 from simulator.validate.published.published_runs import predicted
 from tests.csv_files import write_rows
-from tests.validate.test_published import ROW
+from tests.validate.published_jobs import ROW
 
 
 @pytest.fixture(scope="module")

@@ -142,6 +142,10 @@ class Settings(ForeignConfig):
         self.fault(key, f"is not modelled; known: {known}", value, leave_out(key))
         return default
 
+    def meaning(self, table: str, *keys: str, default: Any) -> Any:
+        """What a word means to us by a framework's table of facts, named "framework/table"."""
+        return self.choice(*keys, meanings=option_table(*table.split("/")), default=default)
+
     def named_class(self, key: str, meanings: Mapping[Any, _T]) -> _T | None:
         """What the last part of a dotted name means to us; None where the setting is left out."""
         name = str(self.get(key))

@@ -91,6 +91,8 @@ SMALL = {"plan.tp": [1, 2], "plan.pp": [1, 2, 4], "batch.micro": [1, 2]}
                 "plan.vpp": [1, 2],
                 "plan.tp": [1],
                 "plan.zero": [0, 1],
+                "plan.recompute": ["none", "full"],
+                "batch.micro": [1, 4],
             },
         ),
         (

@@ -97,7 +97,12 @@ SMALL = {"plan.tp": [1, 2], "plan.pp": [1, 2, 4], "batch.micro": [1, 2]}
         ),
         (
             small_job(small_model(experts=EXPERTS), gpus=8, global_batch=16),
-            {**SMALL, "plan.ep": [1, 2, 4], "plan.recompute": ["none", "full"]},
+            {
+                **SMALL,
+                "plan.ep": [1, 2, 4],
+                "plan.recompute": ["none", "full"],
+                "plan.zero": [0, 1, 3],
+            },
         ),
     ],
     ids=["dense", "blocking", "schedules", "experts"],

@@ -42,6 +42,15 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "nics"),
+    [("h100-sxm-80gb", ["NIC"] * 8), ("gb200-nvl72", ["4\nNIC"] * 18), ("tpu-v5p", ["NIC"] * 4)],
+)
+def test_nics_are_those_of_every_host_where_they_can_be_told_apart_and_of_one_in_a_pod(name, nics):
+    written = [text for text in texts_on(load_profile(name)) if text.endswith("NIC")]
+    assert written == nics
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         (

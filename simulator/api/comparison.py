@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from simulator.described.job import differing_fields
 from simulator.errors import InputError
 
-_SCHEMA_VERSION = 1
 _Job = TypeVar("_Job")
 
 
-class ComparedRun(Protocol):
-    """One of the runs that are compared."""
-
-    @property
-    def name(self) -> str:
-        """How people know it."""
-
-    @property
-    def job(self) -> Any:
-        """What ran."""
-
-
 def comparison_dict(
-    runs: Sequence[ComparedRun],
-    numbers: Iterable[Mapping[str, Any]],
-    changes: Iterable[Mapping[str, Any]],
+    runs: Sequence[Any], numbers: Iterable[Mapping[str, Any]], changes: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Every run with its numbers, and how each of the others differs from the first, for JSON."""
     first, *others = runs
     return {
-        "schema_version": _SCHEMA_VERSION,
+        "schema_version": 1,
         "runs": [{"name": run.name, **of} for run, of in zip(runs, numbers, strict=True)],
         "differences": [
             {"name": other.name, **change, "fields": differing_fields(first.job, other.job)}
             for other, change in zip(others, changes, strict=True)
         ],
     }
-
-
-def comparison_title(runs: Sequence[ComparedRun]) -> str:
-    """Heading of a page."""
-    first, *others = (run.name for run in runs)
-    return f"{first} against {', '.join(others)}"
 
 
 def named_jobs(jobs: Mapping[str, _Job] | Sequence[tuple[str, _Job]]) -> list[tuple[str, _Job]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
-from simulator.api.comparison import comparison_dict, comparison_title, named_jobs
+from simulator.api.comparison import comparison_dict, named_jobs
 from simulator.api.serving_answers import flat, latencies, need_serving, objective_text
 from simulator.errors import DoesNotFitError
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
@@ -124,7 +124,7 @@ class ServeCompareAnswer(Answer):
         """Numbers beside each other, and where the time of a request goes."""
         first, *others = self.runs
         return AnswerPage(
-            title=comparison_title(self.runs),
+            title=f"{first.name} against {', '.join(run.name for run in others)}",
             sentences=[
                 *(difference_text(first, other) for other in others),
                 *(f"{doubt}." for doubt in self.doubts()),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
-from simulator.api.comparison import comparison_dict, comparison_title, named_jobs
+from simulator.api.comparison import comparison_dict, named_jobs
 from simulator.api.one_step import simulate
 from simulator.described.job import Job
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
@@ -101,7 +101,7 @@ class CompareAnswer(Answer):
         first, *others = self.runs
         pairs = list(zip(others, self.differences, strict=True))
         return AnswerPage(
-            title=comparison_title(self.runs),
+            title=f"{first.name} against {', '.join(run.name for run in others)}",
             sentences=[
                 f"{other.name}: {signed_percent(each.gain)} tokens/s per GPU."
                 for other, each in pairs

@@ -32,6 +32,8 @@ facts         what is known of frameworks, model families and words, with its ev
 errors, extras, files, processor, units     for every room
 """
 
+# ruff: noqa: F405 - a test asks for every name
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -41,36 +43,7 @@ from simulator.version import __version__
 
 if TYPE_CHECKING:
     from simulator import capture
-    from simulator.api import (
-        Answer,
-        Job,
-        Result,
-        ServingJob,
-        advise,
-        calibrate,
-        capacity,
-        compare,
-        diagnose,
-        limits,
-        load_job,
-        load_serving,
-        memory,
-        plan,
-        rent,
-        sample,
-        schedule,
-        sensitivity,
-        serve,
-        serve_capacity,
-        serve_compare,
-        serve_plan,
-        serve_sweep,
-        simulate,
-        strategies,
-        sweep,
-        validate,
-        write_sweep_page,
-    )
+    from simulator.api import *  # noqa: F403 - most of the names below
 
 __all__ = [
     "Answer",

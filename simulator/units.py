@@ -186,7 +186,7 @@ def _time_unit(magnitude_s: float) -> str:
         return "d"
     if magnitude_s >= 2 * HOUR_S:
         return "h"
-    return next((u for u in ("s", "ms", "us") if _rounded(magnitude_s) >= _TIME[u]), "ns")
+    return next((u for u in ("s", "ms", "us") if three_digits(magnitude_s) >= _TIME[u]), "ns")
 
 
 def signed_seconds(seconds: float) -> str:
@@ -201,10 +201,15 @@ def signed_percent(share: float) -> str:
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
+def error_text(error_pct: float | None) -> str:
+    """A signed error [%] for people ("+6.2 %"); empty where there is none."""
+    return "" if error_pct is None else f"{error_pct:+.1f} %"
+
+
 def format_rate(bytes_per_s: float) -> str:
     """Bandwidth for people: decimal units ("450 GB/s")."""
     for unit in ("TB", "GB", "MB", "kB"):
-        if _rounded(abs(bytes_per_s)) >= _BYTES[unit]:
+        if three_digits(abs(bytes_per_s)) >= _BYTES[unit]:
             return f"{_significant(bytes_per_s / float(_BYTES[unit]))} {unit}/s"
     return f"{bytes_per_s:.0f} B/s"
 
@@ -227,7 +232,7 @@ def format_count(count: float) -> str:
     if abs(count) < 10_000:
         return f"{count:g}"
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if _rounded(abs(count)) >= factor:
+        if three_digits(abs(count)) >= factor:
             return f"{_significant(count / factor)} {unit}"
     return f"{count:g}"
 
@@ -235,12 +240,12 @@ def format_count(count: float) -> str:
 def _significant(value: float) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, 2 - math.floor(math.log10(_rounded(abs(value)))))
+    decimals = max(0, 2 - math.floor(math.log10(three_digits(abs(value)))))
     return f"{value:.{decimals}f}"
 
 
-def _rounded(value: float) -> float:
-    """What is printed of a value decides its unit and decimals: 999.9 M is 1.00 B."""
+def three_digits(value: float) -> float:
+    """A value without its further digits, which would be noise."""
     return float(f"{value:.3g}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -46,3 +47,12 @@ def absent_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with absent_device(monkeypatch):
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """An open Chromium; its driver's loop must end before other modules run theirs."""
+    from tests.exporters.chromium import chromium  # skips where there is none
+
+    with chromium() as opened:
+        yield opened

@@ -9,7 +9,6 @@ turns into a matrix wherever a product reads one, forward and backward.
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -23,6 +22,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from tests.csv_files import read_rows, write_rows
 from tests.saved_by_torch import Attention, LlamaLayer, RmsNorm, Sizes, eager_loss
 
 TARGETS = {
@@ -237,8 +237,7 @@ def peak_bytes(case: Case) -> int:
 
 def rows() -> list[dict[str, str]]:
     """What was measured."""
-    with CASES.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(CASES)
 
 
 def case_of(row: dict[str, str]) -> Case:
@@ -266,10 +265,7 @@ def case_of(row: dict[str, str]) -> Case:
 def main() -> None:
     """Measure every row again."""
     measured = [{**row, "peak_bytes": str(peak_bytes(case_of(row)))} for row in rows()]
-    with CASES.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(measured[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(measured)
+    write_rows(measured, CASES)
 
 
 if __name__ == "__main__":

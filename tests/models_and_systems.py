@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from simulator.described.load import load_model, load_profile, model_names, profile_names
 from simulator.program.layer.model_totals import parameter_count_by_part
 from simulator.units import format_bytes, format_count
+from tests.csv_files import read_rows
 
 ROOT = Path(__file__).parent.parent
 MODELS_PAGE = ROOT / "docs" / "models-and-systems.md"
@@ -49,7 +49,7 @@ published training runs of the model that predictions are compared with.
 
 def models_and_systems_page() -> str:
     """Every profile with the sources of its numbers, every model with its source."""
-    runs = [row for name in RUN_TABLES for row in _rows(ROOT / "reports" / "data" / name)]
+    runs = [row for name in RUN_TABLES for row in read_rows(ROOT / "reports" / "data" / name)]
     by_system = Counter(row["profile"] for row in runs)
     by_model = Counter(row["model"] for row in runs)
     systems = ("system", "trust", "memory", *KINDS, "share assumed", "runs", "description")
@@ -63,11 +63,6 @@ def models_and_systems_page() -> str:
             "",
         ]
     )
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _system(name: str, runs: int) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import io
+import math
 import os
 import re
 import shlex
@@ -29,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 
@@ -193,8 +195,9 @@ def _outcome(command: str) -> tuple[int, str]:
 
 
 def _run(words: list[str], stdout: io.StringIO, stderr: io.StringIO) -> int:
-    """Exit code of our command."""
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+    """Exit code of our command, which says nothing of its progress, however busy the machine is."""
+    silent = patch("simulator.cli.console._BETWEEN_LINES_S", math.inf)
+    with silent, contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
             main(words)
         except SystemExit as stopped:

@@ -14,6 +14,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ _PARTS_OF_OFFERS = ("", "Offer", "Price", "Workload")
 Schema = Mapping[str, Any]
 
 
+@cache
 def fields_page() -> str:
     """Every field that a job or a profile may have."""
     schema = job_schema()
@@ -162,6 +164,7 @@ _PARTS_OF_SERVING = {
 }  # fmt: skip
 
 
+@cache
 def serving_fields_page() -> str:
     """Every field that a serving job may have."""
     schema = serving_schema()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from simulator.described.cluster.hardware import Provenance
 from simulator.described.load import load_profile
 from simulator.described.plan.shipped_stacks import STACKS
 from simulator.importers.formats import FORMATS
+from tests.csv_files import read_rows
 
 PACKAGE = Path(__file__).parent.parent / "simulator"
 DATA = PACKAGE.parent / "reports" / "data"
@@ -51,11 +51,18 @@ def test_a_fitted_constant_is_found():
     assert fitted == ["_SHARE = 0.8"]
 
 
+def sources() -> Iterator[tuple[str, str]]:
+    """Name and text of every module."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")
+
+
 def test_no_constant_in_code_is_fitted_chosen_or_inferred():
     fitted = [
-        f"{path.relative_to(PACKAGE)}: {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for name, said in numeric_constants(path.read_text(encoding="utf-8"))
+        f"{module}: {name}"
+        for module, source in sources()
+        if FITTED.search(source)
+        for name, said in numeric_constants(source)
         if FITTED.search(said)
     ]
     assert fitted == [], "numbers with evidence belong into hardware_profiles"
@@ -74,19 +81,19 @@ def published_sources() -> set[str]:
     """Sources of the tables of published runs; those that are frameworks have names elsewhere."""
     names = set()
     for table in (*DATA.glob("runs_*.csv"), *DATA.glob("*memory*.csv")):
-        with table.open(encoding="utf-8") as file:
-            names |= {row["id"].rpartition("-")[0] for row in csv.DictReader(file)}
+        names |= {row["id"].rpartition("-")[0] for row in read_rows(table)}
     return names - {*FORMATS, *STACKS}
 
 
 def test_no_module_knows_a_published_source():
-    sources = published_sources()
-    assert len(sources) > 30
-    name = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, sources))})(?![\w-])")
+    published = published_sources()
+    assert len(published) > 30
+    name = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, published))})(?![\w-])")
     known = [
-        f"{path.relative_to(PACKAGE)}: {text}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for text in texts_of(path.read_text(encoding="utf-8"))
+        f"{module}: {text}"
+        for module, source in sources()
+        if name.search(source)
+        for text in texts_of(source)
         if name.search(text)
     ]
     assert known == [], "facts of a source lie beside its table, in reports/data"
@@ -109,15 +116,17 @@ UNFILLED = re.compile(r"\{[a-z_][^{}]*:[.,<>^\d]+[a-z%]?\}")
 
 def unfilled(source: str) -> list[str]:
     """Texts that would show the name of a number where the number was meant."""
-    tree = ast.parse(source)
+    if not UNFILLED.search(source):
+        return []
+    nodes = list(ast.walk(ast.parse(source)))
     filled = {
         id(node.func.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
     return [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and id(node) not in filled
@@ -131,9 +140,5 @@ def test_a_text_that_was_meant_to_be_filled_is_found():
 
 
 def test_no_text_shows_a_name_in_braces_where_a_number_was_meant():
-    found = {
-        str(path.relative_to(PACKAGE)): texts
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if (texts := unfilled(path.read_text(encoding="utf-8")))
-    }
+    found = {module: texts for module, source in sources() if (texts := unfilled(source))}
     assert found == {}

@@ -12,7 +12,6 @@ cases, which have names, and a grid of small ones.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -41,6 +40,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from tests.csv_files import read_rows, write_rows
 from tests.saved_by_torch import LlamaLayer, RmsNorm, Sizes, eager_loss, tensor_parallel
 from tests.torch_traffic import fake_ranks
 
@@ -351,18 +351,14 @@ def row_of(case: Case) -> dict[str, str]:
 
 def rows() -> list[dict[str, str]]:
     """What was measured."""
-    with CASES.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_rows(CASES)
 
 
 def main() -> None:
     """Measure every case again, those of the grid as it is now."""
     known = [case for case in map(case_of, rows()) if "=" not in case.case]
     measured = [row_of(case) for case in (*known, *grid())]
-    with CASES.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(measured[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(measured)
+    write_rows(measured, CASES)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
+from reports.make.tables import markdown_table
+
 Row = Mapping[str, Any]
 _MEASURES = ("throughput", "tpot", "ttft")
 _GRADES = {"A and A-": ("A", "A-"), "B": ("B",), "all": ("A", "A-", "B", "C")}
@@ -26,7 +28,8 @@ def gathered_section(first: Sequence[Row], now: Sequence[Row], left_out: Sequenc
     """
     sources = {row["source"] for row in first}
     skipped = sum(1 for row in first if row["skipped"])
-    head = "source | engine | runs"
+    heads = ["source", "engine", "runs"]
+    heads += [head for measure in _MEASURES for head in (f"{measure}: first", "now")]
     lines = [
         "## First sight: gathered runs",
         "",
@@ -43,9 +46,7 @@ def gathered_section(first: Sequence[Row], now: Sequence[Row], left_out: Sequenc
         "",
         "Medians by source and engine, at first sight and now:",
         "",
-        f"| {head} | {' | '.join(f'{m}: first | now' for m in _MEASURES)} |",
-        f"|{'---|' * (3 + 2 * len(_MEASURES))}",
-        *_by_source(first, now),
+        *markdown_table(heads, _by_source(first, now), "l" * len(heads)),
     ]
     return "\n".join(lines)
 
@@ -65,11 +66,9 @@ def _by_batch(first: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
         yield commit, ["first sight", *(_cell(own, measure) for measure in _MEASURES)]
 
 
-def _table(first: str, lines: Iterable[tuple[str, list[str]]]) -> Iterator[str]:
-    yield f"| {first} | predicted | {' | '.join(_MEASURES)} |"
-    yield "|---|---|---|---|---|"
-    for title, cells in lines:
-        yield f"| {title} | {' | '.join(cells)} |"
+def _table(first: str, lines: Iterable[tuple[str, list[str]]]) -> list[str]:
+    rows = ((title, *cells) for title, cells in lines)
+    return markdown_table((first, "predicted", *_MEASURES), rows, "lllll")
 
 
 def _cell(rows: Sequence[Row], measure: str) -> str:
@@ -79,14 +78,14 @@ def _cell(rows: Sequence[Row], measure: str) -> str:
     return f"{median(errors):.1f} %, {mean(errors):.1f} % ({len(errors)})"
 
 
-def _by_source(first: Sequence[Row], now: Sequence[Row]) -> Iterator[str]:
+def _by_source(first: Sequence[Row], now: Sequence[Row]) -> Iterator[list[str]]:
     for source, engine in sorted({(row["source"], row["engine"]) for row in first}):
         stages = [
             [row for row in rows if (row["source"], row["engine"]) == (source, engine)]
             for rows in (first, now)
         ]
         cells = [_middle(rows, measure) for measure in _MEASURES for rows in stages]
-        yield f"| {source} | {engine} | {len(stages[0])} | {' | '.join(cells)} |"
+        yield [source, engine, str(len(stages[0])), *cells]
 
 
 def _middle(rows: Sequence[Row], measure: str) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from reports.make.gathered_serving import KEPT, TABLE, gathered_section
+from reports.make.tables import markdown_table
 from simulator.planning.executors import worker_pool
 from simulator.plots import style
 from simulator.validate.serving import predicted, predicted_elsewhere
@@ -97,24 +98,22 @@ def _page(rows: Sequence[Row], left_out: Sequence[Row], gathered: str, picture: 
     return "\n".join(lines)
 
 
-def _table(rows: Sequence[Row], by: Sequence[str]) -> Iterator[str]:
+def _table(rows: Sequence[Row], by: Sequence[str]) -> list[str]:
     groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in by)].append(row)
     heads = [*by, "runs", *(f"{name}: {what}" for name in _MEASURES for what in ("median", "mean"))]
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'|'.join('---' for _ in heads)}|"
-    for names, own in sorted(groups.items()):
-        yield _line(names, own)
-    yield _line(("**all**", *("" for _ in by[1:])), rows)
+    everything = ("**all**", *("" for _ in by[1:]))
+    lines = (_cells(names, own) for names, own in [*sorted(groups.items()), (everything, rows)])
+    return markdown_table(heads, lines, "l" * len(heads))
 
 
-def _line(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _cells(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     cells = [*names, str(len(rows))]
     for name in _MEASURES:
         errors = _errors(rows, name)
         cells += [f"{median(errors):.1f} %", f"{mean(errors):.1f} %"] if errors else ["", ""]
-    return f"| {' | '.join(cells)} |"
+    return cells
 
 
 def _errors(rows: Sequence[Row], name: str) -> list[float]:

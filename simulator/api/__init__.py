@@ -6,6 +6,7 @@ plan_answers       the fastest plan
 strategy_answers   the best plan of every strategy; ways of data parallelism
 change_answers     limits, sensitivity
 step_comparison    why the steps of several jobs differ
+comparison         what that shares with a comparison of deployments
 campaign_answers   a whole training run, on one cluster or several
 held_answers       memory by owner; a pipeline's order
 measured_answers   diagnosis, calibration, validation

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
+from simulator.api.comparison import comparison_dict, named_jobs
 from simulator.api.serving_answers import flat, latencies, need_serving, objective_text
-from simulator.described.job import differing_fields
-from simulator.errors import DoesNotFitError, InputError
+from simulator.errors import DoesNotFitError
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.serving.described import ServingJob
 from simulator.units import format_seconds, percent, signed_percent, signed_seconds
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from simulator.serving.answers import Answers
 
-_SCHEMA_VERSION = 1
 _PARTS = {
     "wait": "waiting for the first step",
     "prompt": "prompt, until the first token",
@@ -64,32 +63,27 @@ class ServeCompareAnswer(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Every run, and its difference from the first."""
         first, *others = self.runs
-        return {
-            "schema_version": _SCHEMA_VERSION,
-            "runs": [
-                {
-                    "name": run.name,
-                    "title": run.job.title,
-                    "gpus": run.job.deployment.all_gpus,
-                    **run.result.to_dict(),
-                    "largest_rate": run.largest_rate,
-                    "usd_per_million_tokens_at_largest_rate": run.usd_per_million_tokens,
-                }
-                for run in self.runs
-            ],
-            "differences": [
-                {
-                    "name": other.name,
-                    "difference_s": _mean_s(other) - _mean_s(first),
-                    "by_part_s": {
-                        part: other.result.mean_parts_s[part] - first.result.mean_parts_s[part]
-                        for part in _PARTS
-                    },
-                    "fields": differing_fields(first.job, other.job),
-                }
-                for other in others
-            ],
-        }
+        numbers = (
+            {
+                "title": run.job.title,
+                "gpus": run.job.deployment.all_gpus,
+                **run.result.to_dict(),
+                "largest_rate": run.largest_rate,
+                "usd_per_million_tokens_at_largest_rate": run.usd_per_million_tokens,
+            }
+            for run in self.runs
+        )
+        changes = (
+            {
+                "difference_s": _mean_s(other) - _mean_s(first),
+                "by_part_s": {
+                    part: other.result.mean_parts_s[part] - first.result.mean_parts_s[part]
+                    for part in _PARTS
+                },
+            }
+            for other in others
+        )
+        return comparison_dict(self.runs, numbers, changes)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per deployment: rates, latencies and prices."""
@@ -245,10 +239,7 @@ def serve_compare(
     """
     from simulator.serving.bearable_rate import need_a_limit
 
-    if len(jobs) < 2:
-        hint = "give two or more jobs, each with a different name"
-        raise InputError.single("jobs", "needs a second job to compare with", len(jobs), hint)
-    pairs = list(jobs.items() if isinstance(jobs, Mapping) else jobs)
+    pairs = named_jobs(jobs)
     for _, job in pairs:
         need_serving(job)
         if largest_rates:

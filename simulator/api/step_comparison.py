@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.api.answer import Answer, frame
+from simulator.api.comparison import comparison_dict, named_jobs
 from simulator.api.one_step import simulate
-from simulator.described.job import Job, differing_fields
-from simulator.errors import InputError
+from simulator.described.job import Job
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.results.simulation import Engine
 from simulator.results.views.plain_data import fit_to_dict
@@ -27,7 +27,6 @@ _SMALLEST_CHANGE = 1e-5
 """Shares of a step below this are no difference to print, where both times read the same."""
 _SURE = 0.99
 """Higher probabilities are not told apart."""
-_SCHEMA_VERSION = 1
 
 PRICE_NAME = "USD per billion tokens"
 
@@ -63,37 +62,31 @@ class CompareAnswer(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Every run, and its difference from the first."""
-        first, *others = self.runs
-        return {
-            "schema_version": _SCHEMA_VERSION,
-            "runs": [
-                {
-                    "name": run.name,
-                    "title": run.result.title,
-                    "step_time_s": run.result.step_time_s,
-                    "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
-                    "mfu": run.result.mfu,
-                    "usd_per_billion_tokens": self.usd_per_billion_tokens(run),
-                    "peak_device_bytes": run.result.peak_device_bytes,
-                    **fit_to_dict(run.result),
-                    "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
-                }
-                for run in self.runs
-            ],
-            "differences": [
-                {
-                    "name": other.name,
-                    "gain": each.gain,
-                    "gain_interval": gain and gain.interval,
-                    "faster_probability": gain and gain.faster_probability,
-                    "tokens_ratio": each.tokens_ratio,
-                    "difference_s": each.difference_s,
-                    "by_cause_s": {c.category.value: c.difference_s for c in each.causes},
-                    "fields": differing_fields(first.job, other.job),
-                }
-                for other, each, gain in zip(others, self.differences, self.gains, strict=True)
-            ],
-        }
+        numbers = (
+            {
+                "title": run.result.title,
+                "step_time_s": run.result.step_time_s,
+                "tokens_per_s_per_gpu": run.result.tokens_per_s_per_gpu,
+                "mfu": run.result.mfu,
+                "usd_per_billion_tokens": self.usd_per_billion_tokens(run),
+                "peak_device_bytes": run.result.peak_device_bytes,
+                **fit_to_dict(run.result),
+                "breakdown_s": {c.value: s for c, s in run.result.breakdown_s.items()},
+            }
+            for run in self.runs
+        )
+        changes = (
+            {
+                "gain": each.gain,
+                "gain_interval": gain and gain.interval,
+                "faster_probability": gain and gain.faster_probability,
+                "tokens_ratio": each.tokens_ratio,
+                "difference_s": each.difference_s,
+                "by_cause_s": {c.category.value: c.difference_s for c in each.causes},
+            }
+            for each, gain in zip(self.differences, self.gains, strict=True)
+        )
+        return comparison_dict(self.runs, numbers, changes)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cause and run: first_s, second_s, difference_s."""
@@ -196,11 +189,7 @@ def compare(
     from simulator.exporters.html.run_report import Run
     from simulator.results.views.difference import difference
 
-    if len(jobs) < 2:
-        hint = "give two or more jobs, each with a different name"
-        raise InputError.single("jobs", "needs a second job to compare with", len(jobs), hint)
-    pairs = jobs.items() if isinstance(jobs, Mapping) else jobs
-    runs = [Run(name, simulate(job, engine=engine), job) for name, job in pairs]
+    runs = [Run(name, simulate(job, engine=engine), job) for name, job in named_jobs(jobs)]
     first, *others = runs
     differences = [difference(first.result, other.result) for other in others]
     return CompareAnswer(runs, differences, [_gain(first, other) for other in others])

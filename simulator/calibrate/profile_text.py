@@ -22,7 +22,7 @@ from simulator.described.documents import parse_yaml
 from simulator.described.load import profile_from_document
 from simulator.errors import InputError
 from simulator.tables.kernel_rows import KernelRow
-from simulator.units import format_quantity
+from simulator.units import format_quantity, three_digits
 
 _FORMATS = ("fp32", "bf16", "fp16")
 
@@ -229,13 +229,13 @@ def processor_profile_text(
         processor=processor,
         measured=f"{{kind: measured, reference: {json.dumps(f'best rate of {reference}')}}}",
         memory=format_quantity(memory_bytes, "bytes"),
-        rate=format_quantity(_three_digits(bandwidth * 1e9), "bytes_per_s"),
+        rate=format_quantity(three_digits(bandwidth * 1e9), "bytes_per_s"),
         peaks={
-            dtype: format_quantity(_three_digits(peak), "flop_per_s")
+            dtype: format_quantity(three_digits(peak), "flop_per_s")
             for dtype, peak in peaks.items()
         },
         # A message is copied into the system and out of it.
-        loopback=format_quantity(_three_digits(bandwidth * 1e9 / 2), "bytes_per_s"),
+        loopback=format_quantity(three_digits(bandwidth * 1e9 / 2), "bytes_per_s"),
         most_ranks=_MOST_RANKS,
         quoted=json.dumps,
     )
@@ -248,7 +248,3 @@ def _peaks_flop_per_s(rows: Sequence[KernelRow]) -> Mapping[str, float]:
         if rate:
             best[row.text("dtype")] = max(best.get(row.text("dtype"), 0.0), rate * 1e12)
     return {dtype: best[dtype] for dtype in _FORMATS if dtype in best}
-
-
-def _three_digits(value: float) -> float:
-    return float(f"{value:.3g}")

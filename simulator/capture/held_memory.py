@@ -57,7 +57,7 @@ def captured_memory(
     )
 
 
-def changes_bytes(table: RankTable, shrink: float = 1.0) -> NDArray[np.float64]:
+def changes_bytes(table: RankTable, shrink: float) -> NDArray[np.float64]:
     """What is taken, or given back where negative, with shards of another number of data ranks.
 
     Shape (changes,) [B].

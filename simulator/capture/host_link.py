@@ -61,7 +61,7 @@ def stream_beside(call: Call) -> Stream:
     return COPIES[_LINKS[call.name]][1]
 
 
-def host_copy_work(call: Call, cluster: Cluster, shrink: float = 1.0) -> Work:
+def host_copy_work(call: Call, cluster: Cluster, shrink: float) -> Work:
     """Cost of a copy.
 
     Args:

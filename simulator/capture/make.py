@@ -64,9 +64,7 @@ def capture_script(
     return merged(parts, script.name, device)
 
 
-def capture_steps(
-    step_function: Callable[[], object], *, world: int = 64, device: str = "h100-sxm-80gb"
-) -> Capture:
+def capture_steps(step_function: Callable[[], object], *, world: int, device: str) -> Capture:
     """The step that a function runs, in this process, as rank 0 of so many.
 
     Raises:

@@ -62,14 +62,14 @@ def check_traceable(job: Job) -> None:
 
 
 def rank_traces(
-    job: Job, program: Program, ranks: Sequence[int] | None = None, step_s: float | None = None
+    job: Job, program: Program, ranks: Sequence[int] | None, step_s: float | None
 ) -> Iterator[RankTrace]:
     """The traces of some ranks, one at a time.
 
     Args:
         job: What was simulated.
         program: Its program, one class per stage.
-        ranks: Whose; by default the first rank of each class, which stand for all.
+        ranks: Whose; None for the first rank of each class, which stand for all.
         step_s: What the step took [s].
 
     Raises:

@@ -122,9 +122,7 @@ def read_yaml(path: Path, wanted: str = "") -> dict[str, Any]:
     return yaml_mapping(read_text(path, wanted), str(path))
 
 
-def read_naming_yaml(
-    path: Path, wanted: str = "", replaced: Collection[str] = ()
-) -> dict[str, Any]:
+def read_naming_yaml(path: Path, wanted: str, replaced: Collection[str] = ()) -> dict[str, Any]:
     """The same of a file from anybody, in which fields name other files.
 
     Errors repeat what the named files hold. A name therefore leads to a document or a table, by

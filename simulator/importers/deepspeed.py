@@ -160,8 +160,8 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
         "clip_gradients": _clips(settings),
         "overlap_grad_reduce": overlaps,
         "overlap_param_gather": zero == 3,
-        "grad_reduce_precision": settings.choice(
-            "communication_data_type", meanings=option_table("deepspeed", "formats"), default=None
+        "grad_reduce_precision": settings.meaning(
+            "deepspeed/formats", "communication_data_type", default=None
         ),
     }
 
@@ -238,9 +238,7 @@ def _precision(settings: Settings) -> str:
 
 def _optimizer(settings: Settings) -> str:
     momentum = settings.get("optimizer.params.momentum")
-    found = settings.choice(
-        "optimizer.type", meanings=option_table("deepspeed", "optimizers"), default="adam"
-    )
+    found = settings.meaning("deepspeed/optimizers", "optimizer.type", default="adam")
     return "sgd-momentum" if found == "sgd" and momentum else found
 
 

@@ -44,6 +44,11 @@ class Settings(ForeignConfig):
     left_open: tuple[str, ...] = ()
     _defaults: Mapping[str, Any] = MappingProxyType({})
 
+    def __init__(self, values: Mapping[str, Any], framework: str) -> None:
+        """Start reading ``values``, settings of a ``framework``."""
+        super().__init__(values, framework)
+        self._said = set[tuple[str, ...]]()
+
     def get(self, key: str) -> Any:
         """Value of a setting, or None where it is missing or null."""
         if key in self._values:
@@ -142,6 +147,10 @@ class Settings(ForeignConfig):
         self.fault(key, f"is not modelled; known: {known}", value, leave_out(key))
         return default
 
+    def meaning(self, table: str, *keys: str, default: Any) -> Any:
+        """What a word means to us by a framework's table of facts, named "framework/table"."""
+        return self.choice(*keys, meanings=option_table(*table.split("/")), default=default)
+
     def named_class(self, key: str, meanings: Mapping[Any, _T]) -> _T | None:
         """What the last part of a dotted name means to us; None where the setting is left out."""
         name = str(self.get(key))
@@ -204,9 +213,10 @@ class Settings(ForeignConfig):
             names = _open_names(str(value))
             rule = f"{rule}, and the file does not define {', '.join(names) or 'it'}"
             hint = " ".join(f"--define {name}=..." for name in names or (key,))
-        found = Fault(key, rule, value, hint)
-        if found not in self.faults:
-            self.faults.append(found)
+        said = (key, rule, repr(value), hint)
+        if said not in self._said:
+            self._said.add(said)
+            self.faults.append(Fault(key, rule, value, hint))
 
 
 def _is_open(value: object) -> bool:

@@ -241,10 +241,8 @@ def _context_method(settings: Settings, cp: int) -> str:
 
 
 def _dispatch(settings: Settings, ep: int) -> dict[str, str]:
-    way = settings.choice(
-        "parallelism.expert_parallel_comm_backend",
-        meanings=option_table("torchtitan", "dispatchers"),
-        default="all_to_all",
+    way = settings.meaning(
+        "torchtitan/dispatchers", "parallelism.expert_parallel_comm_backend", default="all_to_all"
     )
     return {"ep_dispatch": way} if ep > 1 else {}
 

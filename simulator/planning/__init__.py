@@ -7,5 +7,5 @@
 largest sizes that fit, :mod:`.drawn_lengths` steps of sequences of many lengths,
 :mod:`.distribution` how steps spread where GPUs, links, experts and lengths vary;
 :mod:`.compared_strategies` compares families of plans at their best, and ways of data
-parallelism as they are.
+parallelism as they are, which :mod:`.drawn_strategies` draws.
 """

@@ -70,7 +70,7 @@ def read_order(text: str, file: str = "") -> Order:
     return [[cell.slot for cell in row] for row in _read_cells(text, file)]
 
 
-def _read_cells(text: str, file: str = "") -> list[list[Cell]]:
+def _read_cells(text: str, file: str) -> list[list[Cell]]:
     """The slots of every rank, each with its place; idle cells are dropped.
 
     Args:

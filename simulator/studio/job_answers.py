@@ -42,7 +42,7 @@ _MOST_ROWS = 20_000
 """Operations of the timeline; beyond it classes of ranks are left out, so that it stays quick."""
 
 
-def step_answer(state: State, *, with_timeline: bool = True) -> dict[str, Any]:
+def step_answer(state: State, *, with_timeline: bool) -> dict[str, Any]:
     """The step of a state's job.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from simulator.described.load import load_profile
 from simulator.errors import InputError
 from simulator.tables.collective_table import COLUMNS, append_row, new_table, own_table
 from simulator.tables.kernel_rows import KernelRow
+from tests.csv_files import read_rows
 
 ROOT = Path(__file__).parents[2]
 RANKS = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
@@ -132,8 +132,7 @@ def test_two_gloo_ranks_make_a_table_and_a_profile(tmp_path, profile):
     words = ("--profile", profile, "--measure", table, "--out", out, "--largest", "4 KiB")
     first = torchrun(*words)
     assert first.returncode == 0, first.stderr
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(table)
     assert tuple(rows[0]) == COLUMNS
     assert {row["collective"] for row in rows} == KINDS
     assert len(rows) == len(KINDS) * 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from reports.make.accuracy.fact_gap import gap_section
@@ -13,7 +11,8 @@ from reports.make.fit.training_response import CLOCKS, Response
 from simulator.described.plan.shipped_stacks import STACKS, evidence_of_stack
 from simulator.validate.published.published_runs import PublishedResult
 from simulator.validate.published.row_facts import stated_facts
-from tests.validate.test_published import ROW
+from tests.csv_files import write_rows
+from tests.validate.published_jobs import ROW
 
 FACTS = """
 groups:
@@ -24,12 +23,8 @@ groups:
 
 @pytest.fixture
 def table(tmp_path):
-    path = tmp_path / "runs.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*ROW, "source"])
-        writer.writeheader()
-        for name in ("lab-1", "bridge25-1"):
-            writer.writerow({**ROW, "id": name, "source": "a table"})
+    rows = [{**ROW, "id": name, "source": "a table"} for name in ("lab-1", "bridge25-1")]
+    path = write_rows(rows, tmp_path / "runs.csv")
     path.with_suffix(".facts.yaml").write_text(FACTS)
     return path
 

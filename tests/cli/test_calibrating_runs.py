@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 
@@ -12,7 +11,8 @@ from simulator.described.load import job_from_document, load_profile
 from simulator.results.fit_probability import job_spread
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import predicted
-from tests.validate.test_published import ROW
+from tests.csv_files import read_rows, write_rows
+from tests.validate.published_jobs import ROW
 
 SLOWER = 1.2
 """Measured over predicted time of every run."""
@@ -36,12 +36,7 @@ def table(tmp_path, predicted_s):
             }
             for number, (ratio, batch) in enumerate(zip(ratios, "4848", strict=False))
         ]  # fmt: skip
-        path = tmp_path / "ours.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(ROW))
-            writer.writeheader()
-            writer.writerows(rows)
-        return path
+        return write_rows(rows, tmp_path / "ours.csv", list(ROW))
 
     return write
 
@@ -57,11 +52,7 @@ def test_runs_of_a_shipped_model_need_no_columns_of_its_dimensions(clustersim, t
     runs = [named | {"id": f"ours-{batch}", "global_batch": batch} for batch in ("32", "64")]
     for run in runs:
         run["measured_step_s"] = str(SLOWER * predicted(run).predicted_step_s)
-    path = tmp_path / "ours.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(runs[0]))
-        writer.writeheader()
-        writer.writerows(runs)
+    path = write_rows(runs, tmp_path / "ours.csv")
     outcome = clustersim("calibrate", "runs", path, *BASE, "--json")
     assert len(json.loads(outcome.out)["runs"]) == 2
     path.write_text(path.read_text(encoding="utf-8").replace("gpt2", "ours"), encoding="utf-8")
@@ -95,11 +86,7 @@ def test_every_command_takes_the_written_profile(clustersim, table, tmp_path, pr
 
 def test_a_measured_memory_moves_the_odds_of_its_framework(clustersim, table, tmp_path):
     path, ours = table(1.0), tmp_path / "ours.yaml"
-    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(ROW))
-        writer.writeheader()
-        writer.writerow({**rows[0], "measured_mem_gib": "20"})
+    write_rows([{**read_rows(path)[0], "measured_mem_gib": "20"}], path)
     outcome = clustersim("calibrate", "runs", path, *BASE, "--out", ours)
     assert "odds of fitting know it" in outcome.out
     assert clustersim("profile", "check", ours).code == 0
@@ -149,12 +136,9 @@ def test_runs_that_contradict_one_another_make_no_profile(clustersim, table, tmp
 
 def test_rows_that_teach_nothing_are_named_with_their_reason(clustersim, table):
     path = table(1.0, 1.0, 1.0)
-    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    rows = read_rows(path)
     rows[1]["measured_step_s"], rows[2]["dp"] = "", "5"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(ROW))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(rows, path)
     outcome = clustersim("calibrate", "runs", path, *BASE, "--json")
     assert "left out ours-1: measured_step_s: is empty" in outcome.err
     assert "left out ours-2: dp: 5 contradicts gpus" in outcome.err

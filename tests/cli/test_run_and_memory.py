@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -13,6 +12,7 @@ import pytest
 
 from simulator.api import Result
 from simulator.units import format_count, parse_quantity
+from tests.csv_files import read_rows
 
 TOO_BIG = ("--set", "cluster.device.memory=4 GiB")
 KEYS = {
@@ -208,10 +208,9 @@ def test_memory_over_time_peaks_where_the_table_says(clustersim, job_file, tmp_p
     path = tmp_path / "memory.csv"
     document = json.loads(clustersim("memory", job_file, "--json", "--over-time", path).out)
     held: dict[int, list[float]] = {0: [], 1: []}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            owners = (float(value) for name, value in row.items() if name.endswith("_bytes"))
-            held[int(row["rank_class"])].append(sum(owners))
+    for row in read_rows(path):
+        owners = (float(value) for name, value in row.items() if name.endswith("_bytes"))
+        held[int(row["rank_class"])].append(sum(owners))
     for index, stage in enumerate(document["memory"]):
         assert max(held[index]) == pytest.approx(stage["peak_allocated_bytes"], rel=1e-9)
 

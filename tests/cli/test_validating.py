@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.validate.test_published import ROW as RUN
+from tests.csv_files import read_rows, write_rows
+from tests.validate.published_jobs import ROW as RUN
 
 ROW = {"id": "a-1", "measured_us": 10.0, "predicted_us": 11.0, "error_pct": 10.0, "skipped": None}
 SKIPPED = {"id": "a-2", "measured_us": 5.0, "predicted_us": None, "error_pct": None}
@@ -65,8 +65,7 @@ def test_tables_show_rows_groups_and_summary(clustersim, kind):
 def test_rows_can_be_written_to_a_file(clustersim, kind, tmp_path):
     path = tmp_path / "deep" / "rows.csv"
     assert clustersim("validate", kind, "m.csv", "--json", "--out", path).err == f"wrote {path}\n"
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(path)
     assert [row["skipped"] for row in rows] == ["", "no profile"]
     assert rows[0]["predicted_us"] == "11.0"
 
@@ -115,12 +114,11 @@ def test_facts_beside_a_table_of_runs_are_used_and_that_is_said(clustersim, writ
 
 
 def test_ratios_are_printed_beside_the_rows(clustersim, tmp_path):
-    path = tmp_path / "runs.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(RUN))
-        writer.writeheader()
-        for name, micro in (("a-1", "1"), ("a-2", "2")):
-            writer.writerow({**RUN, "id": name, "grade": "A", "micro_batch": micro})
+    runs = [
+        {**RUN, "id": name, "grade": "A", "micro_batch": micro}
+        for name, micro in (("a-1", "1"), ("a-2", "2"))
+    ]
+    path = write_rows(runs, tmp_path / "runs.csv")
     outcome = clustersim("validate", "published", path, "--ratios", "--json", "--workers", "1")
     document = json.loads(outcome.out)
     steps = [row["predicted_step_s"] for row in document["rows"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +19,14 @@ from simulator.described.huggingface.parameter_counts import (
     network_names,
 )
 from simulator.errors import InputError, UnsupportedError
+from tests.csv_files import read_rows
 
 COUNTS = Path(__file__).parent / "parameter_counts.csv"
 
 
 def recorded() -> Iterator[tuple[str, dict[str, Any], int]]:
-    with COUNTS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield row["model_type"], json.loads(row["keys"]), int(row["parameters"])
+    for row in read_rows(COUNTS):
+        yield row["model_type"], json.loads(row["keys"]), int(row["parameters"])
 
 
 def counted(name: str, keys: dict[str, Any]) -> int | str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.exporters.html.run_report import Run
-from tests.exporters.chromium import NEEDS_CHROMIUM, PATIENCE_MS, chromium
+from tests.exporters.chromium import NEEDS_CHROMIUM, WatchedPage
 from tests.exporters.pages import HOSTILE, compare_page, page_of, result_of
 
 pytestmark = NEEDS_CHROMIUM
@@ -44,12 +44,6 @@ PIXELS = """() => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def file(tmp_path_factory) -> Path:
     """16 stages, 128 microbatches."""
     path = tmp_path_factory.mktemp("report") / "report.html"
@@ -57,27 +51,15 @@ def file(tmp_path_factory) -> Path:
     return path
 
 
-class Seen:
-    """A page under test, with what went wrong on it and what it asked for."""
+class Seen(WatchedPage):
+    """A page under test, with what it asked for."""
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
-        self.page.set_default_timeout(PATIENCE_MS)
-        self.errors: list[str] = []
+        super().__init__(browser, **options)
         self.requests: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._note)
-        self.page.on("dialog", lambda dialog: self.errors.append("a dialog"))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri())
         self.canvas = self.page.locator("#timeline")
-
-    def _note(self, message: Any) -> None:
-        if message.type == "error":
-            self.errors.append(message.text)
-
-    def ask(self, expression: str) -> Any:
-        return self.page.evaluate(expression)
 
     def span_s(self) -> float:
         return self.ask("clustersim.view.span")
@@ -91,14 +73,6 @@ class Seen:
     def hover(self, stream: str, name: str) -> str:
         self.page.mouse.move(*self.place(stream, name))
         return self.page.locator("#tooltip").inner_text()
-
-    def until(self, condition: str) -> None:
-        """Ask again and again; the driver's own way would need what the policy forbids."""
-        for _ in range(PATIENCE_MS // 20):
-            if self.ask(condition):
-                return
-            self.page.wait_for_timeout(20)
-        pytest.fail(f"never: {condition}")
 
     def redrawn(self) -> None:
         self.ask("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")

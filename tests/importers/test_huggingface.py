@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from simulator.described.huggingface.parameter_counts import default_keys, netwo
 from simulator.described.model import Model
 from simulator.errors import InputError, UnsupportedError
 from simulator.program.layer.model_totals import parameter_count, parameter_count_by_part
+from tests.csv_files import read_rows
 
 COUNTS = Path(__file__).parents[1] / "described" / "parameter_counts.csv"
 CONFIGS = Path(__file__).parent / "configs"
@@ -51,12 +51,11 @@ def test_no_key_of_a_published_config_is_unknown_or_lost(name: str) -> None:
 
 def recorded() -> Iterator[tuple[dict[str, Any], int]]:
     """Configurations of families that are simulated, and their parameters by transformers."""
-    with COUNTS.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            family = row["model_type"]
-            if family in family_names():
-                keys = {**default_keys(family), **json.loads(row["keys"])}
-                yield {"model_type": family, **keys}, int(row["parameters"])
+    for row in read_rows(COUNTS):
+        family = row["model_type"]
+        if family in family_names():
+            keys = {**default_keys(family), **json.loads(row["keys"])}
+            yield {"model_type": family, **keys}, int(row["parameters"])
 
 
 def test_what_is_simulated_has_the_parameters_of_transformers_or_is_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.colors import same_color, to_hex
-from matplotlib.figure import Figure
 
 from simulator.plots import style
 from simulator.plots.distribution import build_distribution_figure
@@ -13,13 +12,10 @@ from simulator.plots.goodput import build_goodput_figure, build_tornado_figure
 from simulator.plots.offer_intervals import OfferBar, build_offers_figure
 from simulator.plots.serving import draw_serving
 from simulator.serving.engine import Step
+from tests.plots.drawn import texts
 
 STEPS_S = np.array([1.0, 1.1, 1.1, 1.2, 1.2, 1.2, 1.3, 1.3, 1.4, 2.0])
 GROWTH = [(8, 1.0), (16, 1.02), (32, 1.05)]
-
-
-def texts(figure: Figure) -> list[str]:
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
 def bars(axes) -> list[tuple[float, float, str]]:

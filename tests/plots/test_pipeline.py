@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure
 
 from simulator.plots import style
 from simulator.plots.pipeline import blend, build_pipeline_figure, build_pipelines_figure
@@ -28,6 +27,7 @@ from simulator.results.step import StepResult
 from simulator.results.views.pipeline_boxes import Look, bands, build_scene, row_layout
 from tests.factories import Pipeline, replay, step_result, with_title
 from tests.jobs import host_profile, small_job
+from tests.plots.drawn import artists, face
 
 FULL = Pipeline(
     stages=4,
@@ -43,12 +43,6 @@ FULL = Pipeline(
 LONG = Pipeline(stages=8, microbatches=400)
 
 
-def artists(figure: Figure, panel: int = 0) -> dict[str, PolyCollection]:
-    """The collections of a panel by name."""
-    found = [c for c in figure.axes[panel].collections if isinstance(c, PolyCollection)]
-    return {str(c.get_gid()): c for c in found}
-
-
 def corners(collection: PolyCollection) -> np.ndarray:
     """Corner points, shape (boxes, 4, 2)."""
     return np.array([path.vertices[:4] for path in collection.get_paths()]).reshape(-1, 4, 2)
@@ -58,10 +52,6 @@ def area_of(collection: PolyCollection) -> float:
     """Seconds times rows."""
     size = np.ptp(corners(collection), axis=1)
     return float(np.sum(size[:, 0] * size[:, 1]))
-
-
-def face(collection: PolyCollection) -> str:
-    return to_hex(collection.get_facecolor()[0]).upper()
 
 
 def test_there_is_one_box_per_microbatch_stage_and_direction() -> None:

@@ -8,10 +8,7 @@ from simulator.plots.machines.placement import build_placement_figure, layout_of
 from simulator.plots.style import save
 from simulator.program.grid.placement import placement
 from tests.jobs import network_profile, small_job
-
-
-def texts(figure) -> list[str]:
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
+from tests.plots.drawn import texts
 
 
 def test_every_rank_of_a_small_job_has_a_cell_with_its_coordinates():

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -21,24 +20,15 @@ from simulator.plots.style import save
 from simulator.program.ir import Kind
 from simulator.schedule import SCHEDULES
 from simulator.schedule.unit_run import run_schedule
+from tests.plots.drawn import artists, face
 
 SHIPPED = Path(__file__).parents[2] / "reports" / "schedules"
-
-
-def artists(figure: Figure, panel: int = 0) -> dict[str, PolyCollection]:
-    """The collections of a panel by name."""
-    found = [c for c in figure.axes[panel].collections if isinstance(c, PolyCollection)]
-    return {str(c.get_gid()): c for c in found}
 
 
 def extents(collection: PolyCollection) -> list[tuple[float, float, int]]:
     """(start, end, row) of every box."""
     boxes = [path.get_extents() for path in collection.get_paths()]
     return [(box.x0, box.x1, int(box.y0)) for box in boxes]
-
-
-def face(collection: PolyCollection) -> str:
-    return to_hex(collection.get_facecolor()[0]).upper()
 
 
 def texts(figure: Figure, panel: int = 0) -> list[str]:

@@ -5,21 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.network import SwitchTier
 from simulator.described.load import load_profile, profile_names
 from simulator.plots.machines.system import build_system_figure
 from simulator.plots.style import save
+from tests.plots.drawn import texts
 
 
-def texts(profile: HardwareProfile) -> list[str]:
-    return texts_of(build_system_figure(profile))
-
-
-def texts_of(figure: Figure) -> list[str]:
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
+def texts_on(profile: HardwareProfile) -> list[str]:
+    return texts(build_system_figure(profile))
 
 
 def on_fabric(name: str, **changes: Any) -> HardwareProfile:
@@ -33,7 +29,7 @@ def on_fabric(name: str, **changes: Any) -> HardwareProfile:
 def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
     profile = load_profile(name)
     figure = build_system_figure(profile)
-    written = texts_of(figure)
+    written = texts(figure)
     gpus = profile.network.scale_up.gpus
     if profile.network.scale_up.torus is not None:
         assert any(text.startswith(f"one pod: {gpus} GPUs") for text in written)
@@ -43,6 +39,15 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
     else:
         assert {str(index) for index in range(gpus)} <= set(written)
     save(figure, tmp_path / "system.svg")
+
+
+@pytest.mark.parametrize(
+    ("name", "nics"),
+    [("h100-sxm-80gb", ["NIC"] * 8), ("gb200-nvl72", ["4\nNIC"] * 18), ("tpu-v5p", ["NIC"] * 4)],
+)
+def test_nics_are_those_of_every_host_where_they_can_be_told_apart_and_of_one_in_a_pod(name, nics):
+    written = [text for text in texts_on(load_profile(name)) if text.endswith("NIC")]
+    assert written == nics
 
 
 @pytest.mark.parametrize(
@@ -60,11 +65,11 @@ def test_every_shipped_system_is_drawn_with_all_its_gpus(name, tmp_path):
     ],
 )
 def test_links_carry_the_rates_of_the_profile(name, words):
-    assert set(words) <= set(texts(load_profile(name)))
+    assert set(words) <= set(texts_on(load_profile(name)))
 
 
 def test_rails_and_scalable_units_are_counted():
-    written = texts(load_profile("h100-sxm-80gb"))
+    written = texts_on(load_profile("h100-sxm-80gb"))
     assert written.count("8 rails, 32 nodes\n256 GPUs") == 2
     assert "non-blocking\n50.0 GB/s per GPU" in written
 
@@ -72,15 +77,15 @@ def test_rails_and_scalable_units_are_counted():
 def test_three_tiers_say_how_narrow_far_and_busy_each_is():
     leaf = SwitchTier(gpus=32, oversubscription=2.0)
     pod = SwitchTier(gpus=1024, oversubscription=4.0, latency="3 us", background_load=0.5)
-    written = texts(on_fabric("h100-sxm-80gb", leaf=leaf, pod=pod, wiring="fat-tree"))
+    written = texts_on(on_fabric("h100-sxm-80gb", leaf=leaf, pod=pod, wiring="fat-tree"))
     assert "2 : 1\n25.0 GB/s per GPU" in written
     assert "4 : 1, +3 us, 50 % taken\n3.12 GB/s per GPU" in written
     assert {"leaf", "core", "pod of 1,024 GPUs"} <= set(written)
 
 
 def test_a_system_without_nics_says_that_nothing_leaves_the_node():
-    assert "none: no NICs" in texts(on_fabric("h100-sxm-80gb", nics_per_node=0))
+    assert "none: no NICs" in texts_on(on_fabric("h100-sxm-80gb", nics_per_node=0))
 
 
 def test_a_fabric_of_unknown_shape_is_not_given_one():
-    assert any("topology not given" in text for text in texts(load_profile("mi300x")))
+    assert any("topology not given" in text for text in texts_on(load_profile("mi300x")))

@@ -182,16 +182,26 @@ def test_a_pass_repeated_in_part_takes_its_share():
     assert time.recompute.flop == time.forward.flop / 2
 
 
+def pieces_of(ranks: int) -> PieceTimer:
+    """Times where so many ranks of a node share a sequence."""
+    groups = {Axis.CONTEXT: Group(ranks, ranks)}
+    return PieceTimer(free_latency_profile(), "bf16", groups, "best", False, 0.0)
+
+
+def ring_of(ranks: int, kv_bytes: float) -> tuple[FlashAttention, RingAttention]:
+    """Attention of a part of a sequence, and the ring that passes keys and values on."""
+    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
+    return kernel, RingAttention("attention", kernel, kernel, steps=ranks, kv_bytes=kv_bytes)
+
+
 def test_a_ring_hides_its_transfers_behind_its_steps():
     """Four ranks, 1 GB/s: three transfers of 3 s beside kernels of t seconds each."""
-    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
-    ring = RingAttention("attention", kernel, kernel, steps=4, kv_bytes=3e9)
-    profile = free_latency_profile()
-    pieces = PieceTimer(profile, "bf16", {Axis.CONTEXT: Group(4, 4)}, "best", False, 0.0)
+    kernel, ring = ring_of(4, kv_bytes=3e9)
+    pieces = pieces_of(4)
     one = pieces.attention_s(kernel, backward=False)
     compute_s, exposed_s = pieces.ring_s(ring, backward=False)
     assert exposed_s == pytest.approx(3 * (3.0 - one))
-    slow = RingAttention("attention", kernel, kernel, steps=4, kv_bytes=1.0)
+    _, slow = ring_of(4, kv_bytes=1.0)
     assert pieces.ring_s(slow, backward=False) == (compute_s, 0.0)
 
 
@@ -210,9 +220,7 @@ def test_every_step_of_a_ring_but_the_first_is_merged_with_those_before(
     """Two heads of queries and one of keys, 6 wide, values 4 wide, 8 tokens; a byte takes a ns."""
     kernel = FlashAttention("attention", 1, 2, 1, 8, 8, 6, 4, causal=causal)
     ring = RingAttention("attention", kernel, kernel, 4, 1.0, sum_ratio)
-    pieces = PieceTimer(
-        free_latency_profile(), "bf16", {Axis.CONTEXT: Group(4, 4)}, "best", False, 0.0
-    )
+    pieces = pieces_of(4)
     one_s = pieces.attention_s(kernel, backward=backward)
     merge_s = 1e-6 + elements * element_bytes * 1e-9
     compute_s, _ = pieces.ring_s(ring, backward=backward)
@@ -221,10 +229,8 @@ def test_every_step_of_a_ring_but_the_first_is_merged_with_those_before(
 
 def test_a_rings_backward_launches_three_kernels_a_step_and_three_sums_after_each_but_the_first():
     """Backward of attention is three kernels; sums are of gradients of queries, keys, values."""
-    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
-    ring = RingAttention("attention", kernel, kernel, steps=4, kv_bytes=1.0)
-    profile = free_latency_profile()
-    pieces = PieceTimer(profile, "bf16", {Axis.CONTEXT: Group(4, 4)}, "best", False, 0.0)
+    _, ring = ring_of(4, kv_bytes=1.0)
+    pieces = pieces_of(4)
     time = layer_time(Layer((ring,), (), 0.0), pieces, BLOCKING, {})
     assert time.forward.kernels == 4 * 1 + 3 * 1
     assert time.backward_input.kernels == 4 * 3 + 3 * 3
@@ -232,10 +238,8 @@ def test_a_rings_backward_launches_three_kernels_a_step_and_three_sums_after_eac
 
 
 def test_gradients_of_keys_and_values_travel_with_them_and_one_hop_further_home():
-    kernel = FlashAttention("attention", 1, 1, 1, 8, 8, 8, 8, causal=False)
-    ring = RingAttention("attention", kernel, kernel, steps=2, kv_bytes=3e9)
-    profile = free_latency_profile()
-    pieces = PieceTimer(profile, "bf16", {Axis.CONTEXT: Group(2, 2)}, "best", False, 0.0)
+    kernel, ring = ring_of(2, kv_bytes=3e9)
+    pieces = pieces_of(2)
     one = pieces.attention_s(kernel, backward=True)
     last_hop_s = 3.0
     assert pieces.ring_s(ring, backward=True)[1] == pytest.approx(6.0 - one + last_hop_s)

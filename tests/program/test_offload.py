@@ -30,7 +30,7 @@ from tests.program.offloading import (
     moved_bytes,
     offload_job,
 )
-from tests.program.test_unfold import timelines_by_rank
+from tests.unfolded import check_unfolds
 
 GB = 1e9
 ON_ONE_V100 = data_folder("workloads") / "gpt3-13b-1xv100-zero-offload.yaml"
@@ -347,10 +347,7 @@ def test_gpus_behind_one_switch_share_its_link():
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_every_offloading_gives_ranks_the_same_timeline_folded_and_unfolded(plan):
     job = offload_job(gpus=8, global_batch=16, **plan)
-    folded, unfolded = (
-        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
-    )
-    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    check_unfolds(job)
     assert run_step(job, unfolded=True).host == run_step(job).host
 
 

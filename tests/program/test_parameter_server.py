@@ -6,7 +6,6 @@ import pytest
 
 from simulator.described.job import Job
 from simulator.described.variation import Perturbation
-from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
@@ -23,7 +22,7 @@ from tests.jobs import (
     network_profile,
     small_job,
 )
-from tests.program.test_unfold import timelines_by_rank
+from tests.unfolded import check_unfolds
 
 WEIGHT, GRADIENT = 2.0, 4.0
 """Bytes per parameter that are pulled and pushed in bf16 with the stack ``torch``."""
@@ -120,10 +119,7 @@ def test_folded_and_unfolded_runs_give_every_worker_the_same_timeline(perturbati
     job = job_of(8, microbatches=2, profile=network_profile()).model_copy(
         update={"perturbations": tuple(Perturbation(**each) for each in perturbations)}
     )
-    folded, unfolded = (
-        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
-    )
-    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    check_unfolds(job)
 
 
 def test_a_slow_gpu_does_not_slow_the_servers():

@@ -9,7 +9,6 @@ from torch._utils import _take_tensors
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
 from simulator.described.variation import Perturbation
-from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
 from simulator.errors import InputError
 from simulator.program.build import build_program
@@ -22,7 +21,7 @@ from simulator.results.simulation import run_step
 from simulator.results.traffic import class_traffic
 from simulator.schedule import Phase
 from tests.jobs import free_latency_profile, network_profile, small_job
-from tests.program.test_unfold import timelines_by_rank
+from tests.unfolded import check_unfolds
 
 WEIGHT, GRADIENT, MOMENTS = 4.0, 4.0, 8.0
 """Bytes per parameter of the stack ``torch``: fp32, whatever autocast makes of it in products."""
@@ -185,11 +184,7 @@ def test_folded_and_unfolded_runs_give_every_gpu_the_same_timeline(perturbations
     job = job_of(4, microbatches=2, profile=network_profile()).model_copy(
         update={"perturbations": tuple(Perturbation(**each) for each in perturbations)}
     )
-    folded, unfolded = (
-        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
-    )
-    assert len(unfolded.program.classes) == 4
-    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    check_unfolds(job)
 
 
 def test_two_classes_stand_for_a_node():

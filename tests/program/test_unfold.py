@@ -14,14 +14,14 @@ from simulator.described.plan.plan_blocks import ExpertLoad
 from simulator.described.variation import Perturbation
 from simulator.engine.des import simulate_program
 from simulator.engine.replay import replay
-from simulator.engine.timeline import STREAMS, Timeline
 from simulator.errors import UnsupportedError
 from simulator.program.build import build_program
-from simulator.program.ir import Category, Kind, Part, RankClass, Work
+from simulator.program.ir import Category, Kind, Part, Work
 from simulator.program.unlike.conditions import Condition, rank_conditions, slowed
 from simulator.results.simulation import run_step
 from simulator.schedule import SCHEDULES, schedule_info
 from tests.jobs import NO_LATENCY, jobs, network_profile, small_job, small_model
+from tests.unfolded import check_unfolds, ranks_of, timelines_by_rank
 
 some = settings(max_examples=30, deadline=None)
 
@@ -75,44 +75,16 @@ def perturbed_jobs(draw: st.DrawFn) -> Job:
     return job.model_copy(update={"plan": plan, "perturbations": perturbed})
 
 
-def ranks_of(rank_class: RankClass) -> range | tuple[int, ...]:
-    first = rank_class.first_rank
-    return rank_class.ranks or range(first, first + rank_class.count)
-
-
-def timelines_by_rank(timeline: Timeline) -> dict[int, dict[str, list[tuple]]]:
-    """What every rank does and when, stream by stream."""
-    program = timeline.program
-    start_s, end_s = timeline.operation_start_s.tolist(), timeline.operation_end_s.tolist()
-    by_rank: dict[int, dict[str, list[tuple]]] = {}
-    for number, rank_class in enumerate(program.classes):
-        streams = {}
-        for stream in STREAMS:
-            lane = program.lanes.get((number, stream), [])
-            streams[stream.value] = [
-                (op.kind, op.microbatch, op.chunk, op.layers, start_s[i], end_s[i])
-                for i in lane
-                for op in [program.operations[i]]
-            ]
-        by_rank.update(dict.fromkeys(ranks_of(rank_class), streams))
-    return by_rank
-
-
 @some
 @given(perturbed_jobs())
 def test_folded_and_unfolded_runs_give_every_rank_the_same_timeline(job):
-    folded, unfolded = (
-        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
-    )
-    assert len(unfolded.program.classes) == job.cluster.gpus
-    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    check_unfolds(job)
 
 
 @some
 @given(perturbed_jobs())
 def test_folded_and_unfolded_replays_give_every_rank_the_same_timeline(job):
-    folded, unfolded = (replay(build_program(job, unfolded=whole)) for whole in (False, True))
-    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    check_unfolds(job, replay)
 
 
 @some
@@ -181,20 +153,14 @@ def test_every_schedule_unfolds_to_the_same_timeline(schedule):
     model = small_model(layers=8, tied_embeddings=True)
     plain = small_job(model, gpus=16, tp=2, pp=4, vpp=vpp, schedule=schedule, global_batch=16)
     job = perturbed(plain, {"gpu": 6, "slowdown": 0.3}, {"gpu": 9, "nic_share": 0.4})
-    folded, unfolded = (
-        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
-    )
-    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    check_unfolds(job)
 
 
 @pytest.mark.parametrize("order", ["pp-dp-tp-cp-ep", "dp-tp-pp-cp-ep", "tp-cp-pp-ep-dp"])
 def test_every_order_of_ranks_unfolds_to_the_same_timeline(order):
     plain = small_job(gpus=16, tp=2, cp=2, pp=2, zero=2, rank_order=order)
     job = perturbed(plain, {"gpu": 6, "slowdown": 0.3}, {"gpu": 9, "nic_share": 0.4})
-    folded, unfolded = (
-        simulate_program(build_program(job, unfolded=whole)) for whole in (False, True)
-    )
-    assert timelines_by_rank(folded) == timelines_by_rank(unfolded)
+    check_unfolds(job)
 
 
 SIZES = {"slowdown": [0.0, 0.01, 0.2, 1.0], "nic_share": [1.0, 0.9, 0.5, 0.1],

@@ -7,7 +7,6 @@ start to its own end, in which it idles. Digits are compared as printed.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from simulator.schedule import Order, Phase, schedule_order
 from simulator.schedule.info import PassCosts
 from simulator.schedule.orders.zero_bubble_search import searched_order
+from tests.csv_files import read_rows
 
 F, B, I, W = (  # noqa: E741
     Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT,
@@ -22,7 +22,7 @@ F, B, I, W = (  # noqa: E741
 SEQ_LEN = 1024
 MANY_MICROBATCHES = 100
 TABLE = Path(__file__).parents[2] / "reports" / "data" / "zero_bubble_rates.csv"
-ROWS = list(csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()))
+ROWS = read_rows(TABLE)
 CASES = [
     pytest.param(
         row,

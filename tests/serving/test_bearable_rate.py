@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.described.load import load_model, load_profile
 from simulator.errors import DoesNotFitError, InputError
 from simulator.serving import bearable_rate
 from simulator.serving.bearable_rate import largest_rate, ranked_splits
 from simulator.serving.described import (
     Arrivals,
-    Deployment,
     Lengths,
     Objective,
     PrefillPool,
@@ -23,6 +21,7 @@ from simulator.serving.described import (
     Workload,
 )
 from simulator.serving.requests import requests_of
+from tests.serving.workloads import deployment_of
 
 PRECISION = 1.03
 WORKLOAD = Workload(
@@ -32,11 +31,6 @@ WORKLOAD = Workload(
     answer=Lengths(mean=10),
     objective=Objective(ttft="1 s"),
 )
-
-
-def deployment_of(gpus: int = 1, **fields: object) -> Deployment:
-    model, profile = load_model("llama3.1-8b"), load_profile("h100-sxm-80gb")
-    return Deployment(model=model, profile=profile, gpus=gpus, **fields)
 
 
 def bears(monkeypatch: pytest.MonkeyPatch, limit_of) -> list[float]:
@@ -111,30 +105,25 @@ def test_bursty_arrivals_stay_bursty_at_every_rate(monkeypatch):
     assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(9.0, rel=0.15)
 
 
+def gpus_that_are_asked(monkeypatch) -> set[int]:
+    """Let every deployment bear ten requests/s; the GPUs of those that are asked."""
+    asked: set[int] = set()
+    bears(monkeypatch, lambda deployment: asked.add(deployment.gpus) or 10.0)
+    return asked
+
+
 def test_replicas_behind_a_router_bear_as_much_more_and_one_of_them_is_asked(monkeypatch):
-    seen = []
-
-    def limit_of(deployment):
-        seen.append(deployment.gpus)
-        return 10.0
-
-    bears(monkeypatch, limit_of)
+    asked = gpus_that_are_asked(monkeypatch)
     found = largest_rate(deployment_of(8, tp=2), WORKLOAD)
     assert 40.0 / PRECISION <= found.rate <= 40.0
-    assert set(seen) == {2}
+    assert asked == {2}
 
 
 def test_a_pool_for_prompts_feeds_all_replicas_so_all_are_asked_together(monkeypatch):
-    seen = []
-
-    def limit_of(deployment):
-        seen.append(deployment.gpus)
-        return 10.0
-
-    bears(monkeypatch, limit_of)
+    asked = gpus_that_are_asked(monkeypatch)
     found = largest_rate(deployment_of(4, prefill=PrefillPool(gpus=2)), WORKLOAD)
     assert 10.0 / PRECISION <= found.rate <= 10.0
-    assert set(seen) == {4}
+    assert asked == {4}
 
 
 def test_an_objective_without_a_limit_is_refused():

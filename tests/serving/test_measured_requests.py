@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from statistics import mean
 
@@ -12,13 +11,13 @@ from simulator.described.load import load_model, load_profile
 from simulator.serving.cluster import serve
 from simulator.serving.described import Arrivals, Deployment, Workload
 from simulator.serving.requests import Request
+from tests.csv_files import read_rows
 
 TABLE = Path(__file__).parent / "oracles" / "llmservingsim_requests.csv"
 
 
 def measured(run):
-    with TABLE.open(encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["run"] == run]
+    return [row for row in read_rows(TABLE) if row["run"] == run]
 
 
 def served(rows, model, profile, **settings):

@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
 from simulator.serving.answers import answers_of, is_good
 from simulator.serving.cluster import serve
 from simulator.serving.described import (
     AdapterTraffic,
     Arrivals,
-    Deployment,
     Lengths,
     Objective,
     PrefillPool,
@@ -24,13 +22,9 @@ from simulator.serving.described import (
 )
 from simulator.serving.requests import Request
 from simulator.serving.step_time import StepSeconds
+from tests.serving.workloads import deployment_of
 
 MEMORY = SimpleNamespace(blocks=10, block_tokens=16)
-
-
-def deployment_of(gpus: int = 1, **fields: object) -> Deployment:
-    model, profile = load_model("llama3.1-8b"), load_profile("h100-sxm-80gb")
-    return Deployment(model=model, profile=profile, gpus=gpus, **fields)
 
 
 def answered(number: int, arrival_s: float, ttft_s: float, tokens: int, tpot_s: float) -> Request:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from simulator.described.load import load_model, load_profile
 from simulator.serving.block_cache import BlockCache
+from simulator.serving.described import Deployment
 from simulator.serving.engine import Replica
 from simulator.serving.requests import Request
 from simulator.serving.schedulers.by_name import SCHEDULERS
@@ -10,6 +12,12 @@ from simulator.serving.schedulers.scheduler import Batch, Limits, Scheduler
 from simulator.serving.step_time import StepSeconds
 
 ONE_SECOND = StepSeconds(1.0, 0.0)
+
+
+def deployment_of(gpus: int = 1, **fields: object) -> Deployment:
+    """Llama 3.1 8B on some H100."""
+    model, profile = load_model("llama3.1-8b"), load_profile("h100-sxm-80gb")
+    return Deployment(model=model, profile=profile, gpus=gpus, **fields)  # type: ignore[arg-type]
 
 
 def scheduler_of(

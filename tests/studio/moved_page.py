@@ -14,12 +14,10 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
-import pytest
-
 from simulator.described.load import load_job
 from simulator.studio.controls import state_of
 from simulator.studio.job_answers import answered
-from tests.exporters.chromium import PATIENCE_MS, chromium
+from tests.exporters.chromium import WatchedPage, chromium
 from tests.studio.serving_page import running_studio
 
 SMALL = (
@@ -38,38 +36,19 @@ MOVES = [
 ]  # fmt: skip
 
 
-class Studio:
-    """A page of the studio, with what went wrong on it."""
+class Studio(WatchedPage):
+    """A page of the studio."""
 
     def __init__(self, browser: Any, address: str, query: str = SMALL, **options: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
-        self.page.set_default_timeout(PATIENCE_MS)
-        self.errors: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", self._note)
-        self.page.on("dialog", lambda dialog: self.errors.append("a dialog"))
+        super().__init__(browser, ("error", "warning"), **options)
         self.page.on("request", self._check)
         self.origin = address.partition("?")[0]
         self.page.goto(f"{self.origin}?{query}")
         self.answered()
 
-    def _note(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.errors.append(message.text)
-
     def _check(self, request: Any) -> None:
         if not request.url.startswith(self.origin):
             self.errors.append(f"asks {request.url}")
-
-    def ask(self, expression: str) -> Any:
-        return self.page.evaluate(expression)
-
-    def until(self, condition: str) -> None:
-        for _ in range(PATIENCE_MS // 10):
-            if self.ask(condition):
-                return
-            self.page.wait_for_timeout(10)
-        pytest.fail(f"never: {condition}")
 
     def answered(self) -> None:
         self.until(

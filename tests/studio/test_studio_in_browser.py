@@ -14,19 +14,13 @@ import yaml
 from simulator.api import simulate
 from simulator.described.load import load_job
 from simulator.errors import InputError
-from tests.exporters.chromium import NEEDS_CHROMIUM, chromium
+from tests.exporters.chromium import NEEDS_CHROMIUM
 from tests.studio.moved_page import Studio
 from tests.studio.serving_page import running_studio
 
 pytestmark = NEEDS_CHROMIUM
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

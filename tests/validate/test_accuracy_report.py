@@ -9,7 +9,7 @@ import pytest
 from reports.make.accuracy.accuracy_picture import RunError, build_accuracy_figure
 from reports.make.accuracy.accuracy_report import KnownMiss, accuracy_report
 from simulator.validate.published.published_runs import PublishedReport, predicted
-from tests.validate.test_published import ROW
+from tests.validate.published_jobs import ROW
 
 NAMES = ("lab-001", "lab-002", "other-001", "third-001")
 ROWS = [{**ROW, "id": name, "source": "a table"} for name in NAMES]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from simulator.validate.published.anchored_runs import validate_anchored
 from simulator.validate.published.published_runs import predicted
-from tests.validate.test_published import ROW
+from tests.csv_files import write_rows
+from tests.validate.published_jobs import ROW
 
 
 @pytest.fixture(scope="module")
@@ -21,14 +20,11 @@ def table(tmp_path, exact_s):
     """Runs as a share of the predicted time, by id; returns the path."""
 
     def write(ratios: dict[str, float], **cells: str):
-        path = tmp_path / "runs.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(ROW))
-            writer.writeheader()
-            for name, ratio in ratios.items():
-                row = {**ROW, **cells, "id": name, "measured_step_s": str(ratio * exact_s)}
-                writer.writerow(row)
-        return path
+        rows = (
+            {**ROW, **cells, "id": name, "measured_step_s": str(ratio * exact_s)}
+            for name, ratio in ratios.items()
+        )
+        return write_rows(rows, tmp_path / "runs.csv", list(ROW))
 
     return write
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.validate.collective_errors import bus_bandwidths, draw_bus_bandwidths
+from simulator.validate.measured_bandwidths import bus_bandwidths, draw_bus_bandwidths
 
 TABLE = """\
 id,collective,gpu,gpus,nodes,gpus_per_node,inter,nics_per_node,nic_gbps,bytes,time_us

@@ -166,24 +166,6 @@ def test_the_notes_of_a_row_say_that_calls_were_timed_one_by_one(
 
 
 @pytest.mark.parametrize(
-    ("gpu", "profile"),
-    [
-        ("A100-SXM4-40GB", "a100-sxm-40gb"),
-        ("A100-SXM4-80GB", "a100-sxm-80gb"),
-        ("A100", "a100-sxm-80gb"),
-        ("H100-SXM5-80GB", "h100-sxm-80gb"),
-        ("H100-PCIe", "h100-pcie-80gb"),
-        ("B200-SXM", "b200-sxm-180gb"),
-        ("GB200", "gb200-nvl72"),
-        ("V100-SXM2", "v100-sxm2-32gb"),
-        ("A40", "a40-48gb"),
-    ],
-)
-def test_gpu_names_of_tables_find_their_profile(gpu: str, profile: str | None) -> None:
-    assert profile_name_of(gpu, profile_names()) == profile
-
-
-@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"kind": "barrier"}, "barrier is not a modelled collective"),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
@@ -9,6 +7,7 @@ from simulator.errors import InputError
 from simulator.tables.kernel_rows import KernelRow
 from simulator.validate.kernel_answers import compared
 from simulator.validate.kernel_errors import validate_kernels
+from tests.csv_files import write_rows
 from tests.tiny import tiny_profile
 
 COLUMNS = [
@@ -30,11 +29,8 @@ def report_of(tmp_path):
     profile = tiny_profile(sustained_clock=0.5, gemm=with_fp16())
 
     def report(*rows):
-        path = tmp_path / "kernels.csv"
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows({"id": f"row-{i}", **row} for i, row in enumerate(rows))
+        named = ({"id": f"row-{i}", **row} for i, row in enumerate(rows))
+        path = write_rows(named, tmp_path / "kernels.csv", COLUMNS)
         return validate_kernels(path, profile_of=lambda _: profile)
 
     return report

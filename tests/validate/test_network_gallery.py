@@ -10,7 +10,7 @@ import pytest
 from reports.make.galleries.network_gallery import MEASURED, PLACEMENTS, SYSTEMS, gallery_page
 from simulator.described.load import job_from_document, load_profile
 from simulator.program.grid.placement import placement
-from simulator.validate.collective_errors import bus_bandwidths
+from simulator.validate.measured_bandwidths import bus_bandwidths
 
 REPORTS = Path(__file__).parents[2] / "reports"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from simulator.described.plan.plan import Plan
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
 from simulator.validate.accuracy import Accuracy, error_pct
-from simulator.validate.published.framework_stacks import stack_of
 from simulator.validate.published.published_rows import job_document, measured_memory_gib
 from simulator.validate.published.published_runs import (
     predicted,
@@ -23,19 +21,8 @@ from simulator.validate.published.published_runs import (
     row_source,
     validate_published,
 )
-
-ROW = {
-    "id": "lab-small-001", "grade": "A", "model": "small", "layers": "4", "hidden": "1024",
-    "ffn_hidden": "4096", "heads": "16", "kv_heads": "16", "vocab": "32000",
-    "gated_mlp": "true", "tied_embeddings": "false", "experts": "", "top_k": "",
-    "profile": "h100-sxm-80gb", "gpus": "8", "gpus_per_node": "8", "nics_per_node": "8",
-    "nic_gbps": "400", "fabric": "ib", "framework": "megatron", "framework_version": "NeMo",
-    "tp": "2", "pp": "2", "vpp": "", "cp": "1", "ep": "1", "dp": "2", "zero": "1",
-    "zero_group": "", "sequence_parallel": "true", "schedule": "1f1b", "micro_batch": "1",
-    "global_batch": "8", "seq_len": "1024", "recompute": "none", "precision": "bf16",
-    "attention": "flash", "overlap_grad_reduce": "", "overlap_param_gather": "",
-    "measured_step_s": "0.5", "measured_mem_gib": "20", "mem_kind": "allocated", "notes": "",
-}  # fmt: skip
+from tests.csv_files import write_rows
+from tests.validate.published_jobs import ROW
 
 
 @pytest.fixture
@@ -45,12 +32,7 @@ def table(tmp_path):
     def write(*changes: dict[str, str], without: tuple[str, ...] = ()) -> Path:
         rows = [{**ROW, **change} for change in changes]
         names = [name for name in ROW if name not in without]
-        path = tmp_path / "runs.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, names, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-        return path
+        return write_rows(rows, tmp_path / "runs.csv", names)
 
     return write
 
@@ -252,22 +234,6 @@ def test_the_lower_bound_without_contention_is_never_above_the_simulation(table)
         validate_published(path, engine=engine).rows for engine in ("des", "replay")
     )
     assert bound.predicted_step_s <= simulated.predicted_step_s
-
-
-@pytest.mark.parametrize(
-    ("framework", "version", "stack"),
-    [
-        ("megatron", "Megatron-LM 2020", "megatron-lm-2020"),
-        ("megatron", "arXiv 2021", "megatron-lm-2021"),
-        ("megatron", "NeMo 24.05", "megatron-core"),
-        ("torch-fsdp", "torchtitan 0.1", "torchtitan"),
-        ("torch-fsdp", "llm-foundry", "torch-fsdp"),
-        ("deepspeed", "", "deepspeed"),
-        ("deepspeed", "DeepSpeed 2021", "deepspeed-2021"),
-    ],
-)
-def test_frameworks_and_their_years_name_a_stack(framework, version, stack):
-    assert stack_of(framework, version) == stack
 
 
 @pytest.mark.parametrize("version", ["DeepSpeed 0.5", "DeepSpeed 0.9"])

@@ -16,7 +16,7 @@ from simulator.facts import EVIDENCE
 from simulator.validate.published.published_rows import job_document, memory_kind
 from simulator.validate.published.published_runs import read_rows
 from simulator.validate.published.row_facts import RowFacts, with_known_facts
-from tests.validate.test_published import ROW
+from tests.validate.published_jobs import ROW
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "reports" / "data" / "runs_open.csv"

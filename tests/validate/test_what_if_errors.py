@@ -12,7 +12,7 @@ from simulator.validate.published.what_if_errors import (
     regret_pct,
     what_if_errors,
 )
-from tests.validate.test_published import ROW
+from tests.validate.published_jobs import ROW
 
 
 def runs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from reports.make.tables import markdown_table
 from simulator.validate.accuracy import Accuracy
 
 COLUMNS = ("predicted", "skipped", "mean %", "median %", "worst %", "bias %", "close %")
@@ -12,9 +13,14 @@ COLUMNS = ("predicted", "skipped", "mean %", "median %", "worst %", "bias %", "c
 
 def accuracy_table(header: Sequence[str], groups: Iterable[tuple[str, Accuracy]]) -> str:
     """One row per group."""
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    lines += [f"| {name} | {' | '.join(_cells(accuracy))} |" for name, accuracy in groups]
-    return "\n".join(lines) + "\n"
+    rows = ((name, *_cells(accuracy)) for name, accuracy in groups)
+    return "\n".join(markdown_table(header, rows)) + "\n"
+
+
+def mean_text(errors_pct: Iterable[float | None]) -> str:
+    """Mean size of errors for a cell; empty where nothing was predicted."""
+    mape = Accuracy.of(errors_pct).mape
+    return "" if mape is None else f"{mape:.1f}"
 
 
 def _cells(accuracy: Accuracy) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
@@ -11,6 +10,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from reports.make.accuracy.source_means import source_means
+from reports.make.tables import write_table
 from simulator.cells import read_table
 from simulator.results.step_error import COVERAGE
 from simulator.validate.published.published_runs import row_source
@@ -57,11 +57,7 @@ def read_bands(path: Path) -> list[Banded]:
 
 def write_bands(bands: Sequence[Banded], path: Path) -> None:
     """Every run and its band, for the reports."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for run, framework, *values in sorted(bands):
-            writer.writerow((run, framework, *(f"{value:.6g}" for value in values)))
+    write_table(path, COLUMNS, sorted(bands))
 
 
 def covered_share(bands: Sequence[Banded]) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from reports.make.accuracy.accuracy_table import mean_text
 from reports.make.fit.fit_training import LeftOut
-from simulator.validate.accuracy import Accuracy, error_pct
+from simulator.validate.accuracy import error_pct
 from simulator.validate.published.published_runs import PublishedResult, row_source
 
 _GRADES = ("A", "A-")
@@ -50,13 +51,8 @@ def _line(
     measured = [result.measured_step_s for result in results]
     steps = list(zip(others, measured, strict=True))
     means = (
-        _mean(result.error_pct for result in results),
-        _mean(error_pct(other.with_facts_s, seconds) for other, seconds in steps),
-        _mean(error_pct(other.predicted_step_s, seconds) for other, seconds in steps),
+        mean_text(result.error_pct for result in results),
+        mean_text(error_pct(other.with_facts_s, seconds) for other, seconds in steps),
+        mean_text(error_pct(other.predicted_step_s, seconds) for other, seconds in steps),
     )
     return f"| {facts} | {source} | {len(results)} | {' | '.join(means)} |"
-
-
-def _mean(errors: Iterable[float | None]) -> str:
-    mape = Accuracy.of(errors).mape
-    return "" if mape is None else f"{mape:.1f}"

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from reports.make.accuracy.accuracy_table import mean_text
 from reports.make.fit.residual_facts import Bare
+from reports.make.tables import markdown_table
 from simulator.cells import Row
-from simulator.validate.accuracy import Accuracy
 from simulator.validate.published.published_rows import memory_kind
 from simulator.validate.published.published_runs import PublishedResult, row_source
 
@@ -72,18 +73,15 @@ def left_out_section(runs: Sequence[LeftOutRun]) -> str:
     for run in runs:
         if run.taken:
             groups.setdefault((", ".join(run.taken), row_source(run.known.id)), []).append(run)
-    lines = [
-        _HEAD,
-        "| facts taken away | runs of | runs | in-sample | without its facts |",
-        "|---|---|---:|---:|---:|",
-    ]
-    for (facts, name), own in groups.items():
-        known = _mean(run.known.mem_error_pct for run in own)
-        bare = _mean(run.bare.mem_error_pct for run in own)
-        lines.append(f"| {facts or 'those below'} | {name} | {len(own)} | {known} | {bare} |")
-    return "\n".join(lines) + "\n"
-
-
-def _mean(errors: Iterable[float | None]) -> str:
-    mape = Accuracy.of(errors).mape
-    return "" if mape is None else f"{mape:.1f}"
+    heads = ("facts taken away", "runs of", "runs", "in-sample", "without its facts")
+    rows = (
+        (
+            facts or "those below",
+            name,
+            str(len(own)),
+            mean_text(run.known.mem_error_pct for run in own),
+            mean_text(run.bare.mem_error_pct for run in own),
+        )
+        for (facts, name), own in groups.items()
+    )
+    return "\n".join([_HEAD, *markdown_table(heads, rows, "llrrr")]) + "\n"

@@ -43,6 +43,7 @@ from reports.make.fit.memory_errors import (
     unmeasured_spread,
 )
 from reports.make.fit.residual_facts import bare_rows
+from reports.make.tables import markdown_table
 from simulator.cells import Row
 from simulator.plots import style
 from simulator.processor import core_count
@@ -179,12 +180,13 @@ def placed(known: Sequence[MemoryResidual], first: Sequence[MemoryResidual]) -> 
 
 def calibration_table(found: Sequence[Placed]) -> str:
     """What share of runs holds no more than is allowed at a probability."""
-    lines = ["| probability asked | runs that hold no more | sources counted alike |"]
-    lines += ["|---:|---:|---:|"]
-    for level in _LEVELS:
-        alone = fmean(each.probability <= level for each in found)
-        lines.append(f"| {level:.0%} | {alone:.1%} | {share_within(found, level):.1%} |")
-    return "\n".join(lines) + "\n"
+    heads = ("probability asked", "runs that hold no more", "sources counted alike")
+    shares = (
+        (level, fmean(each.probability <= level for each in found), share_within(found, level))
+        for level in _LEVELS
+    )
+    rows = ((f"{level:.0%}", f"{alone:.1%}", f"{alike:.1%}") for level, alone, alike in shares)
+    return "\n".join(markdown_table(heads, rows, "rrr")) + "\n"
 
 
 def build_calibration_figure(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from reports.make.accuracy.source_means import source_means
+from reports.make.tables import write_table
 from simulator.cells import read_table
 from simulator.validate.published.published_runs import row_source
 
@@ -65,11 +65,7 @@ def read_learnt_runs(path: Path) -> list[LearntRun]:
 
 def write_learnt_runs(runs: Sequence[LearntRun], path: Path) -> None:
     """Every run before and after, for the report."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for name, known, *values in sorted(runs):
-            writer.writerow((name, known, *(f"{value:.6g}" for value in values)))
+    write_table(path, COLUMNS, sorted(runs))
 
 
 def own_runs_section(runs: Sequence[LearntRun]) -> str:

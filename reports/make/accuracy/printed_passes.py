@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from reports.make.tables import markdown_table
 from simulator.cells import Row, read_table
 from simulator.described.documents import merged
 from simulator.described.load import job_from_document
@@ -173,11 +174,11 @@ def _excess_lines(
         over.setdefault(row["model"], {}).setdefault(row["schedule"], []).append(excess_pct)
     schedules = sorted({row["schedule"] for row in rows})
     yield "\n## Measured steps over printed pass times and bubble rates, % (all m)\n"
-    yield f"| model | {' | '.join(schedules)} |"
-    yield f"|---|{'---:|' * len(schedules)}"
-    for model, found in over.items():
-        ranges = (f"{min(found[name]):.1f} to {max(found[name]):.1f}" for name in schedules)
-        yield f"| {model} | {' | '.join(ranges)} |"
+    ranges = (
+        (model, *(f"{min(found[name]):.1f} to {max(found[name]):.1f}" for name in schedules))
+        for model, found in over.items()
+    )
+    yield from markdown_table(("model", *schedules), ranges)
 
 
 def microbatches(row: Row) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from reports.make.tables import markdown_table, write_table
 from simulator.cells import read_table
 from simulator.results.step_error import COVERAGE
 
@@ -59,12 +59,11 @@ def write_odds(pairs: Iterable[PairOdds], path: Path) -> None:
     groups: dict[tuple[str, float], list[PairOdds]] = defaultdict(list)
     for pair in pairs:
         groups[pair.source, max(start for start in _STARTS if start <= pair.odds)].append(pair)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for (source, start), own in sorted(groups.items()):
-            means = (fmean(values) for values in zip(*(pair[1:] for pair in own), strict=True))
-            writer.writerow((source, start, len(own), *(f"{mean:.4g}" for mean in means)))
+    rows = (
+        (*group, len(own), *map(fmean, zip(*(pair[1:] for pair in own), strict=True)))
+        for group, own in sorted(groups.items())
+    )
+    write_table(path, COLUMNS, rows)
 
 
 def read_odds(path: Path) -> list[OddsGroup]:
@@ -95,17 +94,20 @@ def odds_section(groups: Sequence[OddsGroup]) -> str:
         "without the source. Of pairs that were predicted at first sight, the measured gain lies "
         f"in the interval in {100 * inside[0]:.0f} %, with sources counting the same in "
         f"{100 * inside[1]:.0f} %. This often the one was faster that was predicted to be:\n",
-        "| odds | pairs | sources | mean odds % | right % | sources counting the same % |",
-        "|---|---:|---:|---:|---:|---:|",
     ]
-    for start, own in sorted(by_start.items()):
-        pairs = sum(group.pairs for group in own)
-        odds, right = _share(own, "odds")[0], _share(own, "right_share")
-        lines.append(
-            f"| {100 * start:.0f} to {100 * ends[start]:.0f} % | {pairs} | {len(own)} "
-            f"| {100 * odds:.0f} | {100 * right[0]:.0f} | {100 * right[1]:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+    heads = ("odds", "pairs", "sources", "mean odds %", "right %", "sources counting the same %")
+    rows = [
+        (f"{100 * start:.0f} to {100 * ends[start]:.0f} %", *_figures(own))
+        for start, own in sorted(by_start.items())
+    ]
+    return "\n".join([*lines, *markdown_table(heads, rows)]) + "\n"
+
+
+def _figures(groups: Sequence[OddsGroup]) -> tuple[str, ...]:
+    """Pairs, sources, and means in percent."""
+    shares = (_share(groups, "odds")[0], *_share(groups, "right_share"))
+    pairs = sum(group.pairs for group in groups)
+    return f"{pairs}", f"{len(groups)}", *(f"{100 * share:.0f}" for share in shares)
 
 
 def _share(groups: Sequence[OddsGroup], name: str) -> tuple[float, float]:

@@ -40,9 +40,9 @@ class Case:
         return job_from_document({**self.document, "cluster": changed})
 
 
-def all_cases(file: Path = CASES_FILE) -> list[Case]:
-    """The cases of a file: models by name, and plans for them."""
-    document = read_yaml(file)
+def all_cases() -> list[Case]:
+    """All cases: models by name, and plans for them."""
+    document = read_yaml(CASES_FILE)
     models, every, reasons = document["models"], document["every"], document["reasons"]
     switches = {name: Without.of(reason["without"]) for name, reason in reasons.items()}
     return [

@@ -186,9 +186,9 @@ def write_table(rows: Sequence[Row], file: Path = TABLE_FILE) -> None:
             table.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in values})
 
 
-def given_rows(file: Path = ROWS_FILE) -> dict[str, dict[str, Any]]:
+def given_rows() -> dict[str, dict[str, Any]]:
     """Scripts by name."""
-    document = read_yaml(file)
+    document = read_yaml(ROWS_FILE)
     return {name: {**document["every"], **given} for name, given in document["rows"].items()}
 
 

@@ -64,6 +64,7 @@ from simulator.results.step_error import (
     shipped_errors,
     traits_of,
 )
+from simulator.units import three_digits
 from simulator.validate.first_sight import read_first_sight
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import read_rows, row_source
@@ -490,7 +491,7 @@ def _facts_text(model: ErrorModel, runs: Sequence[SeenRun]) -> str:
 def _rounded(node: Any) -> Any:
     if isinstance(node, Mapping):
         return {key: _rounded(value) for key, value in node.items()}
-    return float(f"{node:.3g}") if isinstance(node, float) else node
+    return three_digits(node) if isinstance(node, float) else node
 
 
 if __name__ == "__main__":

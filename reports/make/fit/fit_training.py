@@ -18,7 +18,6 @@ Run as ``python -m reports.make.fit.fit_training RUNS.csv... [--write | --valida
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
 import sys
@@ -40,6 +39,7 @@ from reports.make.fit.training_response import (
     is_launch_bound,
     responses,
 )
+from reports.make.tables import write_table
 from simulator.calibrate.profile_text import with_value
 from simulator.cells import read_table
 from simulator.described.documents import data_folder, parse_yaml
@@ -320,12 +320,11 @@ def read_left_out(path: Path) -> list[LeftOut]:
 
 
 def _write_cross_validation(left_out: Sequence[LeftOut], folder: Path) -> None:
-    with (folder / CROSS_VALIDATION_FILE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_LEFT_OUT_COLUMNS)
-        for run in sorted(left_out, key=lambda run: run.id):
-            seconds = (f"{step_s:.6g}" for step_s in (run.predicted_step_s, run.with_facts_s))
-            writer.writerow((run.id, str(run.fitted).lower(), *seconds, run.taken))
+    rows = (
+        (run.id, str(run.fitted).lower(), run.predicted_step_s, run.with_facts_s, run.taken)
+        for run in sorted(left_out, key=lambda run: run.id)
+    )
+    write_table(folder / CROSS_VALIDATION_FILE, _LEFT_OUT_COLUMNS, rows)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from simulator.plots.machines.chunk_steps import build_chunk_steps_figure
 from simulator.plots.machines.placement import build_placement_figure
 from simulator.plots.machines.system import build_system_figure
 from simulator.program.grid.placement import placement
-from simulator.validate.collective_errors import bus_bandwidths
+from simulator.validate.measured_bandwidths import bus_bandwidths
 
 SYSTEMS = ("h100-sxm-80gb", "gb200-nvl72", "dgx1-v100-32gb", "mi300x", "l40s", "rtx-4090")
 """One system of each kind of scale-up links, and one consumer card."""
@@ -92,7 +92,7 @@ def write_network_gallery(folder: Path, table: Path) -> Iterator[Path]:
 
     Args:
         folder: Made if it is not there.
-        table: Measured collectives, see :mod:`simulator.validate.collective_errors`.
+        table: Measured collectives, see :func:`.validate_collectives`.
 
     Raises:
         InputError: The table cannot be read.

@@ -12,13 +12,14 @@ import argparse
 import csv
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from reports.make.gpu_bundle.device.training_runs import Network, TrainingRun
 from reports.make.gpu_bundle.jobs import job_document
+from reports.make.tables import markdown_table
 from reports.make.torch_runs.run_errors import RowErrors, draw_run_errors
 from simulator.api import simulate
 from simulator.calibrate.gpu.raw_file import read_raw_lines
@@ -28,7 +29,7 @@ from simulator.described.load import job_from_document, load_profile
 from simulator.errors import InputError
 from simulator.files import write_whole
 from simulator.results.step import ClassMemory
-from simulator.units import format_bytes, format_seconds
+from simulator.units import error_text, format_bytes, format_seconds
 from simulator.validate.accuracy import error_pct
 
 WANTED = {
@@ -197,38 +198,34 @@ def page(runs: Sequence[ComparedRun], device: Mapping[str, Any], left: Mapping[s
 
 
 def _summary(title: str, runs: Sequence[ComparedRun], sources: Sequence[str]) -> list[str]:
-    lines = [f"## {title}: mean and worst error", ""]
-    lines += [f"| | {' | '.join(f'{name}, wanted {w}' for name, w in WANTED.items())} |"]
-    lines += [f"|---|{'---:|' * len(WANTED)}"]
-    for source in sources:
-        cells = []
-        for name in WANTED:
-            found = (run.error_pct(name, source) for run in runs)
-            errors = [abs(error) for error in found if error is not None]
-            cells += [_mean_and_worst(errors) if errors else ""]
-        lines += [f"| {source} | {' | '.join(cells)} |"]
-    return [*lines, ""]
+    heads = ("", *(f"{name}, wanted {wanted}" for name, wanted in WANTED.items()))
+    rows = (
+        (source, *(_mean_and_worst(run.error_pct(name, source) for run in runs) for name in WANTED))
+        for source in sources
+    )
+    return [f"## {title}: mean and worst error", "", *markdown_table(heads, rows), ""]
 
 
-def _mean_and_worst(errors: Sequence[float]) -> str:
+def _mean_and_worst(found: Iterable[float | None]) -> str:
+    errors = [abs(error) for error in found if error is not None]
+    if not errors:
+        return ""
     return f"{statistics.fmean(errors):.1f} / {max(errors):.1f} % of {len(errors)}"
 
 
 def _table(name: str, runs: Sequence[ComparedRun], sources: Sequence[str]) -> list[str]:
     words = "Step time" if name == "step" else f"{name.capitalize()} memory"
     show = format_seconds if name == "step" else format_bytes
-    rows = [
-        f"| {run.name} | {show(run.measured[name])} | "
-        f"{' | '.join(_percent(run.error_pct(name, source)) for source in sources)} |"
+    rows = (
+        (
+            run.name,
+            show(run.measured[name]),
+            *(error_text(run.error_pct(name, source)) for source in sources),
+        )
         for run in runs
         if not run.ran_out and run.measured.get(name)
-    ]
-    head = f"| run | measured | {' | '.join(sources)} |"
-    return [f"## {words}", "", head, f"|---|---:|{'---:|' * len(sources)}", *rows, ""]
-
-
-def _percent(error: float | None) -> str:
-    return "" if error is None else f"{error:+.1f} %"
+    )
+    return [f"## {words}", "", *markdown_table(("run", "measured", *sources), rows), ""]
 
 
 def draw(runs: Sequence[ComparedRun], path: Path, title: str) -> None:

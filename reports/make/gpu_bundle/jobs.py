@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS, Network, TrainingRun
-from simulator.files import write_whole
+from reports.make.gpu_bundle.device.training_runs import Network, TrainingRun
 
 
 def job_document(run: TrainingRun, profile: str) -> dict[str, Any]:
@@ -80,10 +76,3 @@ def _model(network: Network, seq_len: int) -> Mapping[str, Any]:
             "ffn_hidden": network.ffn_hidden,
         }
     return model
-
-
-def write_jobs(folder: Path, profile: str) -> None:
-    """One file per run, from the table that the runner holds."""
-    for run in TRAINING_RUNS:
-        document = yaml.safe_dump(job_document(run, profile), sort_keys=False)
-        write_whole(folder / f"{run.name}.yaml", document)

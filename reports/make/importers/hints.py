@@ -20,6 +20,7 @@ from simulator.importers.formats import Format
 from simulator.importers.interpolation import typed
 
 MOST_ROUNDS = 5
+"""Errors that a person would bear."""
 _USUAL: Mapping[str, int] = {
     "--gpus": 8, "--seq-len": 2048, "--micro-batch": 1, "--global-batch": 0,
 }  # fmt: skip
@@ -54,16 +55,15 @@ class Outcome:
     ignored: tuple[str, ...] = ()
 
 
-def outcome_of(form: Format, paths: Sequence[Path], rounds: int = MOST_ROUNDS) -> Outcome:
+def outcome_of(form: Format, paths: Sequence[Path]) -> Outcome:
     """What becomes of settings files whose user follows every hint.
 
     Args:
         form: Their format.
         paths: The files.
-        rounds: Errors that a person would bear.
     """
     given, seen = Given(), set[tuple[str, str, str]]()
-    for number in range(rounds + 1):
+    for number in range(MOST_ROUNDS + 1):
         try:
             form.read(paths, given)
         except InputError as error:
@@ -72,7 +72,7 @@ def outcome_of(form: Format, paths: Sequence[Path], rounds: int = MOST_ROUNDS) -
             return Outcome(_help(given), rounds=number, ignored=given.ignore)
         known = [fault for fault in faults if _key(fault) in seen]
         final = [fault for fault in known if not fault.hint]
-        if known or number == rounds:
+        if known or number == MOST_ROUNDS:
             # What has no way out is the reason, whatever else stands in its shadow.
             reason = (final or known or faults)[0]
             return Outcome("refused", str(reason), number, bool(known) and not final)

@@ -19,10 +19,10 @@ from simulator.planning.compared_strategies import (
     Comparison,
     Outcome,
     compare_strategies,
-    draw_comparisons,
     known_strategies,
     on_nodes,
 )
+from simulator.planning.drawn_strategies import draw_comparisons
 from simulator.units import counted, format_bytes, format_seconds
 
 PAGE = "README.md"

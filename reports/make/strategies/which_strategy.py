@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.make.strategies.strategy_map import draw_strategy_map
+from reports.make.tables import markdown_table
 from simulator.described.job import Job
 from simulator.described.load import job_from_document
 from simulator.planning.changes.helpful_changes import nearest_fit
@@ -253,13 +254,12 @@ def map_cell(results: Sequence[FamilyResult]) -> tuple[str, float]:
 
 
 def _map_table(cells: Mapping[tuple[str, int], tuple[str, float]]) -> str:
-    head = "| model | " + " | ".join(f"{speed} Gbit/s" for speed in MAP_SPEEDS_GBIT) + " |"
-    rule = "|---|" + "---|" * len(MAP_SPEEDS_GBIT)
-    rows = [
-        f"| {model} | " + " | ".join(_map_text(*cells[model, s]) for s in MAP_SPEEDS_GBIT) + " |"
+    heads = ("model", *(f"{speed} Gbit/s" for speed in MAP_SPEEDS_GBIT))
+    rows = (
+        (model, *(_map_text(*cells[model, speed]) for speed in MAP_SPEEDS_GBIT))
         for model in MAP_MODELS
-    ]
-    return "\n".join([head, rule, *rows])
+    )
+    return "\n".join(markdown_table(heads, rows, "l" * len(heads)))
 
 
 def _map_text(best: str, slower: float) -> str:

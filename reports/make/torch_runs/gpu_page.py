@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reports.make.tables import markdown_table
 from reports.make.torch_runs.gpu_grid import GridRun
-from simulator.units import format_bytes, format_seconds
+from simulator.units import error_text, format_bytes, format_seconds
 from simulator.validate.accuracy import error_pct
 
 MEAN_PCT, WORST_PCT = 5.0, 10.0
@@ -149,7 +150,7 @@ def _summary(runs: Sequence[KeptRun]) -> str:
 def _table(runs: Sequence[KeptRun]) -> list[str]:
     names = ("run", "measured", "spread", "predicted", "error", "allocated", "error", "reserved",
              "error")  # fmt: skip
-    lines = [f"| {' | '.join(names)} |", f"|---{'|---:' * (len(names) - 1)}|"]
+    rows = []
     for run in runs:
         measured, predicted = run.step_s
         cells = [
@@ -157,18 +158,14 @@ def _table(runs: Sequence[KeptRun]) -> list[str]:
             format_seconds(measured),
             f"{100 * run.report['spread']:.1f} %",
             format_seconds(predicted),
-            _percent(run.step_error_pct),
+            error_text(run.step_error_pct),
         ]
         for name in (ALLOCATED, RESERVED):
             pair = run.peak_bytes(name)
             cells += ["" if pair is None else format_bytes(pair[0])]
-            cells += [_percent(run.peak_error_pct(name))]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def _percent(error: float | None) -> str:
-    return "" if error is None else f"{error:+.1f} %"
+            cells += [error_text(run.peak_error_pct(name))]
+        rows.append(cells)
+    return markdown_table(names, rows)
 
 
 def _environment(runs: Sequence[KeptRun]) -> str:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reports.make.tables import markdown_table
 from simulator.described.load import job_from_document
-from simulator.units import format_bytes, format_seconds
+from simulator.units import error_text, format_bytes, format_seconds
 from simulator.validate.torch_run.predict import predict
 from simulator.validate.torch_run.run_comparison import Measured, Pair, TorchReport
 
@@ -100,20 +101,12 @@ def page(runs: Sequence[KeptRun]) -> str:
 
 
 def _table(runs: Iterable[KeptRun]) -> list[str]:
-    names = (
-        "run",
-        "measured",
-        "spread",
-        "predicted",
-        "error",
-        "forward",
-        "backward",
-        "peak memory",
-    )
-    lines = [f"| {' | '.join(names)} |", f"|---{'|---:' * (len(names) - 1)}|"]
+    names = ("run", "measured", "spread", "predicted", "error", "forward", "backward",
+             "peak memory")  # fmt: skip
+    rows = []
     for run in runs:
         report, step = run.report, run.report.step
-        cells = [
+        rows += [[
             f"{run.name}: {report.job.title}{_sleep(report.measured)}",
             format_seconds(step.measured or 0.0),
             f"{100 * report.measured.spread:.1f} %",
@@ -124,9 +117,8 @@ def _table(runs: Iterable[KeptRun]) -> list[str]:
             ""
             if run.peak is None
             else f"{format_bytes(run.peak.measured or 0.0)}, {_error(run.peak)}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        ]]  # fmt: skip
+    return markdown_table(names, rows)
 
 
 def _sleep(measured: Measured) -> str:
@@ -140,7 +132,7 @@ def _largest(pairs: Sequence[Pair], name: str) -> Pair:
 
 
 def _error(pair: Pair) -> str:
-    return "" if pair.error_pct is None else f"{pair.error_pct:+.1f} %"
+    return error_text(pair.error_pct)
 
 
 def _summary(runs: Sequence[KeptRun]) -> str:

@@ -21,7 +21,7 @@ from simulator.described.base import file_name_of_field
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import KernelModel
 from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of, protocol_of
-from simulator.units import format_quantity
+from simulator.units import format_quantity, three_digits
 from simulator.validate.kernel_answers import compared
 
 _FLASH_2_IS_OLDER = (
@@ -127,30 +127,26 @@ def _repeats_calls(rows: Sequence[KernelRow]) -> bool:
     return any(protocol_of(row).read_again_after for row in rows)
 
 
-def _varies_length(rows: Sequence[KernelRow]) -> bool:
-    return len({row.text("seq") for row in rows}) > 1
-
-
-def _holds_rows(rows: Sequence[KernelRow]) -> bool:
-    return any(_is_over_rows(row) for row in rows)
-
-
 _DETERMINED_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingProxyType(
     {
         "joule_per_operation": _repeats_calls,
         "boost_s": _repeats_calls,
-        "row_efficiency": _holds_rows,
-        "backward_kv_ramp": _varies_length,
+        "row_efficiency": lambda rows: any(map(_is_over_rows, rows)),
+        "backward_kv_ramp": lambda rows: len({row.text("seq") for row in rows}) > 1,
     }
 )
 """Whether rows tell of a parameter at all; of all others, every row of the block does."""
 
 
 def _is_gemm(precision: str) -> Callable[[KernelRow], bool]:
-    def matches(row: KernelRow) -> bool:
-        return _is_product(row) and not row.is_best_shape and _precision(row) == precision
+    return lambda row: _is_product(row) and not row.is_best_shape and _precision(row) == precision
 
-    return matches
+
+def _measures(
+    is_kernel: Callable[[KernelRow], bool], *directions: str
+) -> Callable[[KernelRow], bool]:
+    """Whether a row is of such a kernel, and of one of these passes."""
+    return lambda row: is_kernel(row) and row.direction in directions
 
 
 def _is_product(row: KernelRow) -> bool:
@@ -161,40 +157,22 @@ def _is_attention(row: KernelRow) -> bool:
     return "attention" in row.text("op") and not _is_old_attention(row)
 
 
-def _is_attention_forward(row: KernelRow) -> bool:
-    return _is_attention(row) and row.text("direction") == "fwd"
-
-
-def _is_attention_backward(row: KernelRow) -> bool:
-    return _is_attention(row) and "bwd" in row.text("direction")
-
-
 def _is_old_attention(row: KernelRow) -> bool:
     older = row.text("op").startswith(("flash_attention_2", "triton_attention"))
     return older and any(name in row.text("gpu") for name in _FLASH_2_IS_OLDER)
 
 
-def _is_old_attention_forward(row: KernelRow) -> bool:
-    return _is_old_attention(row) and row.text("direction") == "fwd"
-
-
-def _is_old_attention_backward(row: KernelRow) -> bool:
-    return _is_old_attention(row) and row.text("direction") == "bwd"
+def _is_norm(row: KernelRow) -> bool:
+    return "norm" in row.text("op")
 
 
 def _is_stream(row: KernelRow) -> bool:
-    streams = row.text("op").startswith(_STREAM_NAMES) and row.text("direction") != "bwd"
+    streams = row.text("op").startswith(_STREAM_NAMES) and row.direction != "bwd"
     return streams or _is_over_rows(row)
 
 
 def _is_over_rows(row: KernelRow) -> bool:
-    return ("norm" in row.text("op") and row.text("direction") != "bwd") or "softmax" in row.text(
-        "op"
-    )
-
-
-def _is_norm_backward(row: KernelRow) -> bool:
-    return "norm" in row.text("op") and row.text("direction") == "bwd"
+    return (_is_norm(row) and row.direction != "bwd") or "softmax" in row.text("op")
 
 
 def _precision(row: KernelRow) -> str:
@@ -206,7 +184,7 @@ def _precision(row: KernelRow) -> str:
 
 BLOCKS = (
     Block((), _STREAM_PRIOR, _is_stream, has_sources_per_number=True),
-    Block((), _NORM_PRIOR, _is_norm_backward, has_sources_per_number=True),
+    Block((), _NORM_PRIOR, _measures(_is_norm, "bwd"), has_sources_per_number=True),
     Block(("gemm", "bf16"), _GEMM_PRIOR, _is_gemm("bf16"), also=(("gemm", "fp16"),)),
     Block(("gemm", "fp16"), _GEMM_PRIOR, _is_gemm("fp16")),
     Block(("gemm", "tf32"), _GEMM_PRIOR, _is_gemm("tf32")),
@@ -217,15 +195,18 @@ BLOCKS = (
         _is_gemm("fp8"),
         also=(("gemm", "mxfp8"), ("gemm", "nvfp4")),
     ),
-    Block(("flash_attention",), _ATTENTION_PRIOR, _is_attention_forward),
+    Block(("flash_attention",), _ATTENTION_PRIOR, _measures(_is_attention, "fwd")),
     Block(
-        ("flash_attention",), _BACKWARD_PRIOR, _is_attention_backward, has_sources_per_number=True
+        ("flash_attention",),
+        _BACKWARD_PRIOR,
+        _measures(_is_attention, "bwd", "fwd+bwd"),
+        has_sources_per_number=True,
     ),
-    Block(("flash_attention_2",), _ATTENTION_PRIOR, _is_old_attention_forward),
+    Block(("flash_attention_2",), _ATTENTION_PRIOR, _measures(_is_old_attention, "fwd")),
     Block(
         ("flash_attention_2",),
         _BACKWARD_PRIOR,
-        _is_old_attention_backward,
+        _measures(_is_old_attention, "bwd"),
         has_sources_per_number=True,
     ),
 )
@@ -239,15 +220,14 @@ def family_blocks() -> tuple[Block, ...]:
     The best of a search over shapes is a row like others here: of some GPUs it is all there is.
     """
     half = Block(
-        ("gemm", "fp16"), _GEMM_PRIOR, _is_half_gemm, also=(("gemm", "bf16"), ("gemm", "tf32"))
+        ("gemm", "fp16"),
+        _GEMM_PRIOR,
+        lambda row: _is_product(row) and is_half_precision(row),
+        also=(("gemm", "bf16"), ("gemm", "tf32")),
     )
     of_half = (half.path, *half.also)
     alone = [block for block in BLOCKS if block.path not in of_half]
     return (*alone[:2], half, *alone[2:])
-
-
-def _is_half_gemm(row: KernelRow) -> bool:
-    return _is_product(row) and is_half_precision(row)
 
 
 def is_half_precision(row: KernelRow) -> bool:
@@ -337,7 +317,7 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
     best = best_of([[1.0] * len(prior), [0.7] * len(prior)])
     if "boost_s" in prior:
         best = min(best, best_of(_other_valleys(best.x, prior)), key=lambda result: result.fun)
-    values = _rounded(values_of(best.x))
+    values = {name: three_digits(value) for name, value in values_of(best.x).items()}
     return Fit(profile.name, block, values, errors_of(values))
 
 
@@ -394,10 +374,6 @@ def _is_answerable(row: KernelRow, profile: HardwareProfile) -> bool:
     except SkippedRowError:
         return False
     return True
-
-
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(f"{value:.3g}") for name, value in values.items()}
 
 
 def with_fits(text: str, profile: HardwareProfile, fits: Sequence[Fit], table: str) -> str:

@@ -323,9 +323,9 @@ def _cross_entropy(case: KernelCase, device: torch.device) -> Call:
 
 
 def _elementwise(
-    function: Callable[[Tensor, Tensor], object], reads: int, written_bytes: int | None = None
+    function: Callable[[Tensor, Tensor], object], written_bytes: int | None = None
 ) -> Operation:
-    """A kernel over elements that reads so many tensors and writes one into ``out``."""
+    """A kernel over elements that reads one tensor and writes one, into ``out``."""
 
     def operation(case: KernelCase, device: torch.device) -> Call:
         one = _normal(case.m, case=case, device=device)
@@ -334,7 +334,7 @@ def _elementwise(
         written = size if written_bytes is None else written_bytes
         return Call(
             _without_gradients(lambda: function(one, other)),
-            num_bytes=float(case.m * (reads * size + written)),
+            num_bytes=float(case.m * (size + written)),
         )
 
     return operation
@@ -360,11 +360,11 @@ OPERATIONS: Mapping[str, Operation] = {
     "layernorm": _norm,
     "softmax": _softmax,
     "eager_cross_entropy": _cross_entropy,
-    "stream_copy": _elementwise(lambda one, other: other.copy_(one), reads=1),
-    "stream_add": _elementwise(lambda one, other: torch.add(one, one, out=other), reads=1),
-    "activation_gelu": _elementwise(lambda one, _: functional.gelu(one), reads=1),
-    "activation_silu": _elementwise(lambda one, _: functional.silu(one), reads=1),
-    "cast_fp32": _elementwise(lambda one, _: one.float(), reads=1, written_bytes=4),
+    "stream_copy": _elementwise(lambda one, other: other.copy_(one)),
+    "stream_add": _elementwise(lambda one, other: torch.add(one, one, out=other)),
+    "activation_gelu": _elementwise(lambda one, _: functional.gelu(one)),
+    "activation_silu": _elementwise(lambda one, _: functional.silu(one)),
+    "cast_fp32": _elementwise(lambda one, _: one.float(), written_bytes=4),
     "optimizer_adamw": _adamw,
 }
 """Kernels by the name that tables give them."""

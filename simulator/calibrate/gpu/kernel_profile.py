@@ -24,7 +24,7 @@ from simulator.described.load import profile_from_document
 from simulator.errors import InputError
 from simulator.facts import host_launches
 from simulator.tables.kernel_rows import KernelRow, SkippedRowError, precision_of
-from simulator.units import format_quantity
+from simulator.units import format_quantity, three_digits
 from simulator.validate.kernel_errors import KernelReport, kernel_report
 
 _ABOVE_PEAK = 1.02
@@ -145,7 +145,7 @@ def measured_values(rows: Sequence[KernelRow], reference: str) -> dict[str, Sour
             found["kernels.sustained_clock"] = (share, "", row.text("notes"))
     return {
         path: SourcedValue(
-            format_quantity(float(f"{value:.3g}"), unit) if unit else float(f"{value:.3g}"),
+            format_quantity(three_digits(value), unit) if unit else three_digits(value),
             "measured",
             f"{reference}: {what}",
         )

@@ -153,8 +153,8 @@ def measure_collectives(
     path: Path,
     largest_bytes: float,
     *,
-    resume: bool = False,
-    on_case: Callable[[], None] = lambda: None,
+    resume: bool,
+    on_case: Callable[[], None],
 ) -> None:
     """Measures what the table at ``path`` does not hold yet; only rank 0 writes.
 

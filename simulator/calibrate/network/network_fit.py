@@ -31,6 +31,7 @@ from simulator.tables.collective_rows import (
     group_of,
     links_of_row,
 )
+from simulator.units import three_digits
 
 _OTHER_MACHINE = 0.3
 """Spread, at the least, between machines of one kind: cabling, drivers, settings (assumption)."""
@@ -368,7 +369,7 @@ def _fit(search: _Search) -> tuple[Fit, _Information]:
         return Fit(part, {}, rows, search.median_error([]), held), nothing
     best = search.best()
     information = search.information(best)
-    values = {name: _rounded(value) for name, value in search.values(best.x).items()}
+    values = {name: three_digits(value) for name, value in search.values(best.x).items()}
     error, spreads = search.median_error(best.x), _spreads(information)
     return Fit(part, values, rows, error, held, spreads), information
 
@@ -417,11 +418,6 @@ def with_values(network: Network, part: str, values: Mapping[str, float]) -> Net
     """The network with these parameters of one part."""
     block = getattr(network, part).model_copy(update=dict(values))
     return network.model_copy(update={part: block})
-
-
-def _rounded(value: float) -> float:
-    """Three significant digits: more would be noise."""
-    return float(f"{value:.3g}")
 
 
 def hidden_by_launches(cases: Sequence[Case]) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def collectives(
 
     report = validate_collectives(table)
     if plot is not None:
-        from simulator.validate.collective_errors import draw_bus_bandwidths
+        from simulator.validate.measured_bandwidths import draw_bus_bandwidths
 
         for path in draw_bus_bandwidths(table, plot):
             note(f"wrote {path}")

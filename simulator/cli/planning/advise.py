@@ -148,7 +148,7 @@ def strategies(
             _print_comparison(comparison)
         _print_advice()
     if plot is not None:
-        from simulator.planning.compared_strategies import draw_comparisons
+        from simulator.planning.drawn_strategies import draw_comparisons
 
         draw_comparisons(found, plot)
         note(f"wrote {plot}")

@@ -175,6 +175,8 @@ class _Network:
             return layer
         if name not in self._table or name in self._reading:
             return self._key(name)
+        if name not in _names_of_layers(self._family):
+            layer = None
         if (name, layer) not in self._known:
             entry = self._table[name]
             self._reading.append(name)
@@ -234,6 +236,20 @@ def formula_names(family: str) -> frozenset[str]:
         if isinstance(entry, str) and name != "inside"
     ]
     return frozenset().union(*map(names_in_formula, formulas)) - {_LAYER}
+
+
+@cache
+def _names_of_layers(family: str) -> frozenset[str]:
+    """Definitions whose value may be another in each layer."""
+    formulas = {
+        name: names_in_formula(entry)
+        for name, entry in _table(family).items()
+        if isinstance(entry, str) and name != "inside"
+    }
+    known, before = frozenset({_LAYER}), frozenset[str]()
+    while known != before:
+        before, known = known, known.union(n for n, used in formulas.items() if used & known)
+    return known
 
 
 @cache

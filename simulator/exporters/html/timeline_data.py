@@ -87,13 +87,13 @@ Color = tuple[str, str]
 
 
 def timeline_data(
-    result: StepResult, blocks: Mapping[str, str], *, most_rows: int = MOST_ROWS
+    result: StepResult, blocks: Mapping[str, str], *, most_rows: int
 ) -> dict[str, Any]:
     """Columns, lanes and sheets as the script ``timeline.js`` reads them."""
     return _Tables(result, blocks).document(shown_classes(result, most_rows))
 
 
-def shown_classes(result: StepResult, most_rows: int = MOST_ROWS) -> list[int]:
+def shown_classes(result: StepResult, most_rows: int) -> list[int]:
     """Indices of the rank classes that there is room for."""
     classes = len(result.timeline.program.classes)
     rows = np.bincount(result.timeline.rank_class, minlength=classes)

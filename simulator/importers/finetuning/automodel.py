@@ -53,10 +53,8 @@ def read_automodel_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
         **_dispatch(settings, degrees["ep"]),
         **_pipeline(settings, degrees["pp"], layers_of(draft.model)),
         **automodel_adapters(settings),
-        "recompute": settings.choice(
-            *spellings["recompute"],
-            meanings=option_table("automodel", "recomputation"),
-            default="none",
+        "recompute": settings.meaning(
+            "automodel/recomputation", *spellings["recompute"], default="none"
         ),
         "sequence_parallel": degrees["tp"] > 1 and settings.switch("distributed.sequence_parallel"),
         "overlap_tp": settings.switch("distributed.enable_async_tensor_parallel") or None,
@@ -187,9 +185,7 @@ def _kernels(settings: Settings, *, is_compiled: bool) -> dict[str, Any]:
     if settings.get("model.backend.experts") == "torch":
         facts["grouped_experts"] = False
     facts |= expert_exchange(settings, "model.backend.dispatcher")
-    scaling = settings.choice(
-        "fp8.recipe_name", meanings=option_table("automodel", "scalings"), default=None
-    )
+    scaling = settings.meaning("automodel/scalings", "fp8.recipe_name", default=None)
     if scaling:
         facts["float8_scaling"] = scaling
     has_kernels = settings.switch("model.use_liger_kernel", default=True)

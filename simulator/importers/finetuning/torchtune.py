@@ -41,9 +41,7 @@ def read_torchtune_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
     draft.plan = {
         "tp": tp,
         "zero": 0 if draft.gpus == 1 else 3,
-        "precision": settings.choice(
-            "dtype", meanings=option_table("torchtune", "formats"), default="bf16"
-        ),
+        "precision": settings.meaning("torchtune/formats", "dtype", default="bf16"),
         "recompute": "full" if settings.switch("enable_activation_checkpointing") else "none",
         "optimizer": _named(settings, "optimizer", "optimizers"),
         "clip_gradients": settings.get("clip_grad_norm") is not None,

@@ -59,9 +59,7 @@ def _check_that_it_is_supervised(settings: Settings) -> None:
 
 
 def _plan(settings: Settings) -> dict[str, Any]:
-    form = settings.choice(
-        "optim_wrapper.dtype", meanings=option_table("xtuner", "formats"), default="fp16"
-    )
+    form = settings.meaning("xtuner/formats", "optim_wrapper.dtype", default="fp16")
     cp = settings.whole("sequence_parallel_size", default=1, least=1)
     is_on = settings.switch("model.use_activation_checkpointing", default=True)
     return {
@@ -70,14 +68,13 @@ def _plan(settings: Settings) -> dict[str, Any]:
         "zero": 0,
         "precision": form,
         "recompute": "full" if is_on else "none",
-        "optimizer": settings.choice(
-            "optim_wrapper.optimizer.type", "optim_type",
-            meanings=option_table("xtuner", "optimizers"), default="adam",
+        "optimizer": settings.meaning(
+            "xtuner/optimizers", "optim_wrapper.optimizer.type", "optim_type", default="adam"
         ),
         "clip_gradients": settings.get("optim_wrapper.clip_grad.max_norm") is not None,
         "attention": "flash",
         **xtuner_adapters(settings),
-    }  # fmt: skip
+    }
 
 
 def _batch(settings: Settings, draft: Draft, given: Given) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from simulator.described.load import load_model
 from simulator.importers.hub_models import ModelDocument
 from simulator.importers.megatron.megatron_model import count_of, switch_of
-from simulator.importers.settings import Settings, option_table
+from simulator.importers.settings import Settings
 
 _OF_EXPERTS = (
     "moe_(grouped_gemm|permute_fusion|flex_dispatcher_backend|shared_expert_overlap"
@@ -33,10 +33,8 @@ def expert_parallelism(settings: Settings, tp: int, experts: Mapping[str, Any]) 
     """Fields of a plan that say how experts are spread, and how tokens reach them."""
     ep, etp = count_of(settings, "plan.ep", 1), count_of(settings, "plan.etp", None)
     overlap_ep = switch_of(settings, "plan.overlap_ep") or None
-    way = settings.choice(
-        "moe_token_dispatcher_type",
-        meanings=option_table("megatron", "dispatchers"),
-        default="all_gather",
+    way = settings.meaning(
+        "megatron/dispatchers", "moe_token_dispatcher_type", default="all_gather"
     )
     joins_by_node = settings.switch("moe_enable_deepep")
     if not experts:

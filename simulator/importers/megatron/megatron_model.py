@@ -129,7 +129,7 @@ def _activation(settings: Settings) -> tuple[bool, str]:
     settings.get("squared_relu")
     named = settings.get("activation") or settings.get("activation_func")
     named = named or settings.get("activation_func._target_") or ""
-    glu = settings.choice("glu_activation", meanings=option_table("megatron", "glu"), default=None)
+    glu = settings.meaning("megatron/glu", "glu_activation", default=None)
     if glu is not None:
         return True, glu
     if settings.switch("quick_geglu") or "geglu" in str(named):

@@ -49,9 +49,7 @@ def read_neox_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Imp
         "sequence_parallel": settings.switch("sequence_parallel") if tp > 1 else None,
         "optimizer": "adam-8bit"
         if settings.switch("use_bnb_optimizer")
-        else settings.choice(
-            "optimizer.type", meanings=option_table("gpt-neox", "optimizers"), default="adam"
-        ),
+        else settings.meaning("gpt-neox/optimizers", "optimizer.type", default="adam"),
         "clip_gradients": settings.number("gradient_clipping", default=1.0) > 0,
         "attention": _attention(settings),
         **_recomputation(settings, tp),
@@ -87,15 +85,13 @@ def _model(settings: Settings, tp: int, name: str) -> dict[str, Any] | None:
     if None in sizes:
         return None
     layers, hidden, heads = sizes
-    is_gated, activation = settings.choice(
-        "activation", meanings=option_table("gpt-neox", "activations"), default=[False, "gelu"]
+    is_gated, activation = settings.meaning(
+        "gpt-neox/activations", "activation", default=[False, "gelu"]
     )
     is_llama = settings.get("mlp_type") == "llama"
     has_bias = settings.switch("use_bias_in_attn_linear", default=True)
-    norm = settings.choice("norm", meanings=option_table("gpt-neox", "norms"), default="layernorm")
-    positions = settings.choice(
-        "pos_emb", meanings=option_table("gpt-neox", "positions"), default="learned"
-    )
+    norm = settings.meaning("gpt-neox/norms", "norm", default="layernorm")
+    positions = settings.meaning("gpt-neox/positions", "pos_emb", default="learned")
     rows = settings.whole("max_position_embeddings", default=None)
     model = {
         "name": name,

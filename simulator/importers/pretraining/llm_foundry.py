@@ -21,7 +21,7 @@ from simulator.importers.assembly import Draft, Given, finished, flat, parse_map
 from simulator.importers.finetuning.sharding import fsdp_sharding
 from simulator.importers.hub_models import ModelDocument, configured_model, named_model
 from simulator.importers.interpolation import resolved
-from simulator.importers.settings import Settings, option_rules, option_table
+from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML of llm-foundry's train.py"
 _MPT: Mapping[str, Any] = {"no_bias": False, "expansion_ratio": 4, "tie_word_embeddings": True}
@@ -46,13 +46,9 @@ def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
     draft.gpus = given.gpus
     draft.plan = {
         **_sharding(settings, given.gpus or 0),
-        "precision": settings.choice(
-            "precision", meanings=option_table("llm-foundry", "precisions"), default="bf16"
-        ),
+        "precision": settings.meaning("llm-foundry/precisions", "precision", default="bf16"),
         "recompute": "full" if settings.switch("fsdp_config.activation_checkpointing") else "none",
-        "optimizer": settings.choice(
-            "optimizer.name", meanings=option_table("llm-foundry", "optimizers"), default="adam"
-        ),
+        "optimizer": settings.meaning("llm-foundry/optimizers", "optimizer.name", default="adam"),
         "clip_gradients": "algorithms.gradient_clipping.clipping_threshold" in settings.keys,
         "attention": _attention(settings),
         "compile": any(key.startswith("compile_config.") for key in settings.keys) or None,
@@ -72,10 +68,7 @@ def _sharding(settings: Settings, gpus: int) -> dict[str, Any]:
     """What FSDP shards; DDP without its configuration."""
     if not any(key.startswith("fsdp_config.") for key in settings.keys):
         return {"zero": 0}
-    reduced = settings.choice(
-        "fsdp_config.mixed_precision", meanings=option_table("llm-foundry", "reduced"),
-        default="fp32",
-    )  # fmt: skip
+    reduced = settings.meaning("llm-foundry/reduced", "fsdp_config.mixed_precision", default="fp32")
     return {**fsdp_sharding(settings, gpus, 1), "grad_reduce_precision": reduced}
 
 

@@ -145,7 +145,7 @@ def _sharding(settings: Settings) -> dict[str, Any]:
 def _recomputation(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of the plan and facts of the stack about what is computed again."""
     policy = settings.get("remat_policy") or "full"
-    kept = settings.choice("remat_policy", meanings=option_table("maxtext", "policies"), default=[])
+    kept = settings.meaning("maxtext/policies", "remat_policy", default=[])
     if kept is None:
         return {"recompute": "none"}, {}
     outputs, places = option_table("maxtext", "tensors"), option_table("maxtext", "places")
@@ -163,22 +163,14 @@ def _recomputation(settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _plan(settings: Settings) -> dict[str, Any]:
-    form = settings.choice("dtype", meanings=option_table("maxtext", "formats"), default="bf16")
-    quantised = settings.choice(
-        "quantization", meanings=option_table("maxtext", "quantizations"), default=None
-    )
+    form = settings.meaning("maxtext/formats", "dtype", default="bf16")
+    quantised = settings.meaning("maxtext/quantizations", "quantization", default=None)
     return {
         "precision": quantised or form,
-        **settings.choice(
-            "weight_dtype", meanings=option_table("maxtext", "weight_formats"), default={}
-        ),
-        "optimizer": settings.choice(
-            "opt_type", meanings=option_table("maxtext", "optimizers"), default="adam"
-        ),
+        **settings.meaning("maxtext/weight_formats", "weight_dtype", default={}),
+        "optimizer": settings.meaning("maxtext/optimizers", "opt_type", default="adam"),
         "clip_gradients": settings.number("gradient_clipping_threshold", default=1.0) > 0,
-        "attention": settings.choice(
-            "attention", meanings=option_table("maxtext", "attentions"), default="flash"
-        ),
+        "attention": settings.meaning("maxtext/attentions", "attention", default="flash"),
     }
 
 

@@ -14,7 +14,7 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.hub_models import configured_model
-from simulator.importers.settings import Settings, option_rules, option_table
+from simulator.importers.settings import Settings, option_rules
 
 _WANTED = "give a YAML of nanotron"
 _MODEL = "model.model_config"
@@ -51,26 +51,21 @@ def _plan(settings: Settings, degrees: dict[str, int]) -> dict[str, Any]:
     modes = {"REDUCE_SCATTER": True, "reduce_scatter": True, "ALL_REDUCE": False,
              "all_reduce": False}  # fmt: skip
     cuts = settings.choice("parallelism.tp_mode", meanings=modes, default=False)
-    schedule = settings.choice(
-        "parallelism.pp_engine", meanings=option_table("nanotron", "engines"), default="gpipe"
-    )
+    schedule = settings.meaning("nanotron/engines", "parallelism.pp_engine", default="gpipe")
     in_fp32 = settings.switch("optimizer.accumulate_grad_in_fp32")
     return {
         "sequence_parallel": cuts if degrees["tp"] > 1 else None,
         "schedule": schedule if degrees["pp"] > 1 else None,
         "zero": settings.whole("optimizer.zero_stage", default=0),
-        "precision": settings.choice(
-            "model.dtype", meanings=option_table("nanotron", "formats"), default="fp32"
-        ),
+        "precision": settings.meaning("nanotron/formats", "model.dtype", default="fp32"),
         "grad_reduce_precision": "fp32" if in_fp32 else None,
-        "optimizer": settings.choice(
-            "optimizer.optimizer_factory.name", meanings=option_table("nanotron", "optimizers"),
-            default="adam",
+        "optimizer": settings.meaning(
+            "nanotron/optimizers", "optimizer.optimizer_factory.name", default="adam"
         ),
         "clip_gradients": settings.number("optimizer.clip_grad", default=0.0) > 0,
         "recompute": "full" if settings.switch("parallelism.recompute_layer") else "none",
         "attention": "flash",
-    }  # fmt: skip
+    }
 
 
 def _model(settings: Settings, name: str) -> dict[str, Any] | None:

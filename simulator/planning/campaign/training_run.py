@@ -175,7 +175,7 @@ def campaign_time(
     job: Job,
     step: StepResult,
     *,
-    members: int = 200,
+    members: int,
     seed: int = 0,
     on_member: Callable[[], None] | None = None,
 ) -> CampaignTime:

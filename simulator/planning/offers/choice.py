@@ -240,7 +240,7 @@ def _nothing_suits(rows: Sequence[OfferResult], late_risk: float) -> str:
 
 
 def one_offer_for_all(
-    rows: Sequence[OfferResult], late_risk: float = DEFAULT_LATE_RISK
+    rows: Sequence[OfferResult], late_risk: float
 ) -> tuple[str, dict[str, OfferResult]] | None:
     """The offer on which all workloads are in time for the least money in all, each run by itself.
 

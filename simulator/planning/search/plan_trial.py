@@ -14,6 +14,7 @@ from simulator.planning.search.bound import ROUNDING
 from simulator.processor import without_collection
 from simulator.program.build import build_program, steps_around
 from simulator.program.ir import Category
+from simulator.results.shorter_sequences import shorter_programs
 from simulator.results.summary import summarise
 
 
@@ -64,9 +65,10 @@ def _tried(job: Job, limit_s: float) -> Trial:
         if replayed_s > limit_s:
             return Trial(Tier.REPLAY, replayed_s)
     try:
-        step = summarise(job, simulate_program(program, limit=limit), steps)
+        timeline = simulate_program(program, limit=limit)
     except LimitError as error:
         return Trial(Tier.STOPPED, error.least_s)
+    step = summarise(job, timeline, steps, shorter=shorter_programs(job))
     # A node without room for what leaves its GPUs makes the plan as useless as a full GPU.
     has_room = step.host is None or step.host.fits
     peak_bytes = step.peak_device_bytes if has_room else inf

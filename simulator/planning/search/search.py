@@ -209,12 +209,12 @@ class PlanSearches:
 def search_parts(
     job: Job,
     parts: Mapping[str, Part],
-    vary: Axes | None = None,
+    vary: Axes | None,
     *,
-    risk: float = DEFAULT_RISK,
-    executor: Executor | None = None,
-    at_a_time: int = 1,
-    on_progress: Callable[[str, Progress], None] | None = None,
+    risk: float,
+    executor: Executor | None,
+    at_a_time: int,
+    on_progress: Callable[[str, Progress], None] | None,
 ) -> dict[str, PlanSearch]:
     """The fastest plan of each part of one space, proven as in :func:`search_plans`.
 

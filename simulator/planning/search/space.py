@@ -196,7 +196,7 @@ def _of_part(axes: Axes, codes: NDArray[np.int64], part: Axes) -> NDArray[np.boo
     return kept
 
 
-def plan_axes(job: Job, vary: Axes | None = None) -> Axes:
+def plan_axes(job: Job, vary: Axes | None) -> Axes:
     """Values that are tried of every field that is varied.
 
     Arguments and errors are those of :func:`plan_space`.

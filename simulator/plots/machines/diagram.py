@@ -54,7 +54,7 @@ class Box:
         return self.top + self.height
 
 
-def draw_box(axes: Axes, box: Box, text: str = "", *, face: str, size_pt: float = 8.5) -> None:
+def draw_box(axes: Axes, box: Box, text: str, *, face: str, size_pt: float = 8.5) -> None:
     """A rounded box with a text in its middle, as large as fits."""
     rounding = min(0.06, 0.3 * min(box.width, box.height))
     axes.add_patch(

@@ -226,8 +226,13 @@ def _draw_cube_links(axes: Axes, places: Sequence[Point], link_bytes_per_s: floa
     return f"thin {one}, thick {two}, each direction"
 
 
+_MOST_HOSTS = 24
+"""Hosts whose NICs can be told apart; of more, those of one host are drawn."""
+
+
 def _draw_nics(axes: Axes, network: Network, host: Box, hosts: int) -> None:
     fabric = network.fabric
+    hosts = hosts if hosts <= _MOST_HOSTS else 1
     count = fabric.nics_per_node if hosts == 1 else hosts
     top = host.bottom + 0.22
     if not fabric.nics_per_node:

@@ -136,8 +136,7 @@ def orthogonalisation(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
         runs: All layers of the rank.
     """
     seconds = flop = 0.0
-    for tensor, layers in _matrices(job, runs):
-        matrices, rows, columns = _shape(job, tensor)
+    for tensor, layers, (matrices, rows, columns) in _matrices(job, runs):
         share = layers / _owners(job, tensor)
         seconds += (
             share * _one_step_s(job, matrices, *sorted((rows, columns))) * _NEWTON_SCHULZ_STEPS
@@ -155,8 +154,7 @@ def projections(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
     """
     profile, precision = job.cluster.profile, job.plan.precision
     seconds = flop = 0.0
-    for tensor, layers in _matrices(job, runs):
-        matrices, rows, columns = _shape(job, tensor)
+    for _, layers, (matrices, rows, columns) in _matrices(job, runs):
         m, n = sorted((rows, columns))
         r = min(job.plan.optimizer_rank, m)
         seconds += layers * math.fsum(
@@ -185,8 +183,7 @@ def rotations(job: Job, runs: Sequence[Slice]) -> tuple[float, float]:
         products of as many operations.
     """
     seconds = flop = 0.0
-    for tensor, layers in _matrices(job, runs):
-        matrices, rows, columns = _shape(job, tensor)
+    for _, layers, (matrices, rows, columns) in _matrices(job, runs):
         for side in rotated_sides(rows, columns):
             other = rows * columns // side
             power_s = _fp32_product_s(job, matrices, side, side, side)
@@ -207,8 +204,7 @@ def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:
     if not job.choices.reduces_to_shards:
         return []
     dense = expert = 0.0
-    for tensor, layers in _matrices(job, runs):
-        matrices, rows, columns = _shape(job, tensor)
+    for tensor, layers, (matrices, rows, columns) in _matrices(job, runs):
         num_bytes = layers * matrices * rows * columns * _HALF_BYTES
         if tensor.is_routed:
             expert += num_bytes
@@ -222,11 +218,14 @@ def gathers(job: Job, runs: Sequence[Slice]) -> list[Call]:
     return [call for call in calls if call.num_bytes and call.group.ranks > 1]
 
 
-def _matrices(job: Job, runs: Sequence[Slice]) -> Iterator[tuple[ParameterTensor, int]]:
+def _matrices(
+    job: Job, runs: Sequence[Slice]
+) -> Iterator[tuple[ParameterTensor, int, tuple[int, int, int]]]:
+    """Matrices inside layers, with how many layers have them, and their shape on a rank."""
     for run in runs:
         for tensor, layers in slice_tensors(job, run):
             if is_orthogonalised(tensor) and not tensor.is_frozen:
-                yield tensor, layers
+                yield tensor, layers, _shape(job, tensor)
 
 
 def _updated_tensors(job: Job, runs: Sequence[Slice]) -> float:

@@ -43,22 +43,18 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     """
     name = framework.strip().lower()
     said = f"{name} {version.lower()}".replace("_", "-")
-    base = next(
-        (stack for word, stack in shipped_facts(_FILE)["stacks"].items() if re.search(word, said)),
-        "megatron-core",
-    )
+    base = _first_named("stacks", said, "megatron-core")
     if name in STACKS and base == "megatron-core":
         base = name
     if base == "megatron-core":
-        is_foreign = re.search(shipped_facts(_FILE)["not_pytorch"], said)
-        foreign = shipped_facts(_FILE)["not_pytorch_model"] if is_foreign else {}
+        foreign = shipped_facts(_FILE)["not_pytorch_model"] if _says("not_pytorch", said) else {}
         return {**_megatron_of_its_time(said), **foreign}
     if base == "megatron-deepspeed" and _is_like_megatron_deepspeed_of_2022(said):
         return {"base": base, "overlap_tp_backward": False}
     if base == "deepspeed":
         return {"base": _deepspeed_of_its_time(said)}
-    facts = {"base": base, **_foreign_fsdp(base, said)}
-    if base in shipped_facts(_FILE)["compiled_by_default"] and _is_eager(f"{said} {notes.lower()}"):
+    facts, words = {"base": base, **_foreign_fsdp(base, said)}, f"{said} {notes.lower()}"
+    if base in shipped_facts(_FILE)["compiled_by_default"] and _says("eager", words):
         facts["host_work_per_launch"] = STACKS["torch"].host_work_per_launch
         beside = shipped_facts("compiler")["eager_beside"].get(base, {})
         facts |= {**shipped_facts(_FILE)["not_compiled_model"], **beside}
@@ -66,35 +62,39 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
         return facts
     if base != "torch-fsdp" and _first_flash_kernel(said):
         facts["flash_kernel"] = "flash-1"
-    if re.search(shipped_facts(_FILE)["logs_losses"], said):
+    if _says("logs_losses", said):
         facts |= shipped_facts(_FILE)["logged_losses"]
-    if _has_engine_layers(said, notes):
+    if _says("engine_layers", said) or _says("engine_layers_in_notes", notes.lower()):
         facts |= shipped_facts(_FILE)["engine_model"]
-    words = f"{said} {notes.lower()}"
-    is_cast = re.search(shipped_facts(_FILE)["cast_model"], notes.lower())
-    if base == "torch" and is_cast and not re.search(shipped_facts(_FILE)["autocast"], words):
+    is_cast = _says("cast_model", notes.lower()) and not _says("autocast", words)
+    if base == "torch" and is_cast:
         facts |= shipped_facts(_FILE)["cast_model_facts"]
-    if re.search(shipped_facts(_FILE)["compiled"], f"{said} {notes.lower()}"):
+    if _says("compiled", words):
         facts |= _compiled_model(base, said)
-    if re.search(shipped_facts(_FILE)["compiled_by_xla"], said):
+    if _says("compiled_by_xla", said):
         facts |= shipped_facts(_FILE)["xla_model"]
     return facts
 
 
-def _is_eager(said: str) -> bool:
-    return re.search(shipped_facts(_FILE)["eager"], said) is not None
+def _says(kind: str, said: str) -> bool:
+    """Whether there are words of a kind that the facts name."""
+    return re.search(shipped_facts(_FILE)[kind], said) is not None
+
+
+def _first_named(table: str, said: str, otherwise: Any) -> Any:
+    """What the facts' table has for the first of its words that is there."""
+    named = shipped_facts(_FILE)[table].items()
+    return next((found for word, found in named if re.search(word, said)), otherwise)
 
 
 def sums_unsharded(framework: str, version: str) -> bool:
     """Whether a framework's loop leaves sharded gradients whole until the last microbatch."""
-    said = f"{framework} {version}".lower()
-    return re.search(shipped_facts(_FILE)["sums_unsharded"], said) is not None
+    return _says("sums_unsharded", f"{framework} {version}".lower())
 
 
 def keeps_gathered(framework: str, stage: int) -> bool:
     """Whether a stage of sharding keeps parameters between forward and backward, and no longer."""
-    is_said = re.search(shipped_facts(_FILE)["keeps_gathered"], framework.lower())
-    return stage == 2 and is_said is not None
+    return stage == 2 and _says("keeps_gathered", framework.lower())
 
 
 def wraps_tensors(base: str, said: str) -> bool:
@@ -108,15 +108,8 @@ def wraps_tensors(base: str, said: str) -> bool:
     if base not in words["wraps_tensors"]:
         return False
     if base in words["compiled_by_default"]:
-        return _is_eager(said)
-    return re.search(words["compiled"], said) is None
-
-
-def _has_engine_layers(said: str, notes: str) -> bool:
-    """Whether layers are Transformer Engine's, which wrote their kernels."""
-    words = shipped_facts(_FILE)
-    in_notes = re.search(words["engine_layers_in_notes"], notes.lower())
-    return re.search(words["engine_layers"], said) is not None or in_notes is not None
+        return _says("eager", said)
+    return not _says("compiled", said)
 
 
 def _first_flash_kernel(said: str) -> bool:
@@ -126,11 +119,9 @@ def _first_flash_kernel(said: str) -> bool:
 
 def _compiled_model(base: str, said: str) -> dict[str, Any]:
     """What a compiler of a whole model changes."""
-    words = shipped_facts(_FILE)
-    has_loss = re.search(words["loss_in_model"], said)
-    loss = "fused" if re.search(words["loss_alone"], said) else "whole-graph"
-    facts = compiled_facts(STACKS[base])
-    return {**facts, **({"cross_entropy": loss} if has_loss else {})}
+    loss = "fused" if _says("loss_alone", said) else "whole-graph"
+    of_loss = {"cross_entropy": loss} if _says("loss_in_model", said) else {}
+    return {**compiled_facts(STACKS[base]), **of_loss}
 
 
 def untuned_fabric(kind: str, framework: str, version: str) -> dict[str, Any]:
@@ -148,8 +139,7 @@ def untuned_fabric(kind: str, framework: str, version: str) -> dict[str, Any]:
 
 def runs_transformers(framework: str, version: str) -> bool:
     """Whether the framework trains models of Hugging Face's transformers as they are."""
-    said = f"{framework} {version}".lower().replace("_", "-")
-    return re.search(shipped_facts(_FILE)["hugging_face"], said) is not None
+    return _says("hugging_face", f"{framework} {version}".lower().replace("_", "-"))
 
 
 def drops_out(framework: str, version: str, model: str) -> bool:
@@ -161,20 +151,14 @@ def drops_out(framework: str, version: str, model: str) -> bool:
     )
 
 
-def _runs_trainer(said: str) -> bool:
-    return re.search(shipped_facts(_FILE)["trainers"], said) is not None
-
-
 def prints_decimal_gb(framework: str, version: str) -> bool:
     """Whether a gigabyte that a framework prints is 10^9 bytes, not 2^30."""
-    said = f"{framework} {version}".lower()
-    return re.search(shipped_facts(_FILE)["prints_decimal_gb"], said) is not None
+    return _says("prints_decimal_gb", f"{framework} {version}".lower())
 
 
 def zero_of(base: str, framework: str, version: str) -> int:
     """What a framework shards where a run does not say."""
-    is_whole = base in _around_torch()
-    if is_whole:
+    if base in _around_torch():
         return 3 if "fsdp" in f"{framework} {version}".lower() else 0
     return STACKS[base].zero
 
@@ -199,20 +183,21 @@ def recipe_settings(
     """
     recipes = shipped_facts(_FILE)["nvidia_recipes"]
     stack = stack_facts(framework, version)
+    said = f"{framework} {version}".lower()
     is_older = stack["base"] != "megatron-core" or "attention" in stack  # without flash attention
-    if is_older or not re.search(recipes["framework"], f"{framework} {version}".lower()):
+    if is_older or not re.search(recipes["framework"], said):
         return {}
     splits = plan.get("tp", 1) > 1 and plan.get("sequence_parallel") is not False
     overlaps = splits and plan.get("precision") != "nvfp4"
     of_model = (
         settings for words, settings in recipes["models"].items() if re.search(words, model.lower())
     )
-    sorts_fused = re.search(recipes["fused_permutation"], f"{framework} {version}".lower())
+    sorts_fused = re.search(recipes["fused_permutation"], said)
     parts: tuple[Mapping[str, Any], ...] = (
         {"stack": {"fused_permutation": True}} if sorts_fused else {},
         recipes["split_plan"] if overlaps else {},
         next(of_model, {}),
-        *_library_recipe(recipes["library"], f"{framework} {version}".lower(), model, published),
+        *_library_recipe(recipes["library"], said, model, published),
     )
     return reduce(merged, parts, dict(recipes["plan"]))
 
@@ -246,16 +231,14 @@ def fused_attention(base: str, framework: str, version: str) -> FusedAttention:
 
 def usual_adapters(framework: str, version: str) -> Mapping[str, Any]:
     """Adapters that a framework's own recipes train; empty where it has none."""
-    said = f"{framework} {version}".lower()
-    recipes = shipped_facts(_FILE)["adapters"].items()
-    return next((adapters for word, adapters in recipes if re.search(word, said)), {})
+    adapters: Mapping[str, Any] = _first_named("adapters", f"{framework} {version}".lower(), {})
+    return adapters
 
 
 def unsaid_settings(framework: str, version: str) -> Mapping[str, Any]:
     """What a framework's own defaults say of ``recompute`` and ``one_microbatch``."""
-    said = f"{framework} {version}".lower()
-    defaults = shipped_facts(_FILE)["unsaid"].items()
-    return next((settings for word, settings in defaults if re.search(word, said)), {})
+    unsaid: Mapping[str, Any] = _first_named("unsaid", f"{framework} {version}".lower(), {})
+    return unsaid
 
 
 def context_parallelism_of(base: str) -> str:
@@ -277,8 +260,8 @@ def _megatron_of_its_time(said: str) -> dict[str, Any]:
         year = min(2000 + int(container.group(1)), 2022) if months < 23 * 12 + 7 else 2023
     if year is None or year > 2022:
         facts = shipped_facts(_FILE)
-        loss = {} if re.search(facts["fused_loss"], said) else facts["unfused_loss"]
-        if re.search(facts["quantised_weights"], said):
+        loss = {} if _says("fused_loss", said) else facts["unfused_loss"]
+        if _says("quantised_weights", said):
             loss = {**loss, **facts["quantised_weights_model"]}
         return {"base": "megatron-core", **loss, **_transformer_engine_of_its_time(said, year)}
     if "nemo" in said:
@@ -353,5 +336,5 @@ def eager_model_facts(framework: str, version: str) -> dict[str, Any]:
     assert isinstance(model, Stack)
     facts = {"fused_elementwise": False, **shipped_facts(_FILE)["eager_model"]}
     of_model = shipped_facts(_FILE)["transformers_model"]
-    of_trainer = shipped_facts(_FILE)["trainer_model"] if _runs_trainer(said) else ()
+    of_trainer = shipped_facts(_FILE)["trainer_model"] if _says("trainers", said) else ()
     return {**facts, **{fact: getattr(model, fact) for fact in (*of_model, *of_trainer)}}

@@ -91,7 +91,7 @@ def memory_kind(row: Row) -> str:
 def measured_memory_gib(row: Row) -> float | None:
     """What the row's run held, as a number of GiB whatever unit its framework prints."""
     printed = cells.measured(row, "measured_mem_gib")
-    is_decimal = prints_decimal_gb(row["framework"], row.get("framework_version", ""))
+    is_decimal = prints_decimal_gb(*_framework(row))
     if printed is None or not (is_decimal and re.search(r"\(GB\)", row.get("notes", ""))):
         return printed
     return printed * 1e9 / 2.0**30
@@ -152,6 +152,11 @@ def _usual_microbatch(row: Row, plan: Mapping[str, Any]) -> int:
 
 def _unsaid(row: Row) -> Mapping[str, Any]:
     return unsaid_settings(cells.text(row, "framework"), cells.text(row, "framework_version"))
+
+
+def _framework(row: Row) -> tuple[str, str]:
+    """Framework and version as they are written."""
+    return row["framework"], row.get("framework_version", "")
 
 
 def _cluster(row: Row) -> dict[str, Any]:
@@ -266,7 +271,7 @@ def _check_degrees(row: Row, plan: Mapping[str, Any]) -> None:
 def _sharding(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
     said = cells.word(row, "zero")
     if not said:
-        stage = zero_of(base, row["framework"], row.get("framework_version", ""))
+        stage = zero_of(base, *_framework(row))
         # Inside a pipeline few shard parameters, and those who do say so.
         stage = 1 if stage == 3 and plan.get("pp", 1) > 1 else stage
     else:
@@ -350,7 +355,7 @@ def _attention(row: Row, plan: Mapping[str, Any], base: str) -> dict[str, Any]:
         # FlashAttention reads no 32-bit numbers: asked for it, a framework takes another, which
         # is memory-efficient attention in PyTorch's scaled_dot_product_attention.
         is_named = "flash_kernel" in asked.get("stack", {})
-        brought = fused_attention(base, row["framework"], row.get("framework_version", ""))
+        brought = fused_attention(base, *_framework(row))
         fuses = not is_named and has_wide_kernel(brought)
         return asked if asked.get("attention") != "flash" or fuses else {}
     if said:
@@ -370,7 +375,7 @@ def _grouped_heads(row: Row, asked: Mapping[str, Any], base: str) -> dict[str, A
     That is the package flash-attn, which takes them as they are, unless it is PyTorch's.
     """
     follows = "transformers" in libraries_of_stack(base)
-    is_theirs = follows or runs_transformers(row["framework"], row.get("framework_version", ""))
+    is_theirs = follows or runs_transformers(*_framework(row))
     is_package = asked.get("attention") == "flash" and "sdpa" not in cells.word(row, "attention")
     return {"stack": {"repeats_kv_heads": "unfused"}} if is_theirs and is_package else {}
 
@@ -384,15 +389,15 @@ def _stack_of_the_model(row: Row, plan: Mapping[str, Any], base: str) -> dict[st
     if base in ("deepspeed", "megatron-deepspeed") and cells.flag(row, "gated_mlp"):
         # Models like Llama, of 2023 and later, train without dropout and on flash attention.
         facts |= {"dropout": False, "attention": "flash"}
-    of_transformers = runs_transformers(row["framework"], row.get("framework_version", ""))
+    of_transformers = runs_transformers(*_framework(row))
     if of_transformers and base in ("deepspeed", "deepspeed-2021", "torch-fsdp"):
-        facts |= eager_model_facts(row["framework"], row.get("framework_version", ""))
-    if sums_unsharded(row["framework"], row.get("framework_version", "")):
+        facts |= eager_model_facts(*_framework(row))
+    if sums_unsharded(*_framework(row)):
         facts["sums_unsharded"] = True
     said = f"{row['framework']} {row.get('framework_version', '')} {row.get('notes', '')}".lower()
     if plan.get("tp", 1) > 1 and wraps_tensors(base, said):
         facts["host_work_per_exchange"] = host_launches("dtensor_exchange")
-    if drops_out(row["framework"], row.get("framework_version", ""), cells.text(row, "model")):
+    if drops_out(*_framework(row), cells.text(row, "model")):
         facts["dropout"] = True
     return facts
 

@@ -125,7 +125,7 @@ class Traced:
     peak_extra_bytes: float | None
 
 
-def profiled_step(trainer: Trainer, keep: Path | None = None) -> Traced:
+def profiled_step(trainer: Trainer, keep: Path | None) -> Traced:
     """Run one step under torch's profiler.
 
     Args:

@@ -19,9 +19,9 @@ def of_layer(*, zero: int = 3, gpus: int = 2, **model: object) -> tuple[float, S
     """Bare launches that hooks of a layer take per visit, and the costs of its job."""
     stack = {"base": "deepspeed", "host_work_per_gather": WORK, "fused_projections": False}
     costs = StageCosts(small_job(small_model(**model), gpus=gpus, zero=zero, stack=stack))
-    layer = costs.units.divided(costs.units.layers[0])
+    unit = costs.units.layers[0]
     launch_s = costs.job.cluster.profile.kernels.launch_s
-    return hooks_s(costs.job, layer) / launch_s, costs
+    return hooks_s(costs.job, costs.units.divided(unit), unit.kind) / launch_s, costs
 
 
 @pytest.mark.parametrize(("zero", "gpus"), [(2, 2), (0, 1)])
@@ -30,20 +30,30 @@ def test_weights_that_are_not_sharded_have_no_hooks(zero, gpus):
     assert launches == 0.0
 
 
-def test_each_of_seven_matrices_of_a_gated_layer_is_gathered_by_itself():
-    """Query, key, value and output; gate, up and down. Norms stay where they are."""
+def test_each_of_seven_matrices_and_two_norms_of_a_gated_layer_is_visited_by_itself():
+    """Query, key, value and output; gate, up and down. Norms stay, but have hooks."""
     launches, _ = of_layer(gated_mlp=True)
-    assert launches == pytest.approx(7 * WORK)
+    assert launches == pytest.approx((7 + 2) * WORK)
+
+
+def test_norms_of_queries_and_keys_have_hooks_of_their_own():
+    launches, _ = of_layer(gated_mlp=True, qk_norm="head")
+    assert launches == pytest.approx((7 + 4) * WORK)
+
+
+def test_a_bias_is_looked_for_with_its_module():
+    launches, _ = of_layer(gated_mlp=True, qkv_bias=True, normalisation="layernorm", norm_bias=True)
+    assert launches == pytest.approx((7 + 2) * WORK)
 
 
 def test_each_matrix_of_each_expert_is_gathered_by_itself():
-    """Four of attention, the router's, and three of every expert."""
+    """Four of attention, the router's, and three of every expert, beside two norms."""
     count = 4
     experts = {"count": count, "top_k": 2, "ffn_hidden": 64}
     launches, costs = of_layer(gated_mlp=True, experts=experts)
     pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
     assert any(isinstance(piece, GroupedGemm) for piece in pieces)
-    assert launches == pytest.approx((4 + 1 + 3 * count) * WORK)
+    assert launches == pytest.approx((4 + 1 + 3 * count + 2) * WORK)
 
 
 def adapted(targets: list[str], **stack: object) -> StageCosts:
@@ -56,8 +66,9 @@ def adapted(targets: list[str], **stack: object) -> StageCosts:
 
 
 def hooks_in_launches(costs: StageCosts) -> float:
-    layer = costs.units.divided(costs.units.layers[0])
-    return hooks_s(costs.job, layer) / costs.job.cluster.profile.kernels.launch_s
+    unit = costs.units.layers[0]
+    layer = costs.units.divided(unit)
+    return hooks_s(costs.job, layer, unit.kind) / costs.job.cluster.profile.kernels.launch_s
 
 
 @pytest.mark.parametrize("targets", [["query"], ["query", "value", "output"]])
@@ -71,9 +82,9 @@ def test_units_of_whole_layers_are_left_out():
 
 
 def test_a_stack_that_does_not_limit_gathers_hooks_every_matrix():
-    """The layer's seven, as DeepSpeed does; matrices of adapters are small enough to stay."""
+    """The layer's seven and two norms, as DeepSpeed does; adapters are small enough to stay."""
     costs = adapted(["query"], limits_gathers=False)
-    assert hooks_in_launches(costs) == pytest.approx(7 * WORK)
+    assert hooks_in_launches(costs) == pytest.approx((7 + 2) * WORK)
 
 
 def test_what_stays_until_backward_ends_says_nothing_of_the_host():

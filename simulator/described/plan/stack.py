@@ -471,7 +471,8 @@ class Stack(NarrowProductFacts):
     """Host time per collective of a layer, in the same units; by default as per kernel. Much more
     where tensors wrap others, as torch's DTensor does in Python."""
     host_work_per_gather: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Host time in which hooks gather a matrix (ZeRO 3), or reduce its gradient, in these units."""
+    """Host time in which hooks gather a module's matrix (ZeRO 3), see that the weight of a norm is
+    there, or reduce its gradient, in these units."""
     host_work_per_unit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Host time of the hooks of a layer that is gathered as one (FSDP), per visit, likewise."""
     host_update_share: PositiveFraction = 1.0

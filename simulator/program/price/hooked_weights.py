@@ -2,8 +2,9 @@
 
 DeepSpeed's ZeRO 3 hangs hooks on every module of a model: each fetches the module's own weights
 before a pass through it, and lets go of them behind it. Code in Python does so for every matrix by
-itself, those of each expert too; biases and norms are small enough to stay where they are
-(``stage3_param_persistence_threshold``).
+itself, those of each expert too. Norms are small enough to stay where they are
+(``stage3_param_persistence_threshold``), but are modules: their hooks look whether the weight is
+there, and their gradients are reduced as those of matrices are. A bias comes with its module.
 
 PyTorch's FSDP1 gathers a unit at a time: a layer, and beside it, where peft says what a unit is,
 each matrix of an adapter. A host that is two gathers ahead waits there for the device (a stack's
@@ -23,10 +24,13 @@ from __future__ import annotations
 
 from simulator.described.job import Job
 from simulator.program.grid.rank_groups import shard_group
+from simulator.program.layer.layer_kinds import layer_kinds, layer_tensors
+from simulator.program.layer.layer_part import LayerKind
 from simulator.program.layer.pieces import Gemm, GroupedGemm, Layer, Role
+from simulator.program.layer.tensors import TensorRole
 
 
-def hooks_s(job: Job, layer: Layer) -> float:
+def hooks_s(job: Job, layer: Layer, kind: LayerKind | None = None) -> float:
     """Host time of all hooks of a layer, each time it is visited; 0 without hooks [s].
 
     It is visited forward, where that is repeated, for gradients of its inputs, and for those of its
@@ -35,13 +39,14 @@ def hooks_s(job: Job, layer: Layer) -> float:
     Args:
         job: Its plan shards weights, and its stack says what a hook takes.
         layer: What one rank runs of a layer, or of an end of the model.
+        kind: The layer's, whose norms have hooks too; None for an end of the model.
     """
     if not job.choices.shards_weights or shard_group(job).ranks == 1:
         return 0.0
     launch_s = job.cluster.profile.kernels.launch_s
     stack = job.plan.stack
-    matrices = _adapters(layer) if stack.limits_gathers else _matrices(layer)
-    return matrices * stack.host_work_per_gather * launch_s
+    modules = _adapters(layer) if stack.limits_gathers else _matrices(layer) + _norms(job, kind)
+    return modules * stack.host_work_per_gather * launch_s
 
 
 def unit_hooks_s(job: Job) -> float:
@@ -73,6 +78,14 @@ def with_hooks_s(job: Job, host_s: float, device_s: float, all_hooks_s: float) -
 
 def _adapters(layer: Layer) -> int:
     return sum(isinstance(p, Gemm) and p.role is Role.ADAPTER for p in layer.pieces)
+
+
+def _norms(job: Job, kind: LayerKind | None) -> int:
+    """Of a layer of that kind, also those of its heads."""
+    if kind is None:
+        return 0
+    tensors = layer_tensors(job.model, layer_kinds(job.model).index(kind))
+    return sum(tensor.role in (TensorRole.NORM, TensorRole.HEAD_NORM) for tensor in tensors)
 
 
 def _matrices(layer: Layer) -> int:

@@ -282,7 +282,7 @@ class UnitCosts:
             graphs=1 if captured and self.job.plan.cuda_graphs == "layer" else 0,
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in repeated,
-            hooks_s=hooks_s(self.job, layer),
+            hooks_s=hooks_s(self.job, layer, None if isinstance(unit, End) else unit.kind),
             unit_hooks_s=unit_hooks_s(self.job) if isinstance(unit, LayerUnit) else 0.0,
             host_work=self._host_work(unit),
         )

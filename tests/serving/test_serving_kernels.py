@@ -46,6 +46,11 @@ def test_experts_of_four_bits_that_vllm_widens_compute_slower_and_read_as_fast(g
     assert told.experts["bf16"] == others.experts["bf16"]
 
 
+@pytest.mark.parametrize("gpu", ["mi100", "mi210", "mi250", "mi250x"])
+def test_older_gpus_of_amd_have_the_kernels_of_mi300x_and_not_of_hopper(gpu):
+    assert kernel_fits(gpu, "vllm", "0.8.5") == kernel_fits("mi300x", "vllm", "0.8.5")
+
+
 def int4_s(gpu, engine, m, n=5120, k=5120):
     profile = load_profile(gpu)
     return product_s(

@@ -112,6 +112,15 @@ def test_an_engine_before_graphs_launches_every_kernel_of_every_step():
     assert new.device_s < old.device_s
 
 
+def test_vllm_without_graphs_launches_as_slowly_as_before_there_were_any():
+    eager, graphs = (
+        StepTime(deployment(version="0.9.1", graphs=given))(Batch(1, 128.0))
+        for given in (False, True)
+    )
+    assert eager.device_s == pytest.approx(32 * 12 * 35e-6)
+    assert graphs.device_s < 0.6 * eager.device_s
+
+
 @pytest.mark.parametrize(
     ("engine", "gpu", "tp", "has_own"),
     [("vllm", "l40s", 2, True), ("vllm", "l40s", 4, False), ("sglang", "a40-48gb", 4, False),

@@ -152,7 +152,7 @@ def _errors(row: ServingRow, without: str) -> dict[str, Any]:
     measured, rate = row.output_tokens_per_s, output_rate
     if measured is None:
         measured, rate = row.total_tokens_per_s, total_rate
-    if "Poisson" in row.scenario or row.command().steady:
+    if workload.warm_up_share or row.command().steady:
         # In a run that lasts, as much comes out as comes in.
         rate = _steady_rate(requests, replicas)
     return {

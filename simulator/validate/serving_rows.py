@@ -356,6 +356,15 @@ def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     rate = row.number("request_rate")
     assert rate is not None
     prompts, answers = _spreads(row, prompt, answer)
+    known = row.command().workload.requests
+    if known:
+        # All that the client sends: its clock stops with the last answer, and nothing warms up.
+        return Workload(
+            requests=known,
+            arrivals=Arrivals(kind="poisson", rate=rate),
+            prompt=prompts,
+            answer=answers,
+        )
     per_replica = rate / deployment.replicas
     seconds = max(_LEAST_SPAN_S, answer * _SPAN_PER_TOKEN_S)
     count = max(400, min(_MOST_REQUESTS, math.ceil(per_replica * seconds)))

@@ -8,7 +8,8 @@ from simulator.described.load import load_model, load_profile
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.defaults import has_own_all_reduce
 from simulator.serving.described import Deployment
-from simulator.serving.kernels.parameters import ExpertFit, kernel_fits
+from simulator.serving.kernels.parameters import ExpertFit, kernel_fits, product_fit
+from simulator.serving.kernels.products import product_s
 from simulator.serving.kernels.routed_experts import (
     busiest_rank_rows,
     experts_s,
@@ -33,6 +34,50 @@ def test_a_factor_of_running_engines_is_left_out_with_the_source_that_told_it():
         plain.products["fp8"].efficiency / 1.25
     )
     assert elsewhere == slowed
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm-80gb", "mi300x"])
+def test_experts_of_four_bits_that_vllm_widens_compute_slower_and_read_as_fast(gpu):
+    """Told by GPUStack on H100 and by InferenceX on MI300X; other engines are as they were."""
+    told, others = kernel_fits(gpu, "vllm", "0.11"), kernel_fits(gpu, "atom")
+    slow, plain = told.experts["mxfp4"], others.experts["mxfp4"]
+    read = slow.memory_efficiency / plain.memory_efficiency
+    assert slow.efficiency / plain.efficiency == pytest.approx(read / 2.0)
+    assert told.experts["bf16"] == others.experts["bf16"]
+
+
+@pytest.mark.parametrize("gpu", ["mi100", "mi210", "mi250", "mi250x"])
+def test_older_gpus_of_amd_have_the_kernels_of_mi300x_and_not_of_hopper(gpu):
+    assert kernel_fits(gpu, "vllm", "0.8.5") == kernel_fits("mi300x", "vllm", "0.8.5")
+
+
+def int4_s(gpu, engine, m, n=5120, k=5120):
+    profile = load_profile(gpu)
+    return product_s(
+        product_fit(kernel_fits(gpu, engine), "int4"),
+        "int4",
+        m=m,
+        n=n,
+        k=k,
+        peak_flop_per_s=profile.device.peak.fp16_flop_per_s,
+        bandwidth_bytes_per_s=profile.device.memory_bandwidth_bytes_per_s,
+        sm_count=profile.device.sm_count,
+    )
+
+
+def test_marlin_reads_weights_of_four_bits_faster_than_tensorrt_llm_on_ampere():
+    """On A100; a weight with its scale is 0.53 bytes."""
+    for engine in ("vllm", "sglang", "lmdeploy"):
+        read_s = 0.53 * 5120 * 5120 / (0.755 * 2.039e12)
+        assert read_s < int4_s("a100-sxm-80gb", engine, 1) < 1.8 * read_s
+    assert int4_s("a100-sxm-80gb", "tensorrt-llm", 1) > 1.5 * int4_s("a100-sxm-80gb", "vllm", 1)
+
+
+def test_few_rows_of_four_bits_are_computed_in_tiles_of_few_rows():
+    """A GeForce card has little rate for its bandwidth, and still reads weights at its speed."""
+    read_s = 0.53 * 5120 * 5120 / 1.008e12
+    assert int4_s("rtx-4090", "lmdeploy", 1) < 1.5 * read_s
+    assert int4_s("rtx-4090", "lmdeploy", 16) < 1.1 * int4_s("rtx-4090", "lmdeploy", 1)
 
 
 @pytest.mark.parametrize(("rows", "computed_rows"), [(1, 8 * 2.0), (1024, 1087.5 * 1.0625)])
@@ -65,6 +110,15 @@ def test_an_engine_before_graphs_launches_every_kernel_of_every_step():
     old, new = (StepTime(deployment(version=version))(alone) for version in ("0.2.0", "0.2.6"))
     assert old.device_s == pytest.approx(32 * 12 * 35e-6)
     assert new.device_s < old.device_s
+
+
+def test_vllm_without_graphs_launches_as_slowly_as_before_there_were_any():
+    eager, graphs = (
+        StepTime(deployment(version="0.9.1", graphs=given))(Batch(1, 128.0))
+        for given in (False, True)
+    )
+    assert eager.device_s == pytest.approx(32 * 12 * 35e-6)
+    assert graphs.device_s < 0.6 * eager.device_s
 
 
 @pytest.mark.parametrize(

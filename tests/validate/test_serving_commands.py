@@ -146,3 +146,24 @@ def test_prompts_that_were_sent_before_are_not_computed_again(tmp_path):
     (warm,) = read_serving_rows(table)
     first, again = (predicted(each).ttft_error_pct for each in (cold, warm))
     assert 100 + again < (100 + first) / 2
+
+
+def test_a_run_of_poisson_arrivals_with_a_known_number_of_requests_ends_after_them(tmp_path):
+    """40 requests at 8 a second; none of them warms up, and their answers are all that comes."""
+    row = (
+        "a,somebody,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"
+        "server (Poisson),512,512,,3000.0,,,8"
+    )
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{HEAD},request_rate\n{row}\n")
+    (endless,) = read_serving_rows(table)
+    table.with_name("runs.facts.yaml").write_text(FACTS)
+    (short,) = read_serving_rows(table)
+    many, few = (workload_of(run, deployment_of(run)) for run in (endless, short))
+    assert (few.requests, few.arrivals.rate, few.warm_up_share) == (40, 8.0, 0.0)
+    assert many.requests >= 400
+    assert many.warm_up_share > 0.0
+    # In a run that lasts, 8 x 512 tokens come every second; in five seconds, and then the last
+    # answers, fewer.
+    lasting, ended = (predicted(run).predicted_tokens_per_s for run in (endless, short))
+    assert ended < 0.9 * lasting

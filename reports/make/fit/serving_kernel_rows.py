@@ -49,7 +49,11 @@ class KernelRow(NamedTuple):
 
     @property
     def is_of_the_host(self) -> bool:
-        """Whether the row's time is that of launching kernels one by one."""
+        """Whether the row's time is that of launching kernels one by one.
+
+        Source: ai-dynamo/aiconfigurator, collector/vllm/collect_gemm.py: products with blocks of
+        fp8 are measured without a graph; their least time of 57 us and more is that of any shape.
+        """
         return self.engine == "vllm" and (self.kernel == "latent" or self.form == "fp8_block")
 
     @property

@@ -3,7 +3,7 @@
 Run as ``python -m reports.make.fit.serving_kernels SERVING.csv ENGINES.csv.gz [--write]``. Least
 squares of the logarithm with a soft loss, and a weak pull to the numbers of before; an engine gets
 numbers of its own where they halve what is left of its error, or nearly so. Families of devices
-without rows are kept as they are.
+without rows are kept as they are, and so are numbers that somebody published.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fit_group(family: dict[str, Any], kernel: str, form: str, rows: list[KernelRow]) -> None:
     start = _EXPERTS_START if kernel == "experts" else _START
-    together = _fitted(kernel, _sampled(rows), start)
-    _put(family, kernel, form, together)
+    together = _published(family, kernel, form) or _fitted(kernel, _sampled(rows), start)
+    if together.rows:
+        _put(family, kernel, form, together)
     print(kernel, form, _shown(together))
     for engine in sorted({row.engine for row in rows}):
         own_rows = _sampled([row for row in rows if row.engine == engine])
@@ -124,6 +125,17 @@ def _fit_group(family: dict[str, Any], kernel: str, form: str, rows: list[Kernel
             _put(own_block, kernel, form, own)
             print("  ", engine, f"{before:.1%} ->", _shown(own))
     family["by_engine"] = {name: block for name, block in family["by_engine"].items() if block}
+
+
+def _published(family: Mapping[str, Any], kernel: str, form: str) -> Fit | None:
+    """Numbers of a document, which hold for engines whose kernels no row has."""
+    given = family.get(kernel, {})
+    given = given.get(form, {}) if form else given
+    if given.get("source", {}).get("kind") != "published":
+        return None
+    scale = {name: 1e-6 if name in _SECONDS else 1.0 for name in _NAMES[kernel]}
+    numbers = {name: float(str(given[name]).split()[0]) * by for name, by in scale.items()}
+    return Fit(numbers, rows=0, median_error=math.nan, mean_error=math.nan)
 
 
 def _fitted(kernel: str, rows: Sequence[KernelRow], start: Mapping[str, float]) -> Fit:
@@ -216,8 +228,10 @@ _HEADER = """\
 # in_situ has factors that measured runs of serving told.
 # sm80 is Ampere (measured on A100; that Volta behaves alike is assumed), sm90 Hopper (H100, H200,
 # H800), sm100 Blackwell (B200, GB200), sm120 consumer Blackwell (RTX PRO 6000), sm89 Ada, of which
-# that it behaves alike is assumed, gfx942 MI300X and MI325X, gfx950 MI355X. sm_flop_per_cycle is
-# that of the measured device, dense in 16 bits (NVIDIA's white papers of its architectures).
+# that it behaves alike is assumed, gfx942 MI300X and MI325X (and MI100 to MI250X: 393 runs of
+# LLM-Inference-Bench on MI250, of which every fifth is 14 % off, and 21 % with Hopper's), gfx950
+# MI355X. sm_flop_per_cycle is that of the measured device, dense in 16 bits (NVIDIA's white papers
+# of its architectures).
 
 """
 

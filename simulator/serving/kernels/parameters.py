@@ -119,6 +119,8 @@ class InSitu(Spec):
     """By format of the weights; ``other`` are those that are not named."""
     experts: Mapping[str, Ratio] = {}
     """Likewise."""
+    expert_compute: Mapping[str, Ratio] = {}
+    """Likewise, of what experts compute beside reading weights."""
     decode: Ratio = 1.0
     """Of attention of single tokens, latent or not."""
     prefill: Ratio = 1.0
@@ -184,12 +186,14 @@ class Format(NamedTuple):
         activation_bytes: Bytes of an activation as the product reads it.
         peak: Formats whose peak rate holds, the first that the device has.
         stand_in: Format whose parameters hold where a family has none of its own.
+        least_rows: Of the tiles of its products.
     """
 
     weight_bytes: float
     activation_bytes: float
     peak: tuple[str, ...]
     stand_in: str
+    least_rows: int = 64
 
 
 FORMATS: Mapping[str, Format] = {
@@ -199,13 +203,14 @@ FORMATS: Mapping[str, Format] = {
     "fp8": Format(1.0, 1.0, ("fp8", "bf16"), "bf16"),
     "fp8_block": Format(1.0, 1.0, ("fp8", "bf16"), "fp8"),
     "int8": Format(1.0, 2.0, ("bf16", "fp16"), "bf16"),
-    "int4": Format(0.53, 2.0, ("bf16", "fp16"), "bf16"),
+    "int4": Format(0.53, 2.0, ("bf16", "fp16"), "bf16", least_rows=16),
     "nvfp4": Format(0.5625, 0.5625, ("nvfp4", "fp8", "bf16"), "fp8"),
     "mxfp4": Format(0.53125, 1.0, ("fp8", "bf16"), "fp8"),
 }
 """By name. ``fp8_block`` has a scale for every block of 128 x 128 weights, as DeepSeek's and Qwen's
 own checkpoints in 8 bits.
-Scales: OCP Microscaling 1.0 for mxfp4, NVIDIA's NVFP4 layout, groups of 64 for int4 (assumed)."""
+Scales: OCP Microscaling 1.0 for mxfp4, NVIDIA's NVFP4 layout, groups of 64 for int4 (assumed).
+Tiles of few rows: Marlin (vLLM, gptq_marlin.cu: 16 rows to 64)."""
 
 
 @lru_cache
@@ -281,9 +286,13 @@ def _in_situ(base: KernelFits, times: InSitu) -> KernelFits:
         other = factors.get("other", 1.0)
         return {name: scaled(fit, factors.get(name, other)) for name, fit in fits.items()}
 
+    experts = all_scaled(base.experts, times.experts)
+    for name, factor in times.expert_compute.items():
+        fit = expert_fit(base._replace(experts=experts), name)
+        experts[name] = fit.model_copy(update={"efficiency": fit.efficiency / factor})
     return base._replace(
         products=all_scaled(base.products, times.products),
-        experts=all_scaled(base.experts, times.experts),
+        experts=experts,
         decode=scaled(base.decode, times.decode),
         latent=scaled(base.latent, times.decode),
         prefill=scaled(base.prefill, times.prefill),

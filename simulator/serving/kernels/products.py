@@ -6,8 +6,9 @@ import math
 
 from simulator.serving.kernels.parameters import FORMATS, OVERLAP, ProductFit, share_left
 
-_TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
-"""Output tiles (rows, columns). Source: CTA shapes of CUTLASS for sm80 to sm100."""
+_TILES = ((16, 128), (16, 256), (32, 128), (32, 256), (64, 64), (64, 128), (128, 128), (128, 256))
+"""Output tiles (rows, columns). Source: CTA shapes of CUTLASS for sm80 to sm100;
+those of fewer than 64 rows are Marlin's."""
 _LARGEST = _TILES[-1]
 _SPLITS = (1, 2, 4, 8)
 """Ways to cut the inner dimension, at the price of fp32 partial sums."""
@@ -47,6 +48,8 @@ def product_s(
     sm_flop_per_s = fit.efficiency * peak_flop_per_s / sm_count
     best = math.inf
     for rows, columns in _TILES:
+        if rows < form.least_rows:
+            continue
         share = _overhead(fit, *_LARGEST) / _overhead(fit, rows, columns)
         tiles = math.ceil(m / rows) * math.ceil(n / columns)
         for split in _SPLITS:

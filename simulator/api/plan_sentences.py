@@ -18,17 +18,22 @@ _MOST_RIVALS = 3
 
 
 def faster_probabilities(job: Job, choices: Sequence[PlanChoice]) -> list[float | None]:
-    """How likely each plan trains faster than the first; None of the first, or if nobody knows."""
+    """How likely each plan trains faster than the first; None of the first, or if nobody knows.
+
+    Plans of other numbers of GPUs are held against each other by the tokens per second of all.
+    """
     from simulator.results.ratio_error import compared_step, gain_error
 
-    steps = [
-        compared_step(job.replace(each.changes), each.step_time_s, each.breakdown_s)
-        for each in choices
-    ]
+    jobs = [job.replace(each.changes) for each in choices]
+    pairs = [*zip(jobs, choices, strict=True)]
+    steps = [compared_step(own, each.step_time_s, each.breakdown_s) for own, each in pairs]
+    rates = [own.batch.global_batch / each.step_time_s for own, each in pairs]
     first = steps[0] if steps else None
     return [
-        gain_error(first, step).faster_probability if first and step and number else None
-        for number, step in enumerate(steps)
+        gain_error(first, step, rate / rates[0] - 1).faster_probability
+        if first and step and number
+        else None
+        for number, (step, rate) in enumerate(zip(steps, rates, strict=True))
     ]
 
 

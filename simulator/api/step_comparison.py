@@ -192,10 +192,14 @@ def compare(
     runs = [Run(name, simulate(job, engine=engine), job) for name, job in named_jobs(jobs)]
     first, *others = runs
     differences = [difference(first.result, other.result) for other in others]
-    return CompareAnswer(runs, differences, [_gain(first, other) for other in others])
+    gains = [
+        _gain_error(first, other, each.gain)
+        for other, each in zip(others, differences, strict=True)
+    ]
+    return CompareAnswer(runs, differences, gains)
 
 
-def _gain(first: Run, second: Run) -> GainError | None:
+def _gain_error(first: Run, second: Run, gain: float) -> GainError | None:
     from simulator.results.ratio_error import compared_step, gain_error
 
     before, after = (
@@ -204,4 +208,4 @@ def _gain(first: Run, second: Run) -> GainError | None:
     )
     if before is None or after is None or first.job == second.job:
         return None
-    return gain_error(before, after)
+    return gain_error(before, after, gain)

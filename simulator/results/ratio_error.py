@@ -43,7 +43,6 @@ class Compared(NamedTuple):
         error: What is known of its error.
         exposed: How much each regime weighs in it, shape (regimes,).
         traits: What it has to share with a step to be alike, by aspect.
-        gpu_s_per_token: Time that one GPU would take for a token [s].
     """
 
     system: str
@@ -52,11 +51,10 @@ class Compared(NamedTuple):
     error: StepError
     exposed: Floats
     traits: tuple[Hashable, ...]
-    gpu_s_per_token: float
 
 
 class GainError(NamedTuple):
-    """What is known of a gain in tokens per second and GPU.
+    """What is known of a gain in tokens per second.
 
     Attributes:
         log_gain: Logarithm of the predicted ratio of the rates.
@@ -86,7 +84,6 @@ def compared_step(
     """A job's step; None where there are several kinds of GPUs, of which no runs are published."""
     if job.cluster.pools:
         return None
-    tokens = job.batch.global_batch * job.batch.seq_len
     return Compared(
         job.cluster.profile.name,
         framework_of(job),
@@ -94,16 +91,18 @@ def compared_step(
         job_error(job),
         np.minimum(job_exposure(job, step_time_s, breakdown_s), 1.0),
         traits_of(job),
-        step_time_s * job.cluster.gpus / tokens,
     )
 
 
-def gain_error(first: Compared, second: Compared, model: ErrorModel | None = None) -> GainError:
+def gain_error(
+    first: Compared, second: Compared, gain: float, model: ErrorModel | None = None
+) -> GainError:
     """What is known of the gain of the second over the first.
 
     Args:
         first: A step.
         second: Another one of the same user.
+        gain: The predicted one in tokens per second, or in those of a GPU, as a share.
         model: Sizes of errors; by default those that are shipped.
     """
     model = model or shipped_errors()
@@ -113,7 +112,7 @@ def gain_error(first: Compared, second: Compared, model: ErrorModel | None = Non
     in_both = float(first.exposed @ _shared(first, second, model) @ second.exposed)
     variance = alone + max(0.0, of_source - 2.0 * in_both) + _unlike(first, second)
     return GainError(
-        math.log(first.gpu_s_per_token / second.gpu_s_per_token),
+        math.log1p(gain),
         math.sqrt(variance),
         min(step.error.freedom for step in ends),
     )

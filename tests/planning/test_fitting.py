@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,13 @@ from simulator.described.job import Job
 from simulator.described.load import job_from_document, load_job
 from simulator.errors import InputError
 from simulator.planning.changes.advice import explain_misfit
-from simulator.planning.changes.helpful_changes import MOST_TRIED, FitSearch, savings, what_ifs
+from simulator.planning.changes.helpful_changes import (
+    MOST_TRIED,
+    FitSearch,
+    _FitSearch,
+    savings,
+    what_ifs,
+)
 from simulator.planning.changes.helpful_changes import nearest_fit as nearest_fit_at
 from simulator.planning.changes.single_changes import Question, single_changes
 from simulator.planning.changes.trials import Trial, unbeaten
@@ -121,13 +128,28 @@ def test_one_change_is_preferred_and_of_several_the_fastest():
     assert best_s <= min(run_step(j, "replay").step_time_s for j in fitting)
 
 
-def test_of_single_changes_the_fastest_with_contention_is_found_even_where_replays_disagree():
-    batch = {"global": 32, "seq_len": 4096}
-    job = a_job("8 GiB", gpus=16, batch=batch, cp=2, stack="torchtitan")
-    by_cp, by_zero = job.replace({"plan.cp": 1}), job.replace({"plan.zero": 1})
-    assert run_step(by_cp, "replay").step_time_s < run_step(by_zero, "replay").step_time_s
-    assert run_step(by_cp).step_time_s > run_step(by_zero).step_time_s
-    assert nearest_fit(job).nearest.changes == {"plan.zero": 1}
+def test_the_fastest_with_contention_is_found_where_replays_disagree():
+    in_full_s = {"first": 9.0, "second": 7.0, "third": 6.5, "too slow without": 7.0}
+    replayed_s = {"first": 5.0, "second": 6.0, "third": 6.2, "too slow without": 6.6}
+    simulated = []
+
+    def in_full(changes):
+        for name in changes:
+            simulated.append(name)
+            yield SimpleNamespace(change=name, step_time_s=in_full_s[name], fits=name != "third")
+
+    search = _FitSearch(MISFITS["everything"], EVEN)
+    vars(search)["_in_full"] = SimpleNamespace(of=in_full)
+    replays = [
+        SimpleNamespace(change=name, step_time_s=seconds, fits=True)
+        for name, seconds in replayed_s.items()
+    ]
+    assert search._fastest(replays).change == "second"
+    assert simulated == [*replayed_s]
+    in_full_s["second"] = 6.6
+    simulated.clear()
+    assert search._fastest(replays).change == "second"
+    assert simulated == ["first", "second", "third"]
 
 
 def test_experts_that_fill_every_gpu_are_spread_over_several():

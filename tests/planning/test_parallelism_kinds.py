@@ -41,7 +41,7 @@ MIXTURE = job().replace({f"model.{field}": value for field, value in EXPERTS.ite
 JOBS = {
     "dense": job(),
     "mixture": MIXTURE,
-    "little memory": job(memory="2.5 GiB"),
+    "little memory": job(memory="2.4 GiB"),
     "more ranks than sequences": job().replace(
         {"batch.global": 2, "batch.seq_len": 8192, "plan.cp": 4}
     ),

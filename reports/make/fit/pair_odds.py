@@ -36,8 +36,10 @@ def pair_odds(left_out: Iterable[tuple[Sequence[SeenRun], ErrorModel]]) -> list[
 def _of_source(runs: Sequence[SeenRun], model: ErrorModel) -> Iterator[PairOdds]:
     steps = [_compared(run, model) for run in runs]
     for (run, step), (other_run, other) in combinations(zip(runs, steps, strict=True), 2):
-        error = gain_error(step, other, model)
-        log_measured = math.log(_gpu_s_per_token(run) / _gpu_s_per_token(other_run))
+        tokens = other_run.tokens_per_gpu / run.tokens_per_gpu
+        gain = tokens * run.predicted_s / other_run.predicted_s - 1
+        error = gain_error(step, other, gain, model)
+        log_measured = math.log(tokens * run.measured_s / other_run.measured_s)
         low, high = error.interval
         if not error.log_gain or not log_measured:
             continue
@@ -58,9 +60,4 @@ def _compared(run: SeenRun, model: ErrorModel) -> Compared:
         run.error(model),
         np.minimum(run.exposed, 1.0),
         run.traits,
-        run.predicted_s / run.tokens_per_gpu,
     )
-
-
-def _gpu_s_per_token(run: SeenRun) -> float:
-    return run.measured_s / run.tokens_per_gpu

@@ -95,8 +95,7 @@ def test_four_runs_of_fewer_jobs_are_no_sweep() -> None:
     assert sweep_rankings(runs, documents) == []
 
 
-def test_runs_of_other_software_are_a_sweep_of_their_own() -> None:
+def test_runs_of_another_framework_are_a_sweep_of_their_own() -> None:
     runs, documents = sweep(MEASURED)
-    for run_id in ("source-0", "source-1", "source-2", "source-3"):
-        documents[run_id]["plan"]["stack"] = "torchtitan"
+    runs[:4] = [each._replace(framework="torchtitan") for each in runs[:4]]
     assert [each.layouts for each in sweep_rankings(runs, documents)] == [4, 4]

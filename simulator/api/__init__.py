@@ -3,6 +3,7 @@
 one_step           a job simulated: time, memory, pictures, traces
 answer             what people do with any answer: table, JSON, page
 plan_answers       the fastest plan
+plan_sentences     what is said of the plans beside it
 strategy_answers   the best plan of every strategy; ways of data parallelism
 change_answers     limits, sensitivity
 step_comparison    why the steps of several jobs differ

@@ -93,3 +93,9 @@ def test_four_runs_of_fewer_jobs_are_no_sweep() -> None:
     runs, documents = sweep(MEASURED[:4], MEASURED[:4])
     documents["source-0"] = documents["source-1"]
     assert sweep_rankings(runs, documents) == []
+
+
+def test_runs_of_another_framework_are_a_sweep_of_their_own() -> None:
+    runs, documents = sweep(MEASURED)
+    runs[:4] = [each._replace(framework="torchtitan") for each in runs[:4]]
+    assert [each.layouts for each in sweep_rankings(runs, documents)] == [4, 4]

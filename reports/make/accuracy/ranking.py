@@ -1,9 +1,9 @@
 """Do predictions put the layouts of a sweep in the right order?
 
-A sweep is what one source measured of one model on one cluster. Who plans a run needs the
-order of the layouts more than their seconds, and what the layout predicted as fastest loses against
-the truly fastest. Runs of one and the same job, on other days or with another release, are one
-layout, of their mean time.
+A sweep is what one source measured of one model on one cluster with one framework. Who plans a run
+needs the order of the layouts more than their seconds, and what the layout predicted as fastest
+loses against the truly fastest. Runs of one and the same job, on other days or with another
+release, are one layout, of their mean time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def sweep_rankings(
     sweeps: dict[tuple[str, ...], list[Banded]] = {}
     for run in runs:
         document = documents[run.id]
-        sweep = (row_source(run.id), *(_text(document[part]) for part in ("model", "cluster")))
+        same = (document["model"], document["cluster"], run.framework)
+        sweep = (row_source(run.id), *map(_text, same))
         sweeps.setdefault(sweep, []).append(run)
     rankings = (_ranking(sweep, documents) for sweep in sweeps.values())
     return [ranking for ranking in rankings if ranking.layouts >= FEWEST_LAYOUTS]

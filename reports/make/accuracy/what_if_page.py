@@ -128,7 +128,8 @@ def _sweeps_section(rankings: Sequence[SweepRanking]) -> str:
     lines = [
         "## Does it pick the right layout?\n",
         f"Of {len(rankings)} sweeps of at least {FEWEST_LAYOUTS} layouts of one model on one "
-        f"cluster, {good} have a Spearman correlation of {_GOOD_SPEARMAN} or more between "
+        f"cluster with one framework, {good} have a Spearman correlation of {_GOOD_SPEARMAN} or "
+        "more between "
         f"predicted and measured time. In {found} the truly fastest is among the {TOP} predicted "
         f"fastest, and in {best} it is the first. Whoever takes the first loses "
         f"{100 * mean_loss:.1f} % in the mean, and {100 * _SMALL_LOSS:.0f} % or less in {small} "

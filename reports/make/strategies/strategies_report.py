@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from reports.make.strategies.zero_in_pipeline_costs import STAGES, ZeroRun, zero_runs
 from reports.make.strategies.zero_in_pipeline_picture import ZeroCurve, draw_zero_in_pipeline
@@ -29,8 +30,13 @@ PAGE = "README.md"
 PROFILES = ("h100-sxm-80gb", "a100-sxm-80gb")
 NODE_COUNTS = (1, 8)
 MICROBATCHES = (4, 8, 16, 32, 64)
-_PIPELINE = {"plan.pp": 4, "plan.stack": "torchtitan", "batch.micro": 1}
-"""torchtitan runs every stage of ZeRO inside a pipeline."""
+_PIPELINE: dict[str, Any] = {
+    "plan.pp": 4,
+    "plan.stack": {"base": "torchtitan", "keeps_half_weights": True},
+    "batch.micro": 1,
+}
+"""torchtitan runs every stage of ZeRO inside a pipeline. In all of them 16-bit weights live beside
+fp32 ones: else stages for which no FSDP casts would run under autocast, in other formats."""
 _PIPELINE_NODES = 8
 
 
@@ -135,7 +141,8 @@ def _pipeline_section(job: Job, picture: str, runs: Sequence[ZeroRun]) -> str:
     lines = [
         "## ZeRO in a pipeline",
         "",
-        f"{job.title}, torchtitan's way, {job.plan.schedule or '1f1b'}. ZeRO 0 and 1 exchange "
+        f"{job.title}, torchtitan's way, {job.plan.schedule or '1f1b'}, with 16-bit weights "
+        "beside the fp32 ones. ZeRO 0 and 1 exchange "
         "gradients once per step, however many microbatches fill the pipeline. ZeRO 2 has to "
         "reduce after every microbatch, because nobody keeps whole gradients. Under ZeRO 3 torch "
         "keeps them until the end of the step and reduces them once, but gathers the weights of "

@@ -93,3 +93,14 @@ def test_steps_in_a_pipeline_are_drawn_over_that_of_zero_1():
     assert [line.get_ydata()[0] for line in lines] == pytest.approx(
         [100 * (1.0 / 1.1 - 1), 0, 100 * (1.2 / 1.1 - 1), 100 * (1.3 / 1.1 - 1)]
     )
+
+
+def test_a_stage_that_is_quicker_than_the_one_compared_with_is_drawn_whole():
+    curves = [
+        ZeroCurve(zero, [4, 8], step_s, [1.0, 2.0], [GIB, GIB])
+        for zero, step_s in ((1, [1.0, 2.0]), (3, [0.9, 1.9]))
+    ]
+    axes = build_zero_in_pipeline_figure("title", "subtitle", curves).axes[1]
+    lowest = min(value for line in axes.lines for value in line.get_ydata())
+    assert lowest < 0
+    assert axes.get_ylim()[0] < lowest

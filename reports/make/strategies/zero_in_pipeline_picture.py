@@ -91,7 +91,8 @@ def _draw_lines(axes: Axes, curves: Sequence[ZeroCurve], lines: Sequence[Sequenc
         )  # fmt: skip
     highest = max(max(values) for values in lines)
     lowest = min(0.0, *(min(values) for values in lines))
-    axes.set_ylim(lowest - 0.04 * highest, 1.06 * highest)
+    span = highest - lowest
+    axes.set_ylim(lowest - 0.04 * span, highest + 0.06 * span)
     for at, curve in zip(_apart([values[-1] for values in lines], axes), curves, strict=True):
         axes.annotate(
             f"ZeRO {curve.zero}", (microbatches[-1], at), (6, 0), textcoords="offset points",

@@ -64,7 +64,7 @@ def test_what_is_allowed_has_at_least_the_probability_that_is_asked(spread, prob
 def test_a_framework_or_a_device_that_nobody_measured_makes_it_less_sure():
     known = memory_spread("megatron-core", ["h100-sxm-80gb"])
     for unknown in (
-        memory_spread("jax", ["h100-sxm-80gb"]),
+        memory_spread("internevo", ["h100-sxm-80gb"]),
         memory_spread("megatron-core", ["h100-sxm-80gb", "my-cluster"]),
     ):
         assert unknown.scale > known.scale

@@ -134,7 +134,8 @@ class CompareAnswer(Answer):
         """Write the page with waterfalls and timelines; returns its path."""
         from simulator.exporters.html.run_report import write_compare_report
 
-        write_compare_report(self.runs, path, prices=self.price_row())
+        odds = [gain_text(gain) for gain in self.gains]
+        write_compare_report(self.runs, path, prices=self.price_row(), odds=odds)
         return Path(path)
 
 

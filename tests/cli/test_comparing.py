@@ -117,7 +117,10 @@ def test_picture_and_page_are_written(clustersim, job_file, tmp_path):
     )
     assert outcome.err == f"wrote {picture}\nwrote {page}\n"
     assert picture.stat().st_size > 5000
-    assert "Why plan.tp=4 differs from job" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "Why plan.tp=4 differs from job" in text
+    said = next(line for line in outcome.out.splitlines() if line.startswith("plan.tp=4: "))
+    assert said.partition("GPU, ")[2] in text
 
 
 def test_one_job_alone_is_asked_for_another(clustersim, job_file):

@@ -324,13 +324,20 @@ class Run(NamedTuple):
 
 
 def write_compare_report(
-    runs: Sequence[Run], path: str | Path, *, prices: Sequence[str] = ()
+    runs: Sequence[Run],
+    path: str | Path,
+    *,
+    prices: Sequence[str] = (),
+    odds: Sequence[str] = (),
 ) -> None:
     """Write the page of several steps; each is compared with the first.
 
-    ``prices`` are what a billion tokens cost in each of them, as text [USD].
+    ``prices`` are what a billion tokens cost in each of them, as text [USD]; ``odds`` follow the
+    gain of each of the others in its sentence.
     """
     context, data = _compared(runs)
+    for comparison, text in zip(context["comparisons"], odds, strict=False):
+        comparison["odds"] = text
     if prices:
         context["headlines"].append(("USD per billion tokens", list(prices)))
     write_page(path, "compare.html", context, scripts=_COMPARE_SCRIPTS, data=data)
@@ -377,6 +384,7 @@ def _comparison(first: Run, other: Run) -> dict[str, Any]:
         "bars": list(_bars(found)),
         "bars_begin_s": _room(found)[0],
         "fields": [(path, _shown(a), _shown(b)) for path, (a, b) in fields.items()],
+        "odds": "",
     }
 
 

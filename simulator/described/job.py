@@ -278,7 +278,7 @@ class Written(Protocol):
 
 def changed_fields(first: Written, second: Written) -> dict[str, tuple[Any, Any]]:
     """Both values by dotted path, None where a job leaves the field to its default."""
-    before, after = dict(_fields(first.document)), dict(_fields(second.document))
+    before, after = dict(dotted_fields(first.document)), dict(dotted_fields(second.document))
     return {
         path: (before.get(path), after.get(path))
         for path in {**before, **after}
@@ -294,9 +294,10 @@ def differing_fields(first: Written, second: Written) -> dict[str, dict[str, Any
     }
 
 
-def _fields(node: object, path: str = "") -> Iterator[tuple[str, Any]]:
+def dotted_fields(node: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a job as it was written, by dotted path below ``path``."""
     if isinstance(node, Mapping) and node:
         for key, value in node.items():
-            yield from _fields(value, f"{path}.{key}" if path else str(key))
+            yield from dotted_fields(value, f"{path}.{key}" if path else str(key))
     else:
         yield path, node

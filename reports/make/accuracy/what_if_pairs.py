@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from reports.make.accuracy.band_coverage import Banded
+from simulator.described.job import dotted_fields
 from simulator.validate.published.published_runs import row_source
 
 PLAN_AND_BATCH = "plan and batch only, any number of changes"
@@ -118,7 +119,7 @@ def run_pairs(runs: Sequence[Banded], documents: Mapping[str, Mapping[str, Any]]
     by_source: dict[str, list[Banded]] = defaultdict(list)
     for run in runs:
         by_source[row_source(run.id)].append(run)
-    fields = {run.id: dict(_fields(documents[run.id])) for run in runs}
+    fields = {run.id: _telling_fields(documents[run.id]) for run in runs}
     tokens = {run.id: _tokens(documents[run.id]) for run in runs}
     return [
         _pair(first, second, changes, tokens[second.id] / tokens[first.id])
@@ -162,10 +163,6 @@ def _name(path: str) -> str:
     return _CHANGES[path]
 
 
-def _fields(node: object, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a job by dotted path, without names that change nothing."""
-    if isinstance(node, Mapping) and node:
-        for key, value in node.items():
-            yield from _fields(value, f"{path}.{key}" if path else str(key))
-    elif path not in ("model.name", "name"):
-        yield path, node
+def _telling_fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a job by dotted path, without the name of its model, which changes nothing."""
+    return {path: value for path, value in dotted_fields(document) if path != "model.name"}

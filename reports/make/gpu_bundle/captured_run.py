@@ -10,7 +10,7 @@ import argparse
 import torch
 
 from reports.make.gpu_bundle.device.training import Trainer
-from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS
+from reports.make.gpu_bundle.device.training_runs import ALL_RUNS
 
 _STEPS = 3
 """The second is captured, the third under DistributedDataParallel."""
@@ -19,9 +19,9 @@ _STEPS = 3
 def main() -> None:
     """Train for some steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--run", required=True, choices=[run.name for run in TRAINING_RUNS])
+    parser.add_argument("--run", required=True, choices=[run.name for run in ALL_RUNS])
     name = parser.parse_args().run
-    run = next(run for run in TRAINING_RUNS if run.name == name)
+    run = next(run for run in ALL_RUNS if run.name == name)
     trainer = Trainer(run, torch.device("cuda"))
     for _ in range(_STEPS):
         trainer.step()

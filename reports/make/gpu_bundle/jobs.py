@@ -42,7 +42,8 @@ def _stack(run: TrainingRun) -> str | dict[str, Any]:
     if run.is_transformers:
         return "trl"
     # The runner's experts pass one after the other, and each asks the device for its tokens.
-    own = {"expert_waits": "expert", "grouped_experts": False}
+    asks = {"expert_waits": "expert", "grouped_experts": False}
+    own = {"expert_waits": "none", "grouped_experts": True} if run.is_grouped else asks
     return {"base": "torch", **own} if run.network.experts else "torch"
 
 

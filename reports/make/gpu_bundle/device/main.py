@@ -24,12 +24,19 @@ from typing import Any, NamedTuple
 
 import torch
 
+from reports.make.gpu_bundle.device.host_items import HOST_ITEMS
 from reports.make.gpu_bundle.device.journal import Journal
 from reports.make.gpu_bundle.device.memory_items import MEMORY_ITEMS, device_bytes
 from reports.make.gpu_bundle.device.processes import OwnProcesses, asked_for
 from reports.make.gpu_bundle.device.sensors import Sensors
+from reports.make.gpu_bundle.device.stream_items import STREAM_ITEMS
 from reports.make.gpu_bundle.device.training import measured_run
-from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS
+from reports.make.gpu_bundle.device.training_runs import (
+    ALL_RUNS,
+    LATER_RUNS,
+    TRAINING_RUNS,
+    TrainingRun,
+)
 from simulator.calibrate.gpu.kernel_calls import Stopwatch, UnsupportedCaseError, reason_of
 from simulator.calibrate.gpu.kernel_case import KernelCase
 from simulator.calibrate.gpu.system_calls import measured
@@ -42,6 +49,9 @@ FIRST_KERNELS = 240
 FIRST_RUNS = 8
 _KERNELS_PER_RUN = 25
 _WIDTH = {"cuda": 4096, "cpu": 64}
+LOOP_ITEMS = {**HOST_ITEMS, **STREAM_ITEMS}
+LOOP_S = {"operators": 8.0, "wrappers": 40.0, "kernels of a step": 15.0}
+_SHORT_LOOP_S = 4.0
 
 
 class Item(NamedTuple):
@@ -49,9 +59,9 @@ class Item(NamedTuple):
 
     Attributes:
         id: Its name in the file.
-        kind: ``memory``, ``kernel`` or ``run``.
+        kind: ``memory``, ``kernel``, ``loop`` or ``run``.
         seconds: What it is expected to take.
-        what: A key of the memory items, the fields of a kernel, or the name of a run.
+        what: A key of the memory or loop items, the fields of a kernel, or the name of a run.
     """
 
     id: str
@@ -60,14 +70,20 @@ class Item(NamedTuple):
     what: Any
 
 
-def items(cases: Sequence[dict[str, Any]]) -> list[Item]:
+def items(
+    cases: Sequence[dict[str, Any]], in_order: Sequence[TrainingRun] = ALL_RUNS
+) -> list[Item]:
     """Everything, by worth: memory, a profile's kernels, eight runs, then the rest in turn."""
     memory = [Item(f"memory: {name}", "memory", MEMORY_S, name) for name in MEMORY_ITEMS]
     kernels = [_kernel_item(case) for case in cases]
-    runs = [Item(f"run: {run.name}", "run", run.seconds, run.name) for run in TRAINING_RUNS]
+    loops = [
+        Item(f"loop: {name}", "loop", LOOP_S.get(name, _SHORT_LOOP_S), name) for name in LOOP_ITEMS
+    ]
+    loops.sort(key=lambda item: item.seconds >= LOOP_S["wrappers"])
+    runs = [Item(f"run: {run.name}", "run", run.seconds, run.name) for run in in_order]
     late = [item for item in kernels if item.seconds > 1][:1]
     quick = [item for item in kernels if item not in late]
-    first = [*memory, *quick[:FIRST_KERNELS], *late, *runs[:FIRST_RUNS]]
+    first = [*memory, *loops[:-1], *quick[:FIRST_KERNELS], *late, *runs[:FIRST_RUNS], loops[-1]]
     rest = quick[FIRST_KERNELS:]
     parts = [rest[i : i + _KERNELS_PER_RUN] for i in range(0, len(rest), _KERNELS_PER_RUN)]
     for run, part in zip_longest(runs[FIRST_RUNS:], parts):
@@ -120,9 +136,11 @@ def measure(item: Item, device: torch.device, *, tiny: bool) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             if item.kind == "kernel":
                 return _kernel(KernelCase(**item.what), device, tiny=tiny)
+            if item.kind == "loop":
+                return LOOP_ITEMS[item.what](device, _WIDTH["cpu" if tiny else device.type])
             if item.kind == "memory":
                 return MEMORY_ITEMS[item.what](device, _WIDTH["cpu" if tiny else device.type])
-            run = next(run for run in TRAINING_RUNS if run.name == item.what)
+            run = next(run for run in ALL_RUNS if run.name == item.what)
             run = run.tiny() if tiny else run
             return {"run": dataclasses.asdict(run), **measured_run(run, device)}
     except UnsupportedCaseError as reason:
@@ -174,7 +192,7 @@ def run_all(
                 continue
             journal.add({"id": f"begin {item.id}", "kind": "begin", "of": item.id})
             began = time.monotonic()
-            if alone is not None and item.kind != "kernel":
+            if alone is not None and item.kind in ("memory", "run"):
                 _free(device)
                 # This process has a context, too, which is not the run's.
                 taken = (
@@ -183,7 +201,7 @@ def run_all(
                 found = {**taken, **alone(item, left_s)}
             else:
                 found = measure(item, device, tiny=tiny)
-                if item.kind == "run" or "skipped" in found:
+                if item.kind in ("run", "loop") or "skipped" in found:
                     _free(device)
             wall_s = time.monotonic() - began
             record = {"id": item.id, "kind": item.kind, **found, "wall_s": round(wall_s, 3),
@@ -227,10 +245,11 @@ def main(arguments: Sequence[str] | None, cases: Sequence[dict[str, Any]]) -> in
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a processor; a test")
+    parser.add_argument("--later", action="store_true", help="the later runs before the first ones")
     parser.add_argument("--plan", action="store_true", help="print what would be measured")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    todo = items(cases)
+    todo = items(cases, (*LATER_RUNS, *TRAINING_RUNS) if given.later else ALL_RUNS)
     if given.plan:
         print("\n".join(plan_lines(todo, 600.0)))
         return 0

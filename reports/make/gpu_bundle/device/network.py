@@ -25,7 +25,7 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(network.vocab, network.hidden)
         learned = not network.is_llama
         self.positions = nn.Embedding(run.seq_len, network.hidden) if learned else None
-        self.layers = nn.ModuleList(Layer(network) for _ in range(network.layers))
+        self.layers = nn.ModuleList(Layer(run) for _ in range(network.layers))
         self.norm = _norm(network)
         self.head = nn.Linear(network.hidden, network.vocab, bias=False)
         self.is_offloaded = run.is_offloaded
@@ -53,7 +53,7 @@ class Decoder(nn.Module):
 
 
 class Transformers(nn.Module):
-    """The same network as transformers' ``LlamaForCausalLM``, for runs of that library.
+    """The same network as transformers has it, for runs of that library.
 
     Raises:
         UnsupportedCaseError: transformers is not installed.
@@ -65,16 +65,9 @@ class Transformers(nn.Module):
             import transformers
         except ImportError as error:
             raise UnsupportedCaseError("transformers is not installed") from error
-        network = run.network
-        config = transformers.LlamaConfig(
-            vocab_size=network.vocab, hidden_size=network.hidden,
-            intermediate_size=network.ffn_hidden, num_hidden_layers=network.layers,
-            num_attention_heads=network.heads, num_key_value_heads=network.kv_heads,
-            max_position_embeddings=run.seq_len, tie_word_embeddings=False, use_cache=False,
-            attn_implementation="eager" if run.is_unfused else "sdpa",
-        )  # fmt: skip
-        self.model = transformers.LlamaForCausalLM(config)
-        self.layers = self.model.model.layers
+        self.model = _of_transformers(transformers, run)
+        body = self.model.model if run.network.is_llama else self.model.transformer
+        self.layers = body.layers if run.network.is_llama else body.h
         if run.recompute == "full":
             self.model.gradient_checkpointing_enable()
         self.model.train()
@@ -86,14 +79,41 @@ class Transformers(nn.Module):
         return loss
 
 
+def _of_transformers(transformers: Any, run: TrainingRun) -> Any:
+    network = run.network
+    common = {
+        "vocab_size": network.vocab, "tie_word_embeddings": False, "use_cache": False,
+        "attn_implementation": "eager" if run.is_unfused else "sdpa",
+    }  # fmt: skip
+    if not network.is_llama:
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            n_positions=run.seq_len, n_embd=network.hidden, n_layer=network.layers,
+            n_head=network.heads, n_inner=network.ffn_hidden,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **common,
+        ))  # fmt: skip
+    common |= {
+        "hidden_size": network.hidden, "intermediate_size": network.ffn_hidden,
+        "num_hidden_layers": network.layers, "num_attention_heads": network.heads,
+        "num_key_value_heads": network.kv_heads, "max_position_embeddings": run.seq_len,
+    }  # fmt: skip
+    if not network.experts:
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**common))
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+        num_local_experts=network.experts, num_experts_per_tok=network.top_k,
+        sliding_window=None, **common,
+    ))  # fmt: skip
+
+
 class Layer(nn.Module):
     """Attention, then an MLP or experts, each behind a norm and beside a residual."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__()
+        network = run.network
         self.attention_norm, self.mlp_norm = _norm(network), _norm(network)
         self.attention = Attention(network)
-        self.mlp: nn.Module = Experts(network) if network.experts else Mlp(network)
+        experts = GroupedExperts if run.is_grouped else Experts
+        self.mlp: nn.Module = experts(network) if network.experts else Mlp(network)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """The hidden state (b, s, h) after the layer."""
@@ -176,6 +196,49 @@ class Experts(nn.Module):
         return result.view_as(hidden)
 
 
+class GroupedExperts(nn.Module):
+    """The same, with one product for all experts, as torchtitan's GroupedExperts has them.
+
+    Nothing asks the device for counts. Weights are cast in each pass, as their copies are no
+    business of autocast's.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.top_k, self.number = network.top_k, network.experts
+        self.router = nn.Linear(network.hidden, network.experts, bias=False)
+        wide = (network.experts, network.hidden, network.ffn_hidden)
+        narrow = (network.experts, network.ffn_hidden, network.hidden)
+        self.gate, self.up, self.down = (
+            nn.Parameter(nn.init.normal_(torch.empty(*shape), std=0.02))
+            for shape in (wide, wide, narrow)
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """What the experts add to the hidden state (b, s, h)."""
+        rows = hidden.flatten(0, 1)
+        weights, chosen = self.router(rows).softmax(-1).topk(self.top_k)
+        weights = weights / weights.sum(-1, keepdim=True)
+        order = chosen.flatten().argsort(stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=self.number)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        sources = order // self.top_k
+        gathered = rows[sources].to(torch.bfloat16)
+        inner = functional.silu(_grouped(gathered, self.gate, ends))
+        inner = inner * _grouped(gathered, self.up, ends)
+        outputs = _grouped(inner, self.down, ends) * weights.flatten()[order, None]
+        result = torch.zeros_like(rows).index_add(0, sources, outputs.to(rows.dtype))
+        return result.view_as(hidden)
+
+
+def _grouped(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows (T, k), sorted by group, by a weight (groups, k, n); groups end at ``ends``."""
+    product: Tensor = torch._grouped_mm(
+        rows.to(torch.bfloat16), weight.to(torch.bfloat16), offs=ends
+    )
+    return product
+
+
 class Adapted(nn.Module):
     """A frozen linear layer with an adapter beside it (LoRA, arXiv 2106.09685)."""
 
@@ -243,7 +306,7 @@ def _in_8_bits(matrix: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
 def build_network(run: TrainingRun, device: torch.device) -> Decoder | Transformers:
     """The model of a run on a device, recomputed, adapted, in 8 bits or compiled as it says."""
     before = torch.get_default_dtype()
-    keeps_wide = run.precision == "fp32" or (run.has_master_weights and not run.lora_rank)
+    keeps_wide = run.precision in ("fp32", "tf32") or (run.has_master_weights and not run.lora_rank)
     torch.set_default_dtype(torch.float32 if keeps_wide else torch.bfloat16)
     try:
         with torch.device(device):

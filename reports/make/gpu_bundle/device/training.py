@@ -63,7 +63,7 @@ class Trainer:
 
     def __init__(self, run: TrainingRun, device: torch.device) -> None:
         torch.manual_seed(_SEED)
-        torch.set_float32_matmul_precision("highest")
+        torch.set_float32_matmul_precision("high" if run.precision == "tf32" else "highest")
         self.run, self.device, self.clock = run, device, Clock(device)
         self.model = build_network(run, device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -93,7 +93,7 @@ class Trainer:
         return self.clock.phases_s()
 
     def _mixed(self) -> contextlib.AbstractContextManager[object]:
-        narrow = self.run.precision != "fp32"
+        narrow = self.run.precision not in ("fp32", "tf32")
         if narrow and self.run.has_master_weights and not self.run.lora_rank:
             return torch.autocast(self.device.type, torch.bfloat16)
         return contextlib.nullcontext()

@@ -40,14 +40,16 @@ class TrainingRun:
         name: Of the run, and of its job's file.
         network: What is trained.
         seq_len, micro, microbatches: Tokens, sequences of a microbatch, microbatches of a step.
-        precision: ``bf16``, ``fp8`` (linear layers of blocks) or ``fp32``.
+        precision: ``bf16``, ``fp8`` (linear layers of blocks), ``tf32`` or ``fp32``.
         has_master_weights: fp32 weights under autocast; else weights of 16 bits.
         recompute: ``none``, ``full`` or ``selective`` (core attention).
         optimizer: ``fused`` or ``foreach`` AdamW.
         is_compiled: Whether ``torch.compile`` makes the layers.
+        is_grouped: Whether the products of all experts are one kernel (``torch._grouped_mm``).
         is_offloaded: Whether layers' kept activations go to pinned host memory.
         lora_rank: Of adapters of all linear layers of blocks; 0 trains all weights.
-        is_transformers: Whether the network is that of Hugging Face's transformers.
+        is_transformers: Whether the network is that of Hugging Face's transformers: Llama, GPT-2, or
+            Mixtral where there are experts.
         is_unfused: Whether attention keeps its scores (transformers' ``eager``).
         is_beyond: Whether it is meant to run out of memory on any device of up to 192 GiB.
         seconds: What it is expected to take, start and compilation included.
@@ -63,6 +65,7 @@ class TrainingRun:
     recompute: str = "none"
     optimizer: str = "fused"
     is_compiled: bool = False
+    is_grouped: bool = False
     is_offloaded: bool = False
     lora_rank: int = 0
     is_transformers: bool = False
@@ -85,6 +88,7 @@ class TrainingRun:
 
 GPT_01B = Network("gpt-0.1b", 12, 768, 12, 12, 3072, 50304, is_llama=False)
 GPT_04B = Network("gpt-0.4b", 24, 1024, 16, 16, 4096, 50304, is_llama=False)
+GPT_16B = Network("gpt-1.6b", 48, 1600, 25, 25, 6400, 50304, is_llama=False)
 LLAMA_05B = Network("llama-0.5b", 24, 1024, 16, 4, 4096, 32000)
 LLAMA_1B = Network("llama-1.2b", 16, 2048, 32, 8, 8192, 128256)
 LLAMA_3B = Network("llama-3.6b", 28, 3072, 24, 8, 8192, 128256)
@@ -133,3 +137,42 @@ TRAINING_RUNS = (
     TrainingRun("gpt-0.1b-accumulate-16", GPT_01B, 1024, 8, microbatches=16),
 )  # fmt: skip
 """In the order of their worth: the first eight differ in everything that costs most."""
+
+LATER_RUNS = (
+    TrainingRun("llama-3b-seq4k", LLAMA_3B, 4096, 2),
+    TrainingRun("moe-8-grouped", MOE_8, micro=4, is_grouped=True),
+    TrainingRun("transformers-0.5b-seq4k", LLAMA_05B, 4096, 4, is_transformers=True),
+    TrainingRun("llama-0.5b", LLAMA_05B, 2048, 8),
+    TrainingRun("moe-32-grouped", MOE_32, micro=8, is_grouped=True),
+    TrainingRun("transformers-moe-8", MOE_8, micro=4, is_transformers=True),
+    TrainingRun("gpt-1.6b", GPT_16B, 1024, 8),
+    TrainingRun("gpt-0.4b-compiled", GPT_04B, 1024, 16, is_compiled=True, seconds=45),
+    TrainingRun("llama-8b-16-bit-seq8k-recompute", LLAMA_8B, 8192, has_master_weights=False,
+                recompute="full", seconds=25),
+    TrainingRun("llama-3b-lora", LLAMA_3B, 2048, 4, lora_rank=16),
+    TrainingRun("llama-0.5b-tf32", LLAMA_05B, 2048, 4, precision="tf32"),
+    TrainingRun("llama-0.5b-fp32", LLAMA_05B, 2048, 4, precision="fp32"),
+    TrainingRun("transformers-gpt-0.4b", GPT_04B, 1024, 8, is_transformers=True),
+    TrainingRun("llama-8-layers-batch4", LLAMA_8B_THIN, 4096, 4),
+    TrainingRun("moe-8-grouped-recompute", MOE_8, micro=16, recompute="full", is_grouped=True),
+    TrainingRun("llama-0.5b-micro1", LLAMA_05B, 1024, 1),
+    TrainingRun("transformers-1b-accumulate-8", LLAMA_1B, 1024, 1, microbatches=8,
+                is_transformers=True),
+    TrainingRun("llama-8b-master", LLAMA_8B, 2048, is_beyond=True, seconds=15),
+    TrainingRun("llama-8-layers-compiled", LLAMA_8B_THIN, 4096, 2, is_compiled=True, seconds=45),
+    TrainingRun("llama-8-layers-fp8", LLAMA_8B_THIN, 4096, 2, precision="fp8"),
+    TrainingRun("llama-3b-offload", LLAMA_3B, 4096, is_offloaded=True, seconds=25),
+    TrainingRun("transformers-3b-recompute", LLAMA_3B, 4096, 2, recompute="full",
+                is_transformers=True),
+    TrainingRun("gpt-0.1b-batch64", GPT_01B, 1024, 64),
+    TrainingRun("llama-1b-micro16-seq512", LLAMA_1B, 512, 16),
+    TrainingRun("gpt-1.6b-recompute", GPT_16B, 1024, 16, recompute="full"),
+    TrainingRun("llama-8b-thin-foreach-accumulate", LLAMA_8B_THIN, 2048, microbatches=4,
+                optimizer="foreach"),
+    TrainingRun("llama-0.5b-selective", LLAMA_05B, 4096, 4, recompute="selective"),
+    TrainingRun("transformers-8b-16-bit", LLAMA_8B, 1024, 2, has_master_weights=False,
+                is_transformers=True),
+)  # fmt: skip
+"""What a second device was asked for: none of them had been run when the first was described."""
+
+ALL_RUNS = (*TRAINING_RUNS, *LATER_RUNS)

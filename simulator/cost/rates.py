@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -136,8 +137,10 @@ def memory_bound_s(
 def many_tensors_efficiency(profile: HardwareProfile, *, is_half: bool) -> float:
     """Share of the memory bandwidth of kernels that pass over many tensors at once.
 
-    They have too few bytes under way for the fastest memories: what each multiprocessor waits for
-    limits them, not the bandwidth (Little's law).
+    They have few bytes under way for the fastest memories, so that the time that each
+    multiprocessor waits for them (Little's law) counts beside the time that the memory needs. Both
+    are added as squares (assumption): an H100 and an H200, whose multiprocessors are alike and
+    whose memories are not, are then met within 2 % (``reports/gpu``).
 
     Args:
         profile: System with its memory and multiprocessors.
@@ -148,7 +151,7 @@ def many_tensors_efficiency(profile: HardwareProfile, *, is_half: bool) -> float
     if of_one is None:
         return kernels.memory_efficiency
     reached = device.sm_count * of_one / device.memory_bandwidth_bytes_per_s
-    return min(kernels.memory_efficiency, reached)
+    return 1.0 / math.hypot(1.0 / kernels.memory_efficiency, 1.0 / reached)
 
 
 def memory_traffic_bytes(

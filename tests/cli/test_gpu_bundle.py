@@ -26,13 +26,13 @@ from reports.make.gpu_bundle.compare import (
     page,
     report,
 )
+from reports.make.gpu_bundle.device import host_items, training
 from reports.make.gpu_bundle.device import main as program
 from reports.make.gpu_bundle.device import sensors as sensors_module
-from reports.make.gpu_bundle.device import training
 from reports.make.gpu_bundle.device.journal import Journal
 from reports.make.gpu_bundle.device.main import items, measure, run_all
 from reports.make.gpu_bundle.device.processes import OwnProcesses
-from reports.make.gpu_bundle.device.training_runs import TRAINING_RUNS
+from reports.make.gpu_bundle.device.training_runs import LATER_RUNS, TRAINING_RUNS
 from reports.make.gpu_bundle.jobs import job_document
 from reports.make.gpu_bundle.pack import packed_cases
 from simulator.api import simulate
@@ -44,6 +44,13 @@ from simulator.program.layer.model_totals import parameter_count
 
 CPU = torch.device("cpu")
 RUNS = {run.name: run for run in TRAINING_RUNS}
+NEW_KINDS = {
+    run.name: run
+    for run in LATER_RUNS
+    if run.is_grouped
+    or run.precision == "tf32"
+    or run.name.startswith(("transformers-gpt", "transformers-moe"))
+}
 CASES = [
     {"op": "gemm", "dtype": "bf16", "m": 16, "n": 16, "k": 16 * k, "direction": "fwd"}
     for k in range(1, 9)
@@ -60,10 +67,12 @@ def short(monkeypatch, one_thread):
     monkeypatch.setattr(system_calls, "_HOST_BUDGETS", 0)
 
 
-@pytest.mark.parametrize("name", [n for n, run in RUNS.items() if not run.is_compiled])
+@pytest.mark.parametrize(
+    "name", [*(n for n, run in RUNS.items() if not run.is_compiled), *NEW_KINDS]
+)
 def test_every_run_trains_on_a_processor_at_tiny_size(name):
     item = next(item for item in items([]) if item.what == name)
-    if RUNS[name].is_transformers:
+    if {**RUNS, **NEW_KINDS}[name].is_transformers:
         pytest.importorskip("transformers")
     found = measure(item, CPU, tiny=True)
     assert "skipped" not in found
@@ -71,6 +80,14 @@ def test_every_run_trains_on_a_processor_at_tiny_size(name):
     assert all(seconds > 0 for seconds in found["step_s"])
     assert set(found["phases_s"][0]) == {"forward", "backward", "optimizer"}
     assert found["kernels"]
+
+
+@pytest.mark.parametrize("name", ["operators", "updates", "small kernels in a row"])
+def test_every_row_of_a_loop_is_measured(name, monkeypatch):
+    monkeypatch.setattr(host_items, "_REPETITIONS", 1)
+    monkeypatch.setattr(host_items, "_IN_A_ROW", 2)
+    found = measure(next(item for item in items([]) if item.what == name), CPU, tiny=True)
+    assert all(isinstance(row[2], (int, list)) for row in found["rows"]), found["rows"]
 
 
 def test_compiled_layers_are_those_that_the_compiler_is_given(monkeypatch):
@@ -81,16 +98,18 @@ def test_compiled_layers_are_those_that_the_compiler_is_given(monkeypatch):
         return function
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
-    for run in TRAINING_RUNS:
+    for run in (*TRAINING_RUNS, *LATER_RUNS):
         if run.is_compiled:
             item = next(item for item in items([]) if item.what == run.name)
             assert "skipped" not in measure(item, CPU, tiny=True)
-    assert given == [{"dynamic": False}] * (2 * sum(run.is_compiled for run in TRAINING_RUNS))
+    assert given == [{"dynamic": False}] * (
+        2 * sum(run.is_compiled for run in (*TRAINING_RUNS, *LATER_RUNS))
+    )
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *NEW_KINDS])
 def test_every_run_is_a_job_of_the_same_size(name):
-    run = RUNS[name]
+    run = {**RUNS, **NEW_KINDS}[name]
     job = job_from_document(job_document(run, "h200-sxm-141gb"))
     if run.is_transformers:
         pytest.importorskip("transformers")
@@ -198,8 +217,8 @@ def test_running_out_of_memory_is_a_record(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(training, "Trainer", exhaust)
-    found = measure(items([])[3], CPU, tiny=True)
-    assert found["out_of_memory"] is True
+    run = next(item for item in items([]) if item.kind == "run")
+    assert measure(run, CPU, tiny=True)["out_of_memory"] is True
 
 
 def test_a_process_that_dies_or_lasts_too_long_is_said():
@@ -239,7 +258,8 @@ def whole_run(tmp_path, monkeypatch, absent_cuda):
             return measure(item, torch.device("cuda"), tiny=True)
 
     monkeypatch.setattr(program, "OwnProcesses", Here)
-    monkeypatch.setattr(program, "TRAINING_RUNS", TRAINING_RUNS[:4])
+    monkeypatch.setattr(program, "ALL_RUNS", TRAINING_RUNS[:4])
+    monkeypatch.setattr(program, "LOOP_ITEMS", {})
     raw = tmp_path / "raw.jsonl"
     assert program.main(["--out", str(raw), "--minutes", "30"], few) == 0
     return raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.make.gpu_bundle.device.training_runs import Network, TrainingRun
+from reports.make.gpu_bundle.device.training_runs import TrainingRun
 
 
 def job_document(run: TrainingRun, profile: str) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def job_document(run: TrainingRun, profile: str) -> dict[str, Any]:
     if run.lora_rank:
         plan["lora"] = {"rank": run.lora_rank}
     return {
-        "model": _model(run.network, run.seq_len),
+        "model": _model(run),
         "cluster": {"profile": profile, "gpus": 1},
         "batch": {
             "global": run.micro * run.microbatches,
@@ -47,7 +47,8 @@ def _stack(run: TrainingRun) -> str | dict[str, Any]:
     return {"base": "torch", **own} if run.network.experts else "torch"
 
 
-def _model(network: Network, seq_len: int) -> Mapping[str, Any]:
+def _model(run: TrainingRun) -> Mapping[str, Any]:
+    network = run.network
     model: dict[str, Any] = {
         "name": network.name,
         "layers": network.layers,
@@ -61,10 +62,11 @@ def _model(network: Network, seq_len: int) -> Mapping[str, Any]:
     if not network.is_llama:
         model |= {
             "normalisation": "layernorm",
-            "activation": "gelu",
+            # GPT-2 of transformers: activation_function is gelu_new.
+            "activation": "gelu-new" if run.is_transformers else "gelu",
             "gated_mlp": False,
             "positions": "learned",
-            "max_positions": seq_len,
+            "max_positions": run.seq_len,
             "qkv_bias": True,
             "attention_output_bias": True,
             "norm_bias": True,

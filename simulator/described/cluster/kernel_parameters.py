@@ -158,7 +158,7 @@ class KernelModel(Spec):
     """The same where rows are also summed up (weight gradient of a norm); None is as
     ``memory_efficiency``."""
     many_tensors_bytes_per_s: SomeBytesPerSecond | None = None
-    """What a multiprocessor moves at most in kernels that pass over many fp32 tensors at once, four
+    """What a multiprocessor moves in kernels that pass over many fp32 tensors at once, four
     elements of each per thread, until memory answers: a fused update, a gradient norm, a scaling of
     gradients (``multi_tensor_apply`` of PyTorch and apex); None is as ``memory_efficiency``."""
     many_half_tensors_bytes_per_s: SomeBytesPerSecond | None = None

@@ -67,6 +67,10 @@ def _heads(rows: Tensor) -> Tensor:
     return rows.unflatten(-1, (_HEADS, -1)).transpose(1, 2)
 
 
+def _there_and_back(rows: Tensor) -> Tensor:
+    return _heads(rows).transpose(1, 2).flatten(2)
+
+
 def _attention(rows: Tensor) -> Tensor:
     heads = _heads(rows)
     context = functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
@@ -113,7 +117,7 @@ OPERATORS = (
     HostCase("silu", lambda: functional.silu),
     HostCase("gelu", lambda: functional.gelu),
     HostCase("softmax", lambda: lambda rows: rows.softmax(-1)),
-    HostCase("view and transpose back", lambda: lambda rows: _heads(rows).transpose(1, 2).flatten(2)),
+    HostCase("view and transpose back", lambda: _there_and_back),
     HostCase("halves and back", lambda: lambda rows: torch.cat(rows.chunk(2, -1), -1)),
     HostCase("cast", lambda: _through_float),
     HostCase("dropout", lambda: lambda rows: functional.dropout(rows, 0.1)),
@@ -300,9 +304,7 @@ def updates_item(device: torch.device, width: int) -> dict[str, Any]:
 
         rows.append([f"norm and clip {words}", _PARAMETERS, _calls_s(clip, device), None])
     optimizer = torch.optim.AdamW(parameters)
-    rows.append(
-        ["gradients set to none", _PARAMETERS, _calls_s(optimizer.zero_grad, device), None]
-    )
+    rows.append(["gradients set to none", _PARAMETERS, _calls_s(optimizer.zero_grad, device), None])
     return {"columns": COLUMNS, "rows": rows}
 
 

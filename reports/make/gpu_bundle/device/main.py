@@ -79,11 +79,12 @@ def items(
     loops = [
         Item(f"loop: {name}", "loop", LOOP_S.get(name, _SHORT_LOOP_S), name) for name in LOOP_ITEMS
     ]
-    loops.sort(key=lambda item: item.seconds >= LOOP_S["wrappers"])
+    late_loops = [item for item in loops if item.what == "wrappers"]
+    loops = [item for item in loops if item not in late_loops]
     runs = [Item(f"run: {run.name}", "run", run.seconds, run.name) for run in in_order]
     late = [item for item in kernels if item.seconds > 1][:1]
     quick = [item for item in kernels if item not in late]
-    first = [*memory, *loops[:-1], *quick[:FIRST_KERNELS], *late, *runs[:FIRST_RUNS], loops[-1]]
+    first = [*memory, *loops, *quick[:FIRST_KERNELS], *late, *runs[:FIRST_RUNS], *late_loops]
     rest = quick[FIRST_KERNELS:]
     parts = [rest[i : i + _KERNELS_PER_RUN] for i in range(0, len(rest), _KERNELS_PER_RUN)]
     for run, part in zip_longest(runs[FIRST_RUNS:], parts):

@@ -48,8 +48,8 @@ class TrainingRun:
         is_grouped: Whether the products of all experts are one kernel (``torch._grouped_mm``).
         is_offloaded: Whether layers' kept activations go to pinned host memory.
         lora_rank: Of adapters of all linear layers of blocks; 0 trains all weights.
-        is_transformers: Whether the network is that of Hugging Face's transformers: Llama, GPT-2, or
-            Mixtral where there are experts.
+        is_transformers: Whether the network is that of Hugging Face's transformers: Llama, GPT-2,
+            or Mixtral where there are experts.
         is_unfused: Whether attention keeps its scores (transformers' ``eager``).
         is_beyond: Whether it is meant to run out of memory on any device of up to 192 GiB.
         seconds: What it is expected to take, start and compilation included.
@@ -158,7 +158,7 @@ LATER_RUNS = (
     TrainingRun("llama-0.5b-micro1", LLAMA_05B, 1024, 1),
     TrainingRun("transformers-1b-accumulate-8", LLAMA_1B, 1024, 1, microbatches=8,
                 is_transformers=True),
-    TrainingRun("llama-8b-master", LLAMA_8B, 2048, is_beyond=True, seconds=15),
+    TrainingRun("llama-8b-master", LLAMA_8B, 2048, seconds=15),
     TrainingRun("llama-8-layers-compiled", LLAMA_8B_THIN, 4096, 2, is_compiled=True, seconds=45),
     TrainingRun("llama-8-layers-fp8", LLAMA_8B_THIN, 4096, 2, precision="fp8"),
     TrainingRun("llama-3b-offload", LLAMA_3B, 4096, is_offloaded=True, seconds=25),

@@ -62,6 +62,28 @@ def test_attention_on_hopper_is_cudnns_and_on_ampere_flash_attention():
     assert flash == [f"_scaled_dot_product_flash_attention{end}" for end in ("", "_backward")]
 
 
+@pytest.mark.parametrize(("kv_heads", "is_one_kernel"), [(4, True), (2, False)])
+def test_grouped_heads_of_32_bit_numbers_have_no_fused_attention(kv_heads, is_one_kernel):
+    """PyTorch's memory-efficient kernel, which alone reads them, takes no grouped heads."""
+
+    def train():
+        layer = torch.nn.Linear(8, 64, device="cuda")
+        query, key = (layer(torch.ones(1, n, 32, 8, device="cuda")) for n in (4, kv_heads))
+        attention = torch.nn.functional.scaled_dot_product_attention
+        attention(query, key, key, is_causal=True, enable_gqa=True).sum().backward()
+        torch.optim.SGD(layer.parameters(), lr=0.1).step()
+
+    def steps():
+        for _ in range(4):
+            train()
+
+    names = {
+        call.name for call in captured(steps, 0, 1, device_answers(DEVICE), NOWHERE).table.calls
+    }
+    fused = [name for name in names if "efficient_attention" in name]
+    assert bool(fused) is is_one_kernel
+
+
 def test_masks_of_transformers_are_those_of_whole_sequences():
     pytest.importorskip("transformers")
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from simulator.program.layer.pieces import MemoryBound
+from simulator.program.layer.pieces import FlashAttention, MemoryBound
 from simulator.program.price.stage_cost import StageCosts
 from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job
 from tests.program.test_eager_kernels_are_torchs import HEADS, moved_bytes, size_bytes
@@ -136,3 +136,15 @@ def test_several_sequences_are_copied_into_one_dimension_with_their_heads(sequen
     assert layout.forward_bytes == forward * copied_bytes
     # Keys' gradient is made transposed; what joins the three is counted as a copy of each.
     assert layout.backward_bytes >= backward * copied_bytes
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "precision", "is_fused"),
+    [(2, "fp32", False), (4, "fp32", True), (2, "bf16", True)],
+)
+def test_no_fused_kernel_of_pytorch_reads_grouped_heads_of_32_bits(kv_heads, precision, is_fused):
+    """Memory-efficient attention, which alone reads 32-bit numbers, takes no grouped heads."""
+    model = gpt_model().model_copy(update={"heads": 4, "kv_heads": kv_heads})
+    costs = StageCosts(small_job(model, precision=precision, stack="torch", zero=0))
+    pieces, _ = costs.layer_pieces(costs.units.layers[0].kind)
+    assert any(isinstance(piece, FlashAttention) for piece in pieces) is is_fused

@@ -33,7 +33,9 @@ Source: ``check_prefer_cudnn_attention`` and ``check_cudnn_tensor_shapes`` of to
 whose packages bring cuDNN 9.15.1 or later."""
 _HALF = (torch.float16, torch.bfloat16)
 _GROUPS_HEADS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
-"""Kernels that read fewer heads of keys and values than of queries as they are."""
+"""Kernels that read fewer heads of keys and values than of queries as they are. Memory-efficient
+attention refuses them: ``enable_gqa`` "currently works only for Flash_attention and math kernel on
+CUDA tensor" (PyTorch, ``scaled_dot_product_attention``), as an H200 shows (``reports/gpu``)."""
 _ONE_KERNEL = (
     "_fused_rms_norm", "_fused_rms_norm_backward", "silu_backward", "mish_backward",
     "native_channel_shuffle",
@@ -142,7 +144,10 @@ class _Kernels:
                 enable_gqa=enable_gqa,
             )  # fmt: skip
         backend = self._backend(query, value, attn_mask)
-        if enable_gqa and backend not in _GROUPS_HEADS:
+        is_grouped = enable_gqa and query.shape[-3] != key.shape[-3]
+        if is_grouped and backend is SDPBackend.EFFICIENT_ATTENTION:
+            backend = SDPBackend.MATH
+        if is_grouped and backend not in _GROUPS_HEADS:
             groups = query.shape[-3] // key.shape[-3]
             key, value = (t.repeat_interleave(groups, -3) for t in (key, value))
         if torch.is_autocast_enabled("cuda"):

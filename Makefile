@@ -181,10 +181,11 @@ gpu-bundle: $(VENV)/.calibrate  ## gpu_bundle.pyz: one file that measures a GPU 
 	$(BIN)/python -m reports.make.gpu_bundle --out gpu_bundle.pyz
 
 gpu-report: RAW ?= reports/gpu
-gpu-report: $(VENV)/.calibrate  ## reports/gpu/raw.md: what gpu_bundle.pyz measured (RAW=folder of one .jsonl; that of reports/gpu unless said) against predictions
-	$(BIN)/clustersim calibrate gpu --from $(RAW)/*.jsonl* --out reports/gpu/profile.yaml --resume
-	$(BIN)/python -m reports.make.gpu_bundle.compare $(RAW) reports/gpu --profile reports/gpu/profile.yaml \
-	  --shipped h100-sxm-80gb
+gpu-report: SHIPPED ?= h100-sxm-80gb
+gpu-report: $(VENV)/.calibrate  ## reports/gpu/raw.md: what gpu_bundle.pyz measured against predictions; RAW=folder of one .jsonl and SHIPPED=profile for another device (reports/gpu/h200 and h200-sxm-141gb)
+	$(BIN)/clustersim calibrate gpu --from $(RAW)/*.jsonl* --out $(RAW)/profile.yaml --resume
+	$(BIN)/python -m reports.make.gpu_bundle.compare $(RAW) $(RAW) --profile $(RAW)/profile.yaml \
+	  --shipped $(SHIPPED)
 
 kills: $(VENV)/.kills  ## reports/kills.md: commands killed at random moments, and two sweeps at once; half an hour
 	$(BIN)/python -m reports.make.kills.kills_page 6 400 build/kills.json > build-kills.md

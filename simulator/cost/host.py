@@ -51,9 +51,7 @@ def host_update_s(cluster: Cluster, num_bytes: float, share: float = 1.0) -> flo
     Args:
         cluster: The job's.
         num_bytes: Read and written [B].
-        share: What several ranks of a node reach of the rate of the optimizer in one process.
+        share: What training reaches of the rate of the optimizer alone.
     """
-    efficiency = cluster.profile.host.optimizer_efficiency
-    if ranks_of_a_host(cluster) > 1:
-        efficiency *= share
+    efficiency = cluster.profile.host.optimizer_efficiency * share
     return num_bytes / (efficiency * host_ports_bytes_per_s(cluster)[HOST_MEMORY])

@@ -430,7 +430,7 @@ class Choices:
 
     @property
     def host_update_share(self) -> float:
-        """What ranks of a node reach, as they update on its processors, of one process's rate."""
+        """What training reaches on the host's processors of the rate of the optimizer alone."""
         return self._stack.host_update_share
 
     @property

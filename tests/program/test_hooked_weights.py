@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import statistics
+from pathlib import Path
+
 import pytest
 
+from simulator.described.plan.shipped_stacks import STACKS
 from simulator.program.grid.stage_layers import Slice
 from simulator.program.ir import Category
 from simulator.program.layer.pieces import GroupedGemm
@@ -157,3 +162,52 @@ def test_hooks_of_a_layer_are_hidden_behind_a_device_that_has_much_to_do():
         for work in (0, WORK)
     )
     assert with_hooks == without
+
+
+MEASURED = Path(__file__).parents[2] / "reports" / "gpu" / "hooks.csv"
+GROUPS = ("NCCL, 1 rank", "fake, 2 ranks")
+MODELS = (("six linear layers of 64", 4, 12), ("GPT of 256, 128 tokens", 6, 24))
+ADD_LAUNCHES = 1.18
+"""Bare launches of an addition in place (``host_work.yaml``)."""
+
+
+def visits_in_launches(wrapped: str) -> list[float]:
+    """Host work of a visit to a block, beyond that of the same block on one GPU, as measured."""
+    rows = list(csv.DictReader(MEASURED.read_text().splitlines()))
+    took_us = {
+        (row["group"], row["model"], row["blocks"], row["wrapped"]): float(row["time_us"])
+        for row in rows
+        if row["measured"] == "forward and backward"
+    }
+    found = []
+    for group in GROUPS:
+        adds = [
+            float(row["time_us"])
+            for row in rows
+            if row["measured"] == "add_" and row["group"] == group
+        ]
+        launch_us = statistics.median(adds) / ADD_LAUNCHES
+        for model, few, many in MODELS:
+            apart_us = [
+                took_us[group, model, str(blocks), wrapped]
+                - took_us[group, model, str(blocks), "bf16"]
+                for blocks in (few, many)
+            ]
+            found.append((apart_us[1] - apart_us[0]) / (many - few) / 3 / launch_us)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stack", "wrapped"),
+    [
+        ("torch-fsdp", "FSDP1, MixedPrecision of bf16"),
+        ("trl", "FSDP1, MixedPrecision of bf16, use_orig_params"),
+        ("torch", "FSDP2, MixedPrecisionPolicy of bf16"),
+        ("torchtitan", "FSDP2, MixedPrecisionPolicy of bf16"),
+    ],
+)
+def test_hooks_of_fsdp_take_what_they_took_beside_an_h100(stack, wrapped):
+    """The mean of two models, on one rank and among two; each alone is within two fifths."""
+    measured = visits_in_launches(wrapped)
+    assert STACKS[stack].host_work_per_unit == pytest.approx(statistics.fmean(measured), rel=0.03)
+    assert measured == pytest.approx([statistics.fmean(measured)] * 4, rel=0.4)

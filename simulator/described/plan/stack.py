@@ -476,8 +476,8 @@ class Stack(NarrowProductFacts):
     host_work_per_unit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Host time of the hooks of a layer that is gathered as one (FSDP), per visit, likewise."""
     host_update_share: PositiveFraction = 1.0
-    """Rate at which several ranks of a node update offloaded weights in training, over that of the
-    optimizer alone in one process, which ``optimizer_efficiency`` of a host says."""
+    """Rate at which the ranks of a node update offloaded weights in training, over that of the
+    optimizer alone, which ``optimizer_efficiency`` of a host says."""
     limits_gathers: Flag = False
     """Hooks gather units, whole layers and each matrix of an adapter, and the host waits where two
     of them are gathered ahead of the device (``limit_all_gathers`` of FSDP1); else they gather each

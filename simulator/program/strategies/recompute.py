@@ -1,6 +1,6 @@
 """What does each recomputation policy repeat in backward, and what does it keep?
 
-``full`` keeps only a layer's input. ``selective`` means different things in different
+``full`` keeps only a layer's input, or that of each of its parts. ``selective`` means different things in different
 frameworks, so it is a fact of the stack: Megatron repeats core attention (Korthikanti et
 al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps the outputs
 of attention and of every other matrix product of a layer and repeats the rest (its ``per-op``
@@ -91,6 +91,7 @@ def recomputation(
     stops_early: bool = False,
     keeps_attention: bool = True,
     hands_out_key_values: bool = False,
+    by_part: bool = False,
     knows_products: bool = True,
 ) -> Recomputation:
     """What is repeated and kept of one layer.
@@ -105,11 +106,14 @@ def recomputation(
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
         keeps_attention: Whether the policy that keeps every other product keeps attention's output.
         hands_out_key_values: Whether layers that ``full`` repeats return keys and values as well.
+        by_part: Whether ``full`` makes a checkpoint of each norm, attention and dense MLP.
         knows_products: Whether the policy that keeps every other product knows the products.
     """
     if recompute == "none":
         return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
     if recompute == "full":
+        if by_part and not any(isinstance(piece, GroupedGemm) for piece in layer.pieces):
+            return _parts_again(layer, stops_early=stops_early)
         pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
         outcome = _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
         handed_out = _key_values(layer) if hands_out_key_values else ()
@@ -128,6 +132,32 @@ def recomputation(
     of_attention = _OF_ATTENTION if keeps_attention else {}
     outcome = _outcome(layer, repeated, _kept(layer, _KEPT_SHARES | of_attention), inputs=inputs)
     return replace(outcome, operations=operations)
+
+
+def _parts_again(layer: Layer, *, stops_early: bool) -> Recomputation:
+    """Norms and what is behind them are checkpoints; sums with the residual stream are in none.
+
+    Each norm keeps what it reads, and what it gives is the next checkpoint's input: all as wide as
+    the model, in the format of the residual stream. What a norm saves comes back with what is
+    behind it (assumption: the two are one checkpoint then).
+    """
+    parts = [list[Piece]()]
+    for piece in layer.pieces:
+        if isinstance(piece, MemoryBound) and piece.role is Role.RESIDUAL:
+            parts.append([])
+        else:
+            parts[-1].append(piece)
+    again = [each for part in parts for each in (_needed_again(part) if stops_early else part)]
+    starts = sorted({0, layer.middle} & set(range(len(layer.saved))))
+    outcome = _outcome(layer, {each.name: 1.0 for each in again}, {}, inputs=2 * len(starts))
+    restored = list(outcome.restored_bytes)
+    for start in starts[1:]:
+        restored[start] = max(0.0, restored[start] - layer.input_bytes)
+    for start in starts:
+        behind = (n for n, each in enumerate(layer.saved) if n > start and each.role is Role.OTHER)
+        if (read := next(behind, None)) is not None:
+            restored[read] = max(0.0, restored[read] - layer.input_bytes)
+    return replace(outcome, restored_bytes=tuple(restored), in_turn=True)
 
 
 def _only_attention_kept(layer: Layer, *, keeps_attention: bool) -> Recomputation:

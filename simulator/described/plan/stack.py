@@ -390,6 +390,8 @@ class Stack(NarrowProductFacts):
     that all of both are there (``torch.compile`` of a whole model, whose backward is one graph)."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
+    keeps_scores: Flag = False
+    """A compiler's kernel around an fp32 softmax reads 16-bit scores in backward, so they stay."""
     cross_entropy: CrossEntropy = "fused"
     """How the loss is computed, and so what it keeps."""
     loss_metrics: Annotated[int, Field(ge=0)] = 0

@@ -1,11 +1,11 @@
 """What does each recomputation policy repeat in backward, and what does it keep?
 
-``full`` keeps only a layer's input, or that of each of its parts. ``selective`` means different things in different
-frameworks, so it is a fact of the stack: Megatron repeats core attention (Korthikanti et
-al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps the outputs
-of attention and of every other matrix product of a layer and repeats the rest (its ``per-op``
-selective policy); Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention
-and repeats all else; JAX keeps the outputs that a policy names.
+``full`` keeps only a layer's input, or that of each of its parts. ``selective`` means different
+things in different frameworks, so it is a fact of the stack: Megatron repeats core attention
+(Korthikanti et al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps
+the outputs of attention and of every other matrix product of a layer and repeats the rest (its
+``per-op`` selective policy); Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around
+attention and repeats all else; JAX keeps the outputs that a policy names.
 
 Megatron-Core's ``--recompute-modules``: checkpoints (``core_attn``, ``mlp``, ``moe``,
 ``shared_experts``) keep the input of a part of the layer and repeat all of it. The others
@@ -112,12 +112,10 @@ def recomputation(
     if recompute == "none":
         return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
     if recompute == "full":
-        if by_part and not any(isinstance(piece, GroupedGemm) for piece in layer.pieces):
-            return _parts_again(layer, stops_early=stops_early)
-        pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
-        outcome = _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
+        has_routed = any(isinstance(piece, GroupedGemm) for piece in layer.pieces)
         handed_out = _key_values(layer) if hands_out_key_values else ()
-        return replace(outcome, kept_bytes=outcome.kept_bytes + handed_out)
+        whole = _whole_again(layer, handed_out, stops_early=stops_early)
+        return _parts_again(layer, stops_early=stops_early) if by_part and not has_routed else whole
     if policy == "core-attention":
         again = _modules(layer, modules or CORE_ATTENTION)
         return replace(_outcome(layer, again.repeated, again.kept, inputs=0), in_turn=True)
@@ -132,6 +130,14 @@ def recomputation(
     of_attention = _OF_ATTENTION if keeps_attention else {}
     outcome = _outcome(layer, repeated, _kept(layer, _KEPT_SHARES | of_attention), inputs=inputs)
     return replace(outcome, operations=operations)
+
+
+def _whole_again(
+    layer: Layer, handed_out: tuple[float, ...], *, stops_early: bool
+) -> Recomputation:
+    pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
+    outcome = _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
+    return replace(outcome, kept_bytes=outcome.kept_bytes + handed_out)
 
 
 def _parts_again(layer: Layer, *, stops_early: bool) -> Recomputation:

@@ -194,6 +194,34 @@ def test_a_recomputed_layer_that_returns_keys_and_values_keeps_them_beside_its_i
     assert kept == [ROW, ROW + 2 * ROW, ROW, ROW + 2 * ROW / 2]
 
 
+PARTS = {**SIXTEEN_BIT_TORCH, "recomputes_parts": True}
+
+
+def test_parts_that_are_checkpoints_of_their_own_keep_an_input_each():
+    """NeMo AutoModel's wrappers around two norms, attention and the MLP of each layer."""
+    kept = [
+        total_bytes(StageCosts(small_job(gpt_model(), recompute="full", stack=stack)).saved(LAYER))
+        for stack in (SIXTEEN_BIT_TORCH, PARTS)
+    ]
+    assert kept == [ROW, 4 * ROW]
+
+
+def test_parts_that_are_checkpoints_of_their_own_repeat_neither_of_their_last_products():
+    """Nobody keeps what attention's output product gives, nor the down product."""
+    whole, parts = (
+        repeated_flop(stack=stack, recompute="full") for stack in (SIXTEEN_BIT_TORCH, PARTS)
+    )
+    assert whole - parts == 2 * TOKENS * HIDDEN**2
+
+
+def test_what_one_part_made_again_is_gone_before_the_other():
+    """Long sequences are fullest where probabilities meet their gradients, and no MLP is there."""
+    job = small_job(gpt_model(causal=False), recompute="full", attention="unfused", stack=PARTS)
+    whole = small_job(job.model, recompute="full", attention="unfused", stack=SIXTEEN_BIT_TORCH)
+    parts, together = (again(StageCosts(each).backward(LAYER).holds) for each in (job, whole))
+    assert parts < together
+
+
 @pytest.mark.parametrize(("knows", "rows"), [(False, 2), (True, 2 + 3)])
 def test_a_policy_that_does_not_know_products_keeps_attention_alone(knows, rows):
     """Beside a layer's input; where it knows them also query, value and half of the gated MLP.

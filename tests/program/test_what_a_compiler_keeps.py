@@ -150,7 +150,15 @@ def _copies_bytes(of: StageCosts) -> float:
 
 def test_a_compiler_makes_one_kernel_of_what_is_done_to_scores():
     """It keeps them and their probabilities in 16 bits, and nothing between."""
-    scores = kept_by_torch(Scores(), torch.ones(ROWS, ROWS).triu(1).bool())
+    mask = torch.ones(ROWS, ROWS).triu(1).bool()
+    scores = kept_by_torch(Scores(), mask) + kept_by_torch(Scores(), mask, of_weights=True)
     of_all = [each for each in scores if each.numel() == ROWS * ROWS and each.dtype != torch.bool]
-    assert {each.dtype for each in of_all} == {torch.bfloat16}
-    assert stack_facts("torch", "torch.compile")["fused_softmax"] is True
+    assert [each.dtype for each in of_all] == 2 * [torch.bfloat16]
+    facts = stack_facts("torch", "torch.compile")
+    assert facts["fused_softmax"] is True
+    fused, flash = (
+        total_bytes(StageCosts(small_job(stack=facts, attention=kernel)).saved(Slice(0, 1)))
+        for kernel in ("unfused", "flash")
+    )
+    model, tokens = small_job().model, 64
+    assert fused - flash == model.heads * tokens * (2 * 2 * tokens - 4)

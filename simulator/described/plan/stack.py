@@ -262,6 +262,9 @@ class Stack(NarrowProductFacts):
     recompute_stops_early: Flag = False
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
+    recomputes_parts: Flag = False
+    """With full recomputation, each norm, attention and MLP of a dense layer is a checkpoint of its
+    own, which keeps its own input."""
     hands_out_key_values: Flag = False
     """Layers also return keys and values (``use_cache`` of transformers, which its own checkpoints
     turn off). Those of fully recomputed layers stay until backward, and a loop that holds what its
@@ -387,6 +390,8 @@ class Stack(NarrowProductFacts):
     that all of both are there (``torch.compile`` of a whole model, whose backward is one graph)."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
+    keeps_scores: Flag = False
+    """A compiler's kernel around an fp32 softmax reads 16-bit scores in backward, so they stay."""
     cross_entropy: CrossEntropy = "fused"
     """How the loss is computed, and so what it keeps."""
     loss_metrics: Annotated[int, Field(ge=0)] = 0

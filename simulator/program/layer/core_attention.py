@@ -173,6 +173,8 @@ def _softmax(block: Block, scores: float) -> None:
         _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
     if not has_kernel and _is_of(block.stack.floors_scores, block):
         _floor(block, scores)
+    if block.stack.keeps_scores and _asks_for_wide_scores(block):
+        _save_in_core(block, "scores", scores * size)
     _save_in_core(block, "softmax", scores * (_FULL_BYTES if widens else size))
     if has_kernel:
         forward = _SCORE_PASSES_FUSED * scores * size
@@ -259,9 +261,13 @@ def _is_of(models: MaskedModels, block: Block) -> bool:
 
 def _widens_scores(block: Block) -> bool:
     """Whether separate kernels cast 16-bit scores up and the probabilities back."""
+    return _asks_for_wide_scores(block) and not _has_softmax_kernel(block)
+
+
+def _asks_for_wide_scores(block: Block) -> bool:
+    """Whether the softmax of 16-bit scores is written as one of fp32 numbers."""
     is_half = block.shape.element_bytes < _FULL_BYTES
-    widens = block.model.widens_scores or block.plan.autocasts
-    return is_half and widens and not _has_softmax_kernel(block)
+    return is_half and (block.model.widens_scores or block.plan.autocasts)
 
 
 def _over_scores(

@@ -333,6 +333,7 @@ class UnitCosts:
             stops_early=plan.stack.recompute_stops_early,
             keeps_attention=not (runs_cudnn and plan.stack.repeats_cudnn_attention),
             hands_out_key_values=plan.stack.hands_out_key_values,
+            by_part=plan.stack.recomputes_parts,
             knows_products=not (plan.stack.repeats_fp4_products and plan.precision == "nvfp4"),
         )
 

@@ -1,11 +1,11 @@
 """What does each recomputation policy repeat in backward, and what does it keep?
 
-``full`` keeps only a layer's input. ``selective`` means different things in different
-frameworks, so it is a fact of the stack: Megatron repeats core attention (Korthikanti et
-al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps the outputs
-of attention and of every other matrix product of a layer and repeats the rest (its ``per-op``
-selective policy); Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around attention
-and repeats all else; JAX keeps the outputs that a policy names.
+``full`` keeps only a layer's input, or that of each of its parts. ``selective`` means different
+things in different frameworks, so it is a fact of the stack: Megatron repeats core attention
+(Korthikanti et al., arXiv 2205.05198, section 5) or the modules that a plan names; torchtitan keeps
+the outputs of attention and of every other matrix product of a layer and repeats the rest (its
+``per-op`` selective policy); Paxml's ``SAVE_QKV_OUT_PROJ`` keeps the outputs of the products around
+attention and repeats all else; JAX keeps the outputs that a policy names.
 
 Megatron-Core's ``--recompute-modules``: checkpoints (``core_attn``, ``mlp``, ``moe``,
 ``shared_experts``) keep the input of a part of the layer and repeat all of it. The others
@@ -91,6 +91,7 @@ def recomputation(
     stops_early: bool = False,
     keeps_attention: bool = True,
     hands_out_key_values: bool = False,
+    by_part: bool = False,
     knows_products: bool = True,
 ) -> Recomputation:
     """What is repeated and kept of one layer.
@@ -105,15 +106,16 @@ def recomputation(
         stops_early: Whether ``full`` ends as soon as every saved activation is there again.
         keeps_attention: Whether the policy that keeps every other product keeps attention's output.
         hands_out_key_values: Whether layers that ``full`` repeats return keys and values as well.
+        by_part: Whether ``full`` makes a checkpoint of each norm, attention and dense MLP.
         knows_products: Whether the policy that keeps every other product knows the products.
     """
     if recompute == "none":
         return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
     if recompute == "full":
-        pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
-        outcome = _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
+        has_routed = any(isinstance(piece, GroupedGemm) for piece in layer.pieces)
         handed_out = _key_values(layer) if hands_out_key_values else ()
-        return replace(outcome, kept_bytes=outcome.kept_bytes + handed_out)
+        whole = _whole_again(layer, handed_out, stops_early=stops_early)
+        return _parts_again(layer, stops_early=stops_early) if by_part and not has_routed else whole
     if policy == "core-attention":
         again = _modules(layer, modules or CORE_ATTENTION)
         return replace(_outcome(layer, again.repeated, again.kept, inputs=0), in_turn=True)
@@ -128,6 +130,40 @@ def recomputation(
     of_attention = _OF_ATTENTION if keeps_attention else {}
     outcome = _outcome(layer, repeated, _kept(layer, _KEPT_SHARES | of_attention), inputs=inputs)
     return replace(outcome, operations=operations)
+
+
+def _whole_again(
+    layer: Layer, handed_out: tuple[float, ...], *, stops_early: bool
+) -> Recomputation:
+    pieces = _needed_again(layer.pieces) if stops_early else layer.pieces
+    outcome = _outcome(layer, {piece.name: 1.0 for piece in pieces}, {}, inputs=1)
+    return replace(outcome, kept_bytes=outcome.kept_bytes + handed_out)
+
+
+def _parts_again(layer: Layer, *, stops_early: bool) -> Recomputation:
+    """Norms and what is behind them are checkpoints; sums with the residual stream are in none.
+
+    Each norm keeps what it reads, and what it gives is the next checkpoint's input: all as wide as
+    the model, in the format of the residual stream. What a norm saves comes back with what is
+    behind it (assumption: the two are one checkpoint then).
+    """
+    parts = [list[Piece]()]
+    for piece in layer.pieces:
+        if isinstance(piece, MemoryBound) and piece.role is Role.RESIDUAL:
+            parts.append([])
+        else:
+            parts[-1].append(piece)
+    again = [each for part in parts for each in (_needed_again(part) if stops_early else part)]
+    starts = sorted({0, layer.middle} & set(range(len(layer.saved))))
+    outcome = _outcome(layer, {each.name: 1.0 for each in again}, {}, inputs=2 * len(starts))
+    restored = list(outcome.restored_bytes)
+    for start in starts[1:]:
+        restored[start] = max(0.0, restored[start] - layer.input_bytes)
+    for start in starts:
+        behind = (n for n, each in enumerate(layer.saved) if n > start and each.role is Role.OTHER)
+        if (read := next(behind, None)) is not None:
+            restored[read] = max(0.0, restored[read] - layer.input_bytes)
+    return replace(outcome, restored_bytes=tuple(restored), in_turn=True)
 
 
 def _only_attention_kept(layer: Layer, *, keeps_attention: bool) -> Recomputation:

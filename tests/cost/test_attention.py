@@ -194,3 +194,35 @@ def test_the_only_fused_attention_of_a_v100_is_as_quick_as_its_authors_measured(
     shape = {"batch": 1024, "heads": 1, "kv_heads": 1, "seq_q": 1024, "seq_kv": 1024}
     taken_s = attention_s(profile, **shape, head_dim=head_dim, causal=False, precision=precision)
     assert taken_s == pytest.approx(measured_s, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("profile", "shape", "causal", "backward", "measured_flop_per_s"),
+    [
+        ("rtx-4090", (8, 16, 2048, 64), False, False, 168.9e12),
+        ("rtx-4090", (8, 16, 2048, 128), True, False, 151.2e12),
+        ("rtx-4090", (8, 16, 2048, 128), False, True, 124.6e12),
+        ("rtx-4090", (8, 16, 2048, 64), True, True, 96.5e12),
+        ("rtx-5090-32gb", (8, 16, 4096, 128), False, False, 177.2e12),
+        ("rtx-5090-32gb", (8, 16, 4096, 128), True, True, 164.1e12),
+        ("rtx-3090-24gb", (4, 32, 4096, 64), True, False, 53.1e12),
+        ("rtx-3090-24gb", (8, 16, 2048, 128), False, True, 53.5e12),
+    ],
+)
+def test_attention_on_geforce_cards_is_as_quick_as_users_measured(
+    profile, shape, causal, backward, measured_flop_per_s
+):
+    """The references of their profiles; causal ones count half of the scores."""
+    batch, heads, seq, dim = shape
+    size: dict[str, Any] = {
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": heads,
+        "seq_q": seq,
+        "seq_kv": seq,
+    }
+    cool = without_sustained_clock(load_profile(profile))
+    taken_s = attention_s(cool, **size, head_dim=dim, causal=causal, backward=backward)
+    products = (5 if backward else 2) / (2 if causal else 1)
+    flop_per_s = products * 2 * batch * heads * seq**2 * dim / taken_s
+    assert flop_per_s == pytest.approx(measured_flop_per_s, rel=0.16)

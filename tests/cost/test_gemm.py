@@ -154,6 +154,29 @@ def test_small_tiles_lose_rate_as_tile_half_says():
 
 
 @pytest.mark.parametrize(
+    ("profile", "precision", "size", "measured_flop_per_s"),
+    [
+        ("a100-sxm-80gb", "fp32", 8192, 19.2e12),
+        ("h100-sxm-80gb", "fp32", 8192, 51.8e12),
+        ("b200-sxm-180gb", "fp32", 8192, 66.2e12),
+        ("v100-sxm2-32gb", "fp32", 8192, 14.4e12),
+        ("l40s", "fp32", 8192, 46.9e12),
+        ("rtx-4090", "fp32", 8192, 53.4e12),
+        ("rtx-4090", "tf32", 8192, 85.7e12),
+        ("rtx-5090-32gb", "fp32", 8192, 66.9e12),
+        ("rtx-5090-32gb", "tf32", 8192, 114e12),
+    ],
+)
+def test_square_products_of_32_bits_are_as_quick_as_users_measured(
+    profile, precision, size, measured_flop_per_s
+):
+    """torch.mm, back to back (zzc0721/torch-performance-test-data, database.md and issues)."""
+    cool = without_sustained_clock(load_profile(profile))
+    flop_per_s = 2 * size**3 / gemm_s(cool, size, size, size, precision=precision)
+    assert flop_per_s == pytest.approx(measured_flop_per_s, rel=0.12)
+
+
+@pytest.mark.parametrize(
     ("columns", "precision", "aligned"),
     [
         (50304, "fp16", True),

@@ -216,3 +216,15 @@ def test_hops_of_a_tree_in_ll_take_longer_once_each_passes_a_word_of_every_threa
     add, group = CollectiveKind.ALL_REDUCE, Group(16, 8)
     small, full = (collective_cost(add, size, group, network).latency_s for size in (8, 4096))
     assert full - small == pytest.approx(14 * up.loaded_latency_s, rel=0.05)
+
+
+def test_an_algorithm_that_the_user_names_is_the_only_one_of_collectives_that_have_it() -> None:
+    """NCCL_ALGO=Ring: of two nodes NCCL would take a tree; an all-to-all is no ring."""
+    network = load_profile("h200-nvl-141gb").network
+    ring = network.model_copy(update={"algorithm": "ring"})
+    group, reduce, exchange = Group(16, 8), CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
+    assert set(demands_of(reduce, 64 * MIB, group, network)) == {"tree"}
+    assert set(demands_of(reduce, 64 * MIB, group, ring)) == {"ring"}
+    assert demands_of(exchange, 64 * MIB, group, ring) == demands_of(
+        exchange, 64 * MIB, group, network
+    )

@@ -126,12 +126,14 @@ def demands_of(
         num_bytes: Message size as nccl-tests counts it [B].
         group: Who takes part, more than one rank.
         network: The links.
-        algorithm: The only one to consider; all if None.
+        algorithm: The only one to consider; that of the network if None, or all.
 
     Raises:
         InputError: ``algorithm`` is unknown or cannot run on this network.
     """
     algorithms = _LIBRARIES[network.library][kind]
+    if algorithm is None and network.algorithm in algorithms:
+        algorithm = network.algorithm
     asked = {
         name: demand_of(num_bytes, group, network)
         for name, demand_of in algorithms.items()

@@ -29,6 +29,7 @@ from simulator.units import format_quantity
 Wiring = Literal["fat-tree", "rail-optimised"]
 ScaleUpKind = Literal["nvswitch", "hybrid-cube-mesh", "full-mesh", "pcie", "torus"]
 Library = Literal["nccl", "gloo"]
+Algorithm = Literal["ring", "tree"]
 Tuning = Literal["volta", "ampere", "hopper", "blackwell"]
 FabricKind = Literal["ib", "roce", "efa", "efa-1", "tcpx", "tcpxo", "slingshot", "opa", "ethernet"]
 PipelineFill = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -205,6 +206,8 @@ class Network(Spec):
     tuning: Tuning | None = None
     """Architecture by whose constants NCCL chooses algorithm and protocol
     (``facts/nccl_tuning.yaml``). By default the fastest is taken."""
+    algorithm: Algorithm | None = None
+    """The only one that NCCL may take (``NCCL_ALGO``), of collectives that have it."""
 
     def taken_by(self, gpus: int) -> Network:
         """The network as a job of so many GPUs takes it: of racks only the nodes it is given.

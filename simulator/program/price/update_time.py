@@ -23,6 +23,7 @@ from simulator.cost.collectives import CollectiveKind
 from simulator.cost.kernel_time import gemm_s, many_tensors_efficiency, memory_bound_s
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
+from simulator.described.plan.optimizers import UPDATE_RULES
 from simulator.program.communication import Call
 from simulator.program.grid.rank_groups import expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice
@@ -79,6 +80,9 @@ def optimizer_work(
     kernels = _KERNELS
     if job.choices.widens_moments:
         kernels += _WIDENING_KERNELS * math.ceil(_updated_tensors(job, runs))
+    if job.plan.updates_in_a_loop:
+        eager = UPDATE_RULES[job.plan.optimizer].eager_kernels
+        kernels += eager * math.ceil(_updated_tensors(job, runs))
     host_s = kernels * host_s_per_kernel
     if waits_s := waiting_s([launched(profile, 1, on_device_s, host_s, kernels)]):
         parts.append(Part("launch", Category.HOST, waits_s))

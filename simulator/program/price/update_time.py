@@ -68,6 +68,8 @@ def optimizer_work(
 
     With the copies around a reduction of all gradients in one flat tensor, on one rank, too.
 
+    Ignores: Python of a loop over weights, whose operators have no autograd to tell of them.
+
     Args:
         job: The job.
         parameters: Before they are sharded.
@@ -80,10 +82,12 @@ def optimizer_work(
     kernels = _KERNELS
     if job.choices.widens_moments:
         kernels += _WIDENING_KERNELS * math.ceil(_updated_tensors(job, runs))
+    host_s = kernels * host_s_per_kernel
     if job.plan.updates_in_a_loop:
         eager = UPDATE_RULES[job.plan.optimizer].eager_kernels
-        kernels += eager * math.ceil(_updated_tensors(job, runs))
-    host_s = kernels * host_s_per_kernel
+        eager *= math.ceil(_updated_tensors(job, runs))
+        host_s += eager * profile.kernels.launch_s
+        kernels += eager
     if waits_s := waiting_s([launched(profile, 1, on_device_s, host_s, kernels)]):
         parts.append(Part("launch", Category.HOST, waits_s))
     if moved_bytes := paged_bytes(job, parameters):

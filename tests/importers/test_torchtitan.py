@@ -105,7 +105,8 @@ def test_without_compilation_layers_are_eager(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("implementation", "kernels"), [("fused", None), ("foreach", "foreach"), ("for-loop", "for-loop")]
+    ("implementation", "kernels"),
+    [("fused", None), ("foreach", "foreach"), ("for-loop", "for-loop")],
 )
 def test_an_optimizer_updates_by_the_kernels_of_its_implementation(
     tmp_path, implementation, kernels

@@ -421,7 +421,7 @@ class Choices:
     def update_copies(self) -> int:
         """Tensors as large as the weights that an update makes on the way."""
         asked, usual = self._plan.optimizer_kernels, self._stack.update_copies
-        return {"fused": 0, "foreach": max(1, usual)}.get(asked or "", usual)
+        return {"fused": 0, "for-loop": 0, "foreach": max(1, usual)}.get(asked or "", usual)
 
     @property
     def offloads(self) -> Offloading:

@@ -97,6 +97,11 @@ def torchtitan_draft(
             "training.dtype", meanings={"float32": None, "bfloat16": False}, default=None
         ),
         "optimizer": _optimizer(settings),
+        "optimizer_kernels": settings.choice(
+            "optimizer.implementation",
+            meanings={"fused": None, "foreach": "foreach", "for-loop": "for-loop"},
+            default=None,
+        ),
         "clip_gradients": settings.number("training.max_norm", default=1.0) > 0,
         "overlap_tp": settings.switch(
             "parallelism.enable_async_tensor_parallel",

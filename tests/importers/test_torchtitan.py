@@ -104,6 +104,21 @@ def test_without_compilation_layers_are_eager(tmp_path):
     assert job.plan.stack.cross_entropy == "eager"
 
 
+@pytest.mark.parametrize(
+    ("implementation", "kernels"),
+    [("fused", None), ("foreach", "foreach"), ("for-loop", "for-loop")],
+)
+def test_an_optimizer_updates_by_the_kernels_of_its_implementation(
+    tmp_path, implementation, kernels
+):
+    """torchtitan, config/configs.py: Literal["for-loop", "foreach", "fused"]."""
+    stated = f'[optimizer]\nimplementation = "{implementation}"'
+    path = edited(tmp_path, "llama3_70b.toml", ("[optimizer]", stated))
+    job, report = read_torchtitan_config(path, Given(gpus=512))
+    assert job.plan.optimizer_kernels == kernels
+    assert not report.unsupported
+
+
 @pytest.mark.parametrize("part", ["model", "loss"])
 def test_the_model_or_the_loss_may_be_compiled_alone(tmp_path, part):
     only = f'enable = true\ncomponents = ["{part}"]'

@@ -156,6 +156,16 @@ def test_torchs_unfused_update_of_one_tensor_makes_two_more():
     assert alive.most == pytest.approx(copies * 4 * 1000, abs=100)
 
 
+def test_an_update_of_one_weight_after_another_makes_two_as_large_as_one_weight():
+    memory, numel = held(job_of({"base": "torch"}, optimizer_kernels="for-loop", zero=0))
+    made = memory.holds
+    assert len(made) == 2
+    assert made[0] == made[1]
+    largest = small_model().vocab * small_model().hidden
+    assert total_bytes(made) == 2 * 4 * largest
+    assert largest < numel
+
+
 OLD = {"base": "megatron-lm-2021", "keeps_gradient_copies": True, "flattens_gradients": True}
 
 

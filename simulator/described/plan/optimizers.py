@@ -34,6 +34,7 @@ class UpdateRule:
         update_bytes: Traffic of an update that is written out before it is applied [B].
         eager_passes: Reads and writes of numbers as wide as weights by a kernel for each operator,
             beyond those of one kernel for all.
+        eager_kernels: How many such operators there are.
         has_fixed_format: Whether states keep their format where all else is 16-bit.
         is_paged: Whether states are in memory that host and GPU share, whose pages the driver
             moves, and not in that of PyTorch's allocator (bitsandbytes' paged optimizers).
@@ -44,6 +45,7 @@ class UpdateRule:
     weight_reads: int = 1
     update_bytes: float = 0.0
     eager_passes: int = 0
+    eager_kernels: int = 0
     has_fixed_format: bool = False
     is_paged: bool = False
 
@@ -52,8 +54,9 @@ _EIGHT_BIT_BYTES = 1 + _FP32 / _BLOCK
 
 UPDATE_RULES: Mapping[str, UpdateRule] = {
     # Decay (2), first moments (3), second ones (2 and 3), their root (2), its correction (2), a
-    # constant (2), and the weights (4): ``_multi_tensor_adam`` of PyTorch. One kernel has 7.
-    "adam": UpdateRule(8.0, eager_passes=20 - 7),
+    # constant (2), and the weights (4): ``_multi_tensor_adam`` of PyTorch, and so its
+    # ``_single_tensor_adam``. One kernel has 7.
+    "adam": UpdateRule(8.0, eager_passes=20 - 7, eager_kernels=8),
     "sgd": UpdateRule(0.0),
     "sgd-momentum": UpdateRule(4.0),
     # The update is written, and read for its norm and again to be applied (apex's two

@@ -225,9 +225,10 @@ class Plan(Spec):
     moment_precision: Literal["fp32", "bf16"] | None = None
     """Format in which Adam and others keep their moments; by default fp32, or that of everything in
     pure 16-bit training. bf16 is that of Megatron-Core's precision-aware optimizer."""
-    optimizer_kernels: Literal["fused", "foreach"] | None = None
-    """Whether one kernel updates, or one after another over all weights at once, with a tensor as
-    large as these on the way (PyTorch's ``fused`` and ``foreach``); by default as the stack."""
+    optimizer_kernels: Literal["fused", "foreach", "for-loop"] | None = None
+    """Whether one kernel updates, or one for each operator: over all weights at once, with a tensor
+    as large as these on the way, or over one weight after another (PyTorch's ``fused``,
+    ``foreach``, and neither); by default as the stack."""
     optimizer_in_backward: Flag = False
     """Whether every weight is updated as soon as its gradient is there, which is then freed
     (torchtune's ``optimizer_in_bwd``)."""
@@ -398,7 +399,12 @@ class Plan(Spec):
     @property
     def updates_many_tensors(self) -> bool:
         """Whether a kernel of an update takes many tensors at once."""
-        return self.stack.updates_many_tensors
+        return self.stack.updates_many_tensors and not self.updates_in_a_loop
+
+    @property
+    def updates_in_a_loop(self) -> bool:
+        """Whether each operator of an update has a kernel for each weight."""
+        return self.optimizer_kernels == "for-loop"
 
     @property
     def _updates_plainly(self) -> bool:

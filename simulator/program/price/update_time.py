@@ -23,6 +23,7 @@ from simulator.cost.collectives import CollectiveKind
 from simulator.cost.kernel_time import gemm_s, many_tensors_efficiency, memory_bound_s
 from simulator.described.cluster.kernel_parameters import Precision
 from simulator.described.job import Job
+from simulator.described.plan.optimizers import UPDATE_RULES
 from simulator.program.communication import Call
 from simulator.program.grid.rank_groups import expert_shard_group, shard_group
 from simulator.program.grid.stage_layers import Slice
@@ -67,6 +68,8 @@ def optimizer_work(
 
     With the copies around a reduction of all gradients in one flat tensor, on one rank, too.
 
+    Ignores: Python of a loop over weights, whose operators have no autograd to tell of them.
+
     Args:
         job: The job.
         parameters: Before they are sharded.
@@ -80,6 +83,11 @@ def optimizer_work(
     if job.choices.widens_moments:
         kernels += _WIDENING_KERNELS * math.ceil(_updated_tensors(job, runs))
     host_s = kernels * host_s_per_kernel
+    if job.plan.updates_in_a_loop:
+        eager = UPDATE_RULES[job.plan.optimizer].eager_kernels
+        eager *= math.ceil(_updated_tensors(job, runs))
+        host_s += eager * profile.kernels.launch_s
+        kernels += eager
     if waits_s := waiting_s([launched(profile, 1, on_device_s, host_s, kernels)]):
         parts.append(Part("launch", Category.HOST, waits_s))
     if moved_bytes := paged_bytes(job, parameters):

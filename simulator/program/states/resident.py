@@ -386,7 +386,8 @@ def optimizer_traffic_bytes(job: Job, parameters: ParameterCount) -> float:
     updated = shard_numel(job, parameters) if is_sharded else parameters.trained
     stored = _MASTER_BYTES if per.master_completes_weights else per.master or per.weights
     states = 2 * per.moments + (1 + rule.weight_reads) * stored + rule.update_bytes
-    if job.choices.update_copies and not job.plan.offload.optimizer:
+    is_eager = job.choices.update_copies or job.plan.updates_in_a_loop
+    if is_eager and not job.plan.offload.optimizer:
         states += rule.eager_passes * stored
     reads = rule.gradient_reads + job.plan.takes_gradient_norm
     scaled = per.gradient_copy or per.gradients

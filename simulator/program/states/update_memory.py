@@ -43,6 +43,11 @@ _COPY_BYTES = 4.0
 """Copies of gradients are fp32, and so is what an update makes, but of 16-bit weights alone."""
 
 
+_LOOP_COPIES = 2
+"""Tensors as large as a weight that operators make on the way to update it: the root of the second
+moment and its quotient (PyTorch, ``_single_tensor_adam``)."""
+
+
 class UpdateMemory(NamedTuple):
     """Blocks around one update.
 
@@ -77,7 +82,13 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
     casts = choices.casts_flat_gradients
     widens = choices.widens_moments
     if not (
-        copied or choices.copies_for_norm or choices.update_copies or flattens or casts or widens
+        copied
+        or choices.copies_for_norm
+        or choices.update_copies
+        or job.plan.updates_in_a_loop
+        or flattens
+        or casts
+        or widens
     ):
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
@@ -103,6 +114,9 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
         copied = _COPY_BYTES - half
     updated_bytes = _COPY_BYTES if per.master or choices.keeps_master_weights else per.weights
     made = _blocks(Owner.TEMPORARIES, tensors, updated_bytes) * choices.update_copies
+    if job.plan.updates_in_a_loop and UPDATE_RULES[job.plan.optimizer].eager_kernels:
+        largest = max(tensors, default=0.0)
+        made += _blocks(Owner.TEMPORARIES, [largest], updated_bytes) * _LOOP_COPIES
     if widens:
         made += _blocks(Owner.TEMPORARIES, max(dense, experts, key=math.fsum) * 2, _COPY_BYTES)
     return UpdateMemory(tuple(turns), _blocks(Owner.GRADIENTS, tensors, copied) + made)

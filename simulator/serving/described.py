@@ -253,7 +253,7 @@ class Arrivals(Spec):
     kind: ArrivalKind = "poisson"
     """``closed-loop``: so many users, each asks again as soon as it is answered."""
     rate: Ratio | None = None
-    """Mean requests per second of ``poisson`` and ``gamma``."""
+    """Mean requests per second of ``poisson`` and ``gamma``, and at most of ``closed-loop``."""
     burstiness: Ratio = 1.0
     """Squared coefficient of variation of the gaps of ``gamma``; 1 is Poisson."""
     users: CountOrZero = Field(default=0, validate_default=True)
@@ -290,6 +290,8 @@ class SharedPrefix(Spec):
     """Tokens of each."""
     distinct: Count = 1
     """How many there are; each request has one of them by chance."""
+    cached: Flag = False
+    """Whether they are in the cache when the first request comes."""
 
 
 class AdapterTraffic(Spec):
@@ -354,7 +356,8 @@ class Workload(Spec):
         came = self.arrivals
         how = "all at once" if came.kind == "all-at-once" else f"from {came.users} users at a time"
         if came.rate is not None:
-            how = f"at {came.rate:g} per second ({came.kind})"
+            pace = f"at {came.rate:g} per second"
+            how = f"{how}, {pace}" if came.users else f"{pace} ({came.kind})"
         lengths = f"prompts of {self.prompt.mean:,} tokens, answers of {self.answer.mean:,}"
         return f"{self.requests:,} requests {how}, {lengths}"
 

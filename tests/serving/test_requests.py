@@ -49,6 +49,12 @@ def test_who_waits_for_nothing_is_there_from_the_beginning(kind):
     assert [request.number for request in found] == list(range(100))
 
 
+def test_users_with_a_rate_come_at_times_of_that_rate():
+    found = gaps(drawn(arrivals=Arrivals(kind="closed-loop", users=4, rate=8.0)))
+    assert found.mean() == pytest.approx(1 / 8.0, rel=0.05)
+    assert found.var() / found.mean() ** 2 == pytest.approx(1.0, rel=0.1)
+
+
 def test_lengths_without_a_spread_are_all_the_mean():
     found = drawn(50, prompt=Lengths(mean=300), answer=Lengths(mean=20))
     assert {(request.prompt_tokens, request.output_tokens) for request in found} == {(300, 20)}

@@ -134,6 +134,23 @@ def test_what_several_facts_say_of_the_traffic_of_a_closed_loop_joins(tmp_path):
     assert workload.shared_prefix.tokens == 1024
 
 
+def test_a_closed_loop_keeps_its_clients_rate_and_what_beginnings_of_prompts_left(tmp_path):
+    row = (
+        "c,somebody,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"
+        "closed loop (fixed concurrency),1024,96,4,,,10.0,2.5"
+    )
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{HEAD},request_rate\n{row}\n")
+    table.with_name("runs.facts.yaml").write_text(
+        "groups:\n- when: {id: c}\n  workload: {found_tokens: 128}\n"
+        "  evidence: documentation\n  reference: c\n"
+    )
+    (run,) = read_serving_rows(table)
+    workload = workload_of(run, deployment_of(run))
+    assert (workload.arrivals.users, workload.arrivals.rate) == (4, 2.5)
+    assert (workload.shared_prefix.tokens, workload.shared_prefix.cached) == (128, True)
+
+
 def test_prompts_that_were_sent_before_are_not_computed_again(tmp_path):
     row = (
         "b,somebody,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"

@@ -147,6 +147,8 @@ def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
         draft_tokens=speculation.draft_tokens if speculation else 0,
         plans_ahead=_first(deployment.plans_ahead, known.plans_ahead),
         receive_steps=deployment.receive_steps,
+        groups=groups,
+        prompt_wait_steps=deployment.prompt_wait_steps,
         max_adapters=deployment.adapters.loaded if deployment.adapters else 0,
     )
 

@@ -164,6 +164,9 @@ class Deployment(Spec):
     """Tokens of one prompt in a step while others wait; 0 is no limit."""
     receive_steps: CountOrZero = 0
     """Steps of answers between two looks at what has arrived (SGLang); 0 looks every step."""
+    prompt_wait_steps: CountOrZero = 0
+    """Steps that prompts wait at most until each group of ``attention_dp`` has one (TensorRT-LLM's
+    ``enable_balance`` and ``timeout_iters``); 0 waits for nobody."""
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
     """Sizes of batches that graphs are captured for: first, last and step of each range; empty is
     the engine's own. A batch of answers is padded to the next size."""

@@ -47,6 +47,12 @@ def test_inferencex_polls_its_sockets_less_often_with_many_users(users, steps):
     assert (settings["receive_steps"], settings["cache"]) == (steps, "fp8")
 
 
+def test_inferencex_lets_prompts_wait_for_each_other_where_attention_is_data_parallel():
+    cells = {"source": "InferenceX (dashboard fixtures)", "engine": "tensorrt-llm"}
+    waits = [KNOWN.command({**cells, "dp": dp}).set.get("prompt_wait_steps", 0) for dp in "18"]
+    assert waits == [0, 60]
+
+
 def test_trtllm_bench_bounds_its_batches():
     # finetune_setting: at least 64 and 2,048, at most 4,096 and 32,768.
     assert tuned(100, 1_000_000) == {"max_requests": 64, "max_tokens": 2048}

@@ -71,6 +71,8 @@ class EngineDefaults(Spec):
     captures_graphs: Flag = True
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
     """Sizes of batches that graphs are captured for: first, last and step of each range."""
+    graphs_prompts: Flag = False
+    """Whether a step with prompts runs in graphs too, attention aside, where one is so large."""
     host: Host
     source: Provenance
 

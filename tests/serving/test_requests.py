@@ -41,6 +41,12 @@ def test_gaps_have_the_rate_and_the_squared_variation_that_are_said(
     assert found.var() / found.mean() ** 2 == pytest.approx(squared_variation, rel=0.1)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_last_request_comes_when_it_is_due_at_the_mean_rate(seed):
+    arrivals = Arrivals(kind="gamma", rate=8.0, burstiness=4.0)
+    assert drawn(100, arrivals=arrivals, seed=seed)[-1].arrival_s == pytest.approx(100 / 8.0)
+
+
 @pytest.mark.parametrize("kind", ["all-at-once", "closed-loop"])
 def test_who_waits_for_nothing_is_there_from_the_beginning(kind):
     users = 4 if kind == "closed-loop" else 0

@@ -141,10 +141,10 @@ def _arrival_times(
     arrivals = workload.arrivals
     if arrivals.rate is not None and arrivals.kind != "all-at-once":
         shape = 1.0 / arrivals.burstiness if arrivals.kind == "gamma" else 1.0
-        arrived = np.cumsum(draw.gamma(shape, size=count))
+        arrived: npt.NDArray[np.float64] = np.cumsum(draw.gamma(shape, size=count))
         # Source: vLLM 0.23, benchmarks/serve.py, get_request: the last request comes when it is due
         # at the mean rate, so chance does not make a run of few requests faster or slower.
-        return arrived * (count / arrivals.rate / arrived[-1])
+        return arrived * (count / arrivals.rate / float(arrived[-1]))
     return np.zeros(count)
 
 

@@ -24,6 +24,7 @@ from simulator.units import format_bytes, percent
 
 _SWAPPED_SHARE = 0.7
 """Of a host's memory at most (vLLM 0.6.0, ``CacheConfig.verify_with_parallel_config``)."""
+_LONG_BEFORE_S = -1e6
 _WITH_ADAPTERS = ("vllm-v1", "sglang")
 _MOST_BLOCKS = 2**25
 """Of all replicas; so many take a gigabyte here."""
@@ -78,15 +79,17 @@ def serve(
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
     lengths = [r.prompt_tokens + r.output_tokens for r in requests]
     replicas, memory = _pool(deployment, lengths, step_time, waits_for_ends=waits_for_ends)
-    if on_ended is not None:
-        for replica in replicas:
-            replica.on_ended = lambda more: on_ended(more, len(requests))
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment
         prompts, _ = _pool(pool, lengths, step_time, waits_for_ends=waits_for_ends)
         between = Handovers(deployment, prompts, replicas, requests)
         replicas = [*replicas, *prompts]
+    if workload.shared_prefix.cached:
+        _fill_caches(replicas, requests)
+    if on_ended is not None:
+        for replica in between.answers if between else replicas:
+            replica.on_ended = lambda more: on_ended(more, len(requests))
     if record:
         for replica in replicas:
             replica.steps_taken = []
@@ -166,6 +169,19 @@ def _pool(
     return replicas, memory
 
 
+def _fill_caches(replicas: Sequence[Replica], requests: Sequence[Request]) -> None:
+    """Each replica computes all beginnings that prompts share, long before the first request."""
+    prefixes = dict.fromkeys(request.prefix[:1] for request in requests if request.prefix)
+    for replica in replicas:
+        for number, prefix in enumerate(prefixes):
+            replica.arrive(Request(number, _LONG_BEFORE_S, prefix[0][1], 1, prefix))
+        replica.wake(_LONG_BEFORE_S)
+        while (now_s := replica.end_s) < math.inf:
+            replica.finish_step()
+            replica.wake(now_s)
+        replica.steps, replica.busy_s = 0, 0.0
+
+
 def _check_swap(deployment: Deployment, scheduler: str) -> None:
     """Refuses host memory that the scheduler does not use, or that the host does not have."""
     if deployment.swap_bytes and scheduler != "vllm-v0":
@@ -221,8 +237,8 @@ def _run(
             is_prompt = between is not None and index >= entry
             ended = between.take(done, index - entry) if between and is_prompt else len(done)
             for request in itertools.islice(coming, ended if users else 0):
-                request.arrival_s = now_s
-                heapq.heappush(pending, (now_s + front_s, request.number, request))
+                request.arrival_s = max(now_s, request.arrival_s)
+                heapq.heappush(pending, (request.arrival_s + front_s, request.number, request))
         if between:
             between.start(now_s)
             moved_s = between.next_end_s

@@ -71,6 +71,8 @@ class EngineDefaults(Spec):
     captures_graphs: Flag = True
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
     """Sizes of batches that graphs are captured for: first, last and step of each range."""
+    graphs_prompts: Flag = False
+    """Whether a step with prompts runs in graphs too, attention aside, where one is so large."""
     host: Host
     source: Provenance
 
@@ -147,6 +149,8 @@ def limits_of(deployment: Deployment, longest_tokens: int) -> Limits:
         draft_tokens=speculation.draft_tokens if speculation else 0,
         plans_ahead=_first(deployment.plans_ahead, known.plans_ahead),
         receive_steps=deployment.receive_steps,
+        groups=groups,
+        prompt_wait_steps=deployment.prompt_wait_steps,
         max_adapters=deployment.adapters.loaded if deployment.adapters else 0,
     )
 

@@ -164,6 +164,9 @@ class Deployment(Spec):
     """Tokens of one prompt in a step while others wait; 0 is no limit."""
     receive_steps: CountOrZero = 0
     """Steps of answers between two looks at what has arrived (SGLang); 0 looks every step."""
+    prompt_wait_steps: CountOrZero = 0
+    """Steps that prompts wait at most until each group of ``attention_dp`` has one (TensorRT-LLM's
+    ``enable_balance`` and ``timeout_iters``); 0 waits for nobody."""
     graph_batches: tuple[tuple[Count, Count, Count], ...] = ()
     """Sizes of batches that graphs are captured for: first, last and step of each range; empty is
     the engine's own. A batch of answers is padded to the next size."""
@@ -253,7 +256,7 @@ class Arrivals(Spec):
     kind: ArrivalKind = "poisson"
     """``closed-loop``: so many users, each asks again as soon as it is answered."""
     rate: Ratio | None = None
-    """Mean requests per second of ``poisson`` and ``gamma``."""
+    """Mean requests per second of ``poisson`` and ``gamma``, and at most of ``closed-loop``."""
     burstiness: Ratio = 1.0
     """Squared coefficient of variation of the gaps of ``gamma``; 1 is Poisson."""
     users: CountOrZero = Field(default=0, validate_default=True)
@@ -290,6 +293,8 @@ class SharedPrefix(Spec):
     """Tokens of each."""
     distinct: Count = 1
     """How many there are; each request has one of them by chance."""
+    cached: Flag = False
+    """Whether they are in the cache when the first request comes."""
 
 
 class AdapterTraffic(Spec):
@@ -354,7 +359,8 @@ class Workload(Spec):
         came = self.arrivals
         how = "all at once" if came.kind == "all-at-once" else f"from {came.users} users at a time"
         if came.rate is not None:
-            how = f"at {came.rate:g} per second ({came.kind})"
+            pace = f"at {came.rate:g} per second"
+            how = f"{how}, {pace}" if came.users else f"{pace} ({came.kind})"
         lengths = f"prompts of {self.prompt.mean:,} tokens, answers of {self.answer.mean:,}"
         return f"{self.requests:,} requests {how}, {lengths}"
 

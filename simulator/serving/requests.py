@@ -103,6 +103,8 @@ _COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 def requests_of(workload: Workload) -> list[Request]:
     """All requests of a workload in order of arrival; those of a closed loop arrive at 0.
 
+    With a rate, no request of a closed loop comes before its own time, whoever is free.
+
     The same seed gives the same requests.
 
     Raises:
@@ -137,11 +139,12 @@ def _arrival_times(
     workload: Workload, count: int, draw: np.random.Generator
 ) -> npt.NDArray[np.float64]:
     arrivals = workload.arrivals
-    if arrivals.kind in ("poisson", "gamma"):
-        assert arrivals.rate is not None
-        shape = 1.0 if arrivals.kind == "poisson" else 1.0 / arrivals.burstiness
-        gaps = draw.gamma(shape, 1.0 / (shape * arrivals.rate), size=count)
-        return np.cumsum(gaps)
+    if arrivals.rate is not None and arrivals.kind != "all-at-once":
+        shape = 1.0 / arrivals.burstiness if arrivals.kind == "gamma" else 1.0
+        arrived: npt.NDArray[np.float64] = np.cumsum(draw.gamma(shape, size=count))
+        # Source: vLLM 0.23, benchmarks/serve.py, get_request: the last request comes when it is due
+        # at the mean rate, so chance does not make a run of few requests faster or slower.
+        return arrived * (count / arrivals.rate / float(arrived[-1]))
     return np.zeros(count)
 
 

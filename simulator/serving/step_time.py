@@ -48,6 +48,9 @@ _SMALL_PASSES = 12.0
 _KERNELS_PER_LAYER, _KERNELS_OF_EXPERTS, _KERNELS_OF_LATENT = 12, 12, 10
 """Launches of a layer without graphs, and how many more its experts and its latent attention
 take (counted in vLLM's Llama and DeepSeek, fused kernels included)."""
+_LAUNCHES_BESIDE_GRAPHS = 3
+"""Of a layer whose graphs leave attention out: a graph, the cache's write and attention (vLLM's
+documentation, design of CUDA graphs: pieces between attention)."""
 _STREAM_EFFICIENCY = 0.8
 """Share of the memory bandwidth of small kernels (assumed)."""
 _SAMPLING_S, _SAMPLING_PASSES = 3e-5, 4.0
@@ -111,6 +114,7 @@ class StepTime:
         )
         ranges = deployment.graph_batches or defaults.graph_batches
         self._graph_sizes = [n for low, high, by in ranges for n in range(low, high + 1, by)]
+        self._graphs_prompts = self._graphs and defaults.graphs_prompts
         self._windows = [(s.window, s.layers) for s in self._shapes]
         self._checked = 1 + (self._drafts.draft_tokens if self._drafts else 0)
         self._share = deployment.pp * deployment.attention_dp
@@ -130,8 +134,15 @@ class StepTime:
             device_s += self._swap_s(batch.swapped_blocks)
         if batch.chunks or not self._graphs:
             # Kernels that are launched one by one run no faster than they are launched.
-            device_s = max(device_s, self._launches * self._host.launch_s)
+            launches = self._launches_of(fixed.tokens)
+            device_s = max(device_s, launches * self._host.launch_s)
         return StepSeconds(device_s, fixed.host_s)
+
+    def _launches_of(self, tokens: int) -> int:
+        """Kernels and graphs that a step with so many tokens launches one by one."""
+        if self._graphs_prompts and tokens <= self._graph_sizes[-1]:
+            return _LAUNCHES_BESIDE_GRAPHS * self._model.layers
+        return self._launches
 
     def _answers_only(self, decodes: int) -> _Fixed:
         """Costs of a batch without prompts, which is run as the next larger graph."""

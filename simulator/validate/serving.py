@@ -134,7 +134,7 @@ def _errors(row: ServingRow, without: str) -> dict[str, Any]:
         rate = workload.arrivals.rate / replicas
         arrivals = workload.arrivals.model_copy(update={"rate": rate})
         workload = workload.model_copy(update={"arrivals": arrivals})
-    elif workload.arrivals.users:
+    if workload.arrivals.users:
         users = max(1, workload.arrivals.users // replicas)
         arrivals = workload.arrivals.model_copy(update={"users": users})
         workload = workload.model_copy(update={"arrivals": arrivals})

@@ -34,6 +34,7 @@ class TrafficFacts(BaseModel):
         uniform_from: Lengths are uniform from this share of the longest on, and the row states
             their means.
         found_prompts: Whether every prompt was sent before and is found in the cache.
+        found_tokens: Likewise of the first tokens of every prompt alone.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +45,7 @@ class TrafficFacts(BaseModel):
     longest: int = 0
     uniform_from: float | None = None
     found_prompts: bool = False
+    found_tokens: int = 0
 
 
 class Command(BaseModel):

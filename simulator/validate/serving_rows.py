@@ -322,15 +322,20 @@ def _closed_loop(row: ServingRow, users: int, prompt: int, answer: int) -> Workl
     if "uniform 0.8" in row.cells.get("notes", ""):
         prompts = Lengths(mean=prompt, least_share=0.8)
         answers = Lengths(mean=answer, least_share=0.8)
-    # A prompt that was sent before is as one that all have: none but the first is computed.
-    found = SharedPrefix(tokens=prompt if known.found_prompts else 0)
     return Workload(
         requests=known.requests or min(10 * users, max(4 * users, 256)),
-        arrivals=Arrivals(kind="closed-loop", users=users),
+        arrivals=Arrivals(kind="closed-loop", users=users, rate=row.number("request_rate")),
         prompt=prompts,
         answer=answers,
-        shared_prefix=found,
+        shared_prefix=_found(row, prompt),
     )
+
+
+def _found(row: ServingRow, prompt: int) -> SharedPrefix:
+    """What prompts sent before left in the cache: as a beginning that all prompts have."""
+    known = row.command().workload
+    tokens = prompt if known.found_prompts else known.found_tokens
+    return SharedPrefix(tokens=tokens, cached=tokens > 0)
 
 
 def _check_users(row: ServingRow, users: float, answer: int) -> None:
@@ -349,7 +354,12 @@ def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     """All at once: so many requests as documented, or enough for a steady state."""
     prompts, answers = _spreads(row, prompt, answer)
     count = row.command().workload.requests or _OFFLINE_REQUESTS
-    return Workload(requests=count * deployment.replicas, prompt=prompts, answer=answers)
+    return Workload(
+        requests=count * deployment.replicas,
+        prompt=prompts,
+        answer=answers,
+        shared_prefix=_found(row, prompt),
+    )
 
 
 def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:

@@ -37,6 +37,37 @@ def test_replicas_in_turn_end_every_request_when_each_would_with_its_own_request
         assert times == pytest.approx([request.last_token_s for request in alone], rel=1e-4)
 
 
+def closed_loop(users, rate):
+    arrivals = Arrivals(kind="closed-loop", users=users, rate=rate)
+    return Workload(requests=40, arrivals=arrivals, answer=Lengths(mean=50))
+
+
+def test_nobody_of_a_closed_loop_comes_before_their_own_time_or_while_all_users_wait():
+    seldom, often = closed_loop(users=8, rate=0.5), closed_loop(users=2, rate=1e6)
+    own = [request.arrival_s for request in requests_of(seldom)]
+    assert [r.arrival_s for r in serve(deployment_of(1), seldom).requests] == own
+    free = serve(deployment_of(1), often).requests
+    assert all(
+        later.arrival_s >= earlier.last_token_s
+        for earlier, later in zip(free, free[3:], strict=False)
+    )
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_shared_beginning_that_is_cached_is_found_by_the_first_request_of_every_replica(engine):
+    prompt, shared = Lengths(mean=600), {"tokens": 512, "distinct": 3}
+    found = [
+        serve(
+            deployment_of(2, engine=engine, prefix_caching=True),
+            Workload(requests=12, prompt=prompt, shared_prefix=shared | {"cached": cached}),
+        ).requests
+        for cached in (True, False)
+    ]
+    assert {request.cached_tokens for request in found[0]} == {512}
+    assert found[1][0].cached_tokens == 0
+    assert found[0][0].first_token_s < found[1][0].first_token_s
+
+
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_garbage_is_collected_after_serving_as_it_was_before_even_where_it_fails(is_enabled):
     was_enabled = gc.isenabled()

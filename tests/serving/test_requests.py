@@ -41,12 +41,24 @@ def test_gaps_have_the_rate_and_the_squared_variation_that_are_said(
     assert found.var() / found.mean() ** 2 == pytest.approx(squared_variation, rel=0.1)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_last_request_comes_when_it_is_due_at_the_mean_rate(seed):
+    arrivals = Arrivals(kind="gamma", rate=8.0, burstiness=4.0)
+    assert drawn(100, arrivals=arrivals, seed=seed)[-1].arrival_s == pytest.approx(100 / 8.0)
+
+
 @pytest.mark.parametrize("kind", ["all-at-once", "closed-loop"])
 def test_who_waits_for_nothing_is_there_from_the_beginning(kind):
     users = 4 if kind == "closed-loop" else 0
     found = drawn(100, arrivals=Arrivals(kind=kind, users=users))
     assert {request.arrival_s for request in found} == {0.0}
     assert [request.number for request in found] == list(range(100))
+
+
+def test_users_with_a_rate_come_at_times_of_that_rate():
+    found = gaps(drawn(arrivals=Arrivals(kind="closed-loop", users=4, rate=8.0)))
+    assert found.mean() == pytest.approx(1 / 8.0, rel=0.05)
+    assert found.var() / found.mean() ** 2 == pytest.approx(1.0, rel=0.1)
 
 
 def test_lengths_without_a_spread_are_all_the_mean():

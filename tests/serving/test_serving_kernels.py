@@ -112,6 +112,15 @@ def test_an_engine_before_graphs_launches_every_kernel_of_every_step():
     assert new.device_s < old.device_s
 
 
+@pytest.mark.parametrize(("tokens", "are_held"), [(8, True), (64, True), (65, False)])
+def test_graphs_of_vllms_second_engine_hold_prompts_too_but_for_attention(tokens, are_held):
+    prompt = Batch(chunks=[Chunk(Request(0, 0.0, tokens, 8), tokens, 0)])
+    sizes = ((1, 64, 1),)
+    took_s = StepTime(deployment(version="0.9.1", graph_batches=sizes))(prompt).device_s
+    assert (took_s < 32 * 12 * 35e-6) == are_held
+    assert took_s >= 32 * 3 * 35e-6
+
+
 def test_vllm_without_graphs_launches_as_slowly_as_before_there_were_any():
     eager, graphs = (
         StepTime(deployment(version="0.9.1", graphs=given))(Batch(1, 128.0))

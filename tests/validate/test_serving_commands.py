@@ -47,6 +47,12 @@ def test_inferencex_polls_its_sockets_less_often_with_many_users(users, steps):
     assert (settings["receive_steps"], settings["cache"]) == (steps, "fp8")
 
 
+def test_inferencex_lets_prompts_wait_for_each_other_where_attention_is_data_parallel():
+    cells = {"source": "InferenceX (dashboard fixtures)", "engine": "tensorrt-llm"}
+    waits = [KNOWN.command({**cells, "dp": dp}).set.get("prompt_wait_steps", 0) for dp in "18"]
+    assert waits == [0, 60]
+
+
 def test_trtllm_bench_bounds_its_batches():
     # finetune_setting: at least 64 and 2,048, at most 4,096 and 32,768.
     assert tuned(100, 1_000_000) == {"max_requests": 64, "max_tokens": 2048}
@@ -132,6 +138,23 @@ def test_what_several_facts_say_of_the_traffic_of_a_closed_loop_joins(tmp_path):
     assert (workload.prompt.mean, workload.answer.mean) == (1365, 128)
     assert workload.prompt.least_share == 0.5
     assert workload.shared_prefix.tokens == 1024
+
+
+def test_a_closed_loop_keeps_its_clients_rate_and_what_beginnings_of_prompts_left(tmp_path):
+    row = (
+        "c,somebody,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"
+        "closed loop (fixed concurrency),1024,96,4,,,10.0,2.5"
+    )
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{HEAD},request_rate\n{row}\n")
+    table.with_name("runs.facts.yaml").write_text(
+        "groups:\n- when: {id: c}\n  workload: {found_tokens: 128}\n"
+        "  evidence: documentation\n  reference: c\n"
+    )
+    (run,) = read_serving_rows(table)
+    workload = workload_of(run, deployment_of(run))
+    assert (workload.arrivals.users, workload.arrivals.rate) == (4, 2.5)
+    assert (workload.shared_prefix.tokens, workload.shared_prefix.cached) == (128, True)
 
 
 def test_prompts_that_were_sent_before_are_not_computed_again(tmp_path):

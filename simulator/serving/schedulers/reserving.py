@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from simulator.serving.block_cache import BlockCache
 from simulator.serving.requests import Request
-from simulator.serving.schedulers.scheduler import Batch, Chunk, Scheduler
+from simulator.serving.schedulers.prompt_balance import PromptBalance
+from simulator.serving.schedulers.scheduler import Batch, Chunk, Limits, Scheduler
 
 
 class ReservingScheduler(Scheduler):
@@ -162,6 +164,32 @@ class TrtllmNoEvict(ReservingScheduler):
 
     This is GUARANTEED_NO_EVICT, the default.
     """
+
+    def __init__(self, limits: Limits, cache: BlockCache) -> None:
+        super().__init__(limits, cache)
+        waits = limits.groups > 1 and limits.prompt_wait_steps > 0
+        self._balance = PromptBalance(limits) if waits else None
+
+    def repeat(self, batch: Batch, most: int) -> int:
+        """Make a batch last for more steps that are like it, as prompts that wait allow."""
+        if self._balance and self.prefilling:
+            most = min(most, self._balance.steps_left(self.decodes.step))
+        return super().repeat(batch, most)
+
+    def _enter(self, request: Request) -> None:
+        super()._enter(request)
+        if self._balance:
+            self._balance.enter(request)
+
+    def _give_back(self, request: Request) -> None:
+        super()._give_back(request)
+        if self._balance:
+            self._balance.leave(request)
+
+    def _compute_prompts(self, batch: Batch, budget: int, unit_tokens: int = 1) -> None:
+        balance = self._balance
+        if balance is None or balance.may_start(self.prefilling, self.decodes.step):
+            super()._compute_prompts(batch, budget, unit_tokens)
 
     def _fill(self, batch: Batch) -> None:
         self._admit_reserved()

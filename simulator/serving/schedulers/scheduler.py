@@ -29,6 +29,8 @@ class Limits:
         draft_tokens: Tokens that speculation proposes to each request in a step.
         plans_ahead: Whether a step is planned while the one before it runs.
         receive_steps: Steps of answers between two looks at what has arrived.
+        groups: Groups of ranks with requests of their own.
+        prompt_wait_steps: Steps that prompts wait at most until each group has one.
         max_adapters: Adapters that the requests of a step may have between them.
     """
 
@@ -44,6 +46,8 @@ class Limits:
     draft_tokens: int = 0
     plans_ahead: bool = False
     receive_steps: int = 0
+    groups: int = 1
+    prompt_wait_steps: int = 0
     max_adapters: int = 0
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.job import Batch, Cluster, Job
 from simulator.described.plan.plan import Plan
+from simulator.described.rules.all_rules import job_faults
 from simulator.errors import InputError
-from tests.jobs import small_job, small_model
+from tests.jobs import network_profile, small_job, small_model
 
 
 def plan(**fields) -> Plan:
@@ -36,6 +38,25 @@ def test_attention_of_pytorch_in_full_precision_is_memory_efficient():
         for name in ("fp32", "bf16")
     )
     assert (wide.flash_kernel, narrow.flash_kernel) == ("efficient", "flash-2")
+
+
+@pytest.mark.parametrize(
+    ("cp", "document_len", "path"),
+    [(2, None, "plan.cp"), (1, 16, "batch.document_len")],
+)
+def test_grouped_heads_of_32_bits_are_refused_where_one_kernel_is_needed(cp, document_len, path):
+    """PyTorch's memory-efficient kernel, which alone reads them, takes no grouped heads."""
+    grouped, whole = (
+        Job(
+            model=small_model(kv_heads=kv_heads),
+            cluster=Cluster(profile=network_profile(), gpus=cp),
+            batch=Batch(global_batch=8, micro_batch=1, seq_len=64, document_len=document_len),
+            plan=plan(precision="fp32", stack="torch", zero=0, cp=cp),
+        )
+        for kv_heads in (2, 8)
+    )
+    assert [fault.path for fault in job_faults(grouped)] == [path]
+    assert job_faults(whole) == []
 
 
 def test_ranks_can_only_trade_whole_heads():

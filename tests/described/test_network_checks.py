@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from simulator.described.cluster.network import HYBRID_CUBE_MESH_LINKS, Network
-from simulator.described.rules.profile_rules import network_faults
+from simulator.described.rules.profile_rules import link_faults, network_faults
 from simulator.errors import InputError
 from tests.jobs import network_profile, small_job
 
@@ -25,6 +25,16 @@ def test_nics_per_node_per_pair_and_per_gpu_are_sound(nics):
 @pytest.mark.parametrize("nics", [3, 5, 6])
 def test_nics_that_do_not_divide_over_the_gpus_are_refused(nics):
     assert fault_paths(nics_per_node=nics) == ["network.fabric.nics_per_node"]
+
+
+def test_an_algorithm_of_nccl_is_refused_where_gloo_carries_collectives():
+    network = network_profile().network
+    ring, gloo = {"algorithm": "ring"}, {"library": "gloo"}
+    faults = [
+        [fault.path for fault in link_faults(network.model_copy(update=given), "network")]
+        for given in (ring, gloo, ring | gloo)
+    ]
+    assert faults == [[], [], ["network.algorithm"]]
 
 
 def test_a_tier_that_narrows_must_say_what_is_below_it():

@@ -140,6 +140,12 @@ def test_moments_may_be_half_as_large():
         small_job(optimizer="adam-8bit", moment_precision="bf16")
 
 
+def test_only_adams_operators_are_counted_in_a_loop_over_weights():
+    assert small_job(optimizer_kernels="for-loop", stack="torch", zero=0)
+    with pytest.raises(InputError, match=r"plan\.optimizer_kernels.*adam alone"):
+        small_job(optimizer="sgd", optimizer_kernels="for-loop", stack="torch", zero=0)
+
+
 def test_galore_keeps_a_projection_and_two_moments_of_what_it_leaves():
     """Table 1 of arXiv 2403.03507: m r + 2 n r of m x n; Adam where nothing is projected."""
     job = small_job(PLAIN, optimizer="galore", optimizer_rank=8, zero=0)

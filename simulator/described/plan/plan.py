@@ -283,6 +283,20 @@ class Plan(Spec):
         """Whether fused attention of the framework reads the plan's numbers."""
         return self.precision not in ("fp32", "tf32") or has_wide_kernel(self.stack.flash_kernel)
 
+    def fuses_heads(self, heads: int, kv_heads: int) -> bool:
+        """Whether one kernel computes core attention of so many heads, as it is given them.
+
+        Memory-efficient attention, the only fused kernel of PyTorch's that reads 32-bit numbers,
+        takes no grouped heads, so that they are computed in separate kernels.
+
+        Source: PyTorch, ``scaled_dot_product_attention``: ``enable_gqa`` "currently works only for
+        Flash_attention and math kernel on CUDA tensor"; two runs on an H200 (``reports/gpu/h200``).
+        """
+        if self.attention_kernel != "flash":
+            return False
+        is_wide = self.precision in ("fp32", "tf32") and self.attention is None
+        return not (is_wide and kv_heads < heads)
+
     @property
     def groups_experts(self) -> bool:
         """Whether the products of all experts on a rank are one kernel."""

@@ -17,6 +17,7 @@ from simulator.described.rules.layer_split_rules import (
     context_faults,
     determinism_faults,
     expert_faults,
+    has_one_attention_kernel,
     tensor_grid_faults,
 )
 from simulator.described.rules.memory_rules import (
@@ -292,7 +293,7 @@ def _documents_are_parts_of_sequences(job: Job) -> Iterator[Fault]:
     if length > job.batch.seq_len:
         rule = f"must be at most batch.seq_len = {job.batch.seq_len}"
         yield Fault(path, rule, length, f"use {job.batch.seq_len}, or remove it")
-    if plan.attention_kernel != "flash":
+    if not has_one_attention_kernel(job):
         rule = "needs a kernel that separates documents"
         yield Fault(path, rule, length, "use plan.attention: flash")
     if plan.cp > 1:

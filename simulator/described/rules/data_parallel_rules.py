@@ -114,6 +114,9 @@ def optimizer_faults(job: Job) -> Iterator[Fault]:
     yield from _matrices_stay_whole(job)
     yield from _validation_has_a_norm(job)
     yield from _updates_in_backward(job)
+    if job.plan.updates_in_a_loop and not UPDATE_RULES[job.plan.optimizer].eager_kernels:
+        rule = f"is modelled for adam alone; operators of {job.plan.optimizer} are not counted"
+        yield Fault("plan.optimizer_kernels", rule, "for-loop", "remove it, or use adam")
     if job.plan.moment_precision and UPDATE_RULES[job.plan.optimizer].has_fixed_format:
         rule = f"does not apply to {job.plan.optimizer}, whose states have a format of their own"
         yield Fault("plan.moment_precision", rule, job.plan.moment_precision, "remove it")

@@ -154,14 +154,27 @@ def _heads_divide_over_ranks(job: Job) -> Iterator[Fault]:
 
 def _scores_stay_in_a_kernel(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    if plan.cp > 1 and plan.attention_kernel != "flash":
+    if plan.cp > 1 and not has_one_attention_kernel(job):
         yield Fault(
             "plan.cp",
-            "context parallelism needs one fused attention kernel, and plan.attention is "
-            f"{plan.attention_kernel}",
+            f"context parallelism needs one fused attention kernel, and {_attention_of(job)}",
             plan.cp,
             "use plan.attention: flash, or plan.cp: 1",
         )
+
+
+def has_one_attention_kernel(job: Job) -> bool:
+    """Whether core attention is one kernel, with the heads that the stack gives it."""
+    model, plan = job.model, job.plan
+    is_grouped = model.latent_attention is None and plan.stack.repeats_kv_heads is not True
+    return plan.fuses_heads(model.heads, model.kv_heads if is_grouped else model.heads)
+
+
+def _attention_of(job: Job) -> str:
+    plan = job.plan
+    if plan.attention_kernel == "flash":
+        return f"none of PyTorch's reads grouped heads in plan.precision: {plan.precision}"
+    return f"plan.attention is {plan.attention_kernel}"
 
 
 def _windows_need_all_keys(job: Job) -> Iterator[Fault]:

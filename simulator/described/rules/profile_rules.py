@@ -174,6 +174,9 @@ def link_faults(network: Network, path: str, gpus: int | None = None) -> Iterato
         path: Where they stand in what the user wrote, for messages.
         gpus: GPUs that a job takes; None if there is no job, and any number may come.
     """
+    if network.algorithm and network.library != "nccl":
+        rule = f"is a choice of NCCL, but {path}.library is {network.library}"
+        yield Fault(f"{path}.algorithm", rule, network.algorithm, "remove it")
     yield from _domain_and_node_divide(network, path)
     if network.scale_up.gpus > 1:
         yield from _scale_up_carries(network, path)

@@ -80,25 +80,10 @@ class Heads(NamedTuple):
 
 def add_core_attention(block: Block, heads: Heads, window: int = 0) -> None:
     """Scores, softmax and weighted values: one fused kernel, or the separate ones."""
-    if is_fused(block, heads.number, heads.kv_number):
+    if block.plan.fuses_heads(heads.number, heads.kv_number):
         _flash_attention(block, heads, window)
     else:
         _separate_attention(block, heads)
-
-
-def is_fused(block: Block, heads: int, kv_heads: int) -> bool:
-    """Whether one kernel computes core attention of so many heads, as it is given them.
-
-    Memory-efficient attention, the only fused kernel of PyTorch's that reads 32-bit numbers, takes
-    no grouped heads, so that they are computed in separate kernels.
-
-    Source: PyTorch, ``scaled_dot_product_attention``: ``enable_gqa`` "currently works only for
-    Flash_attention and math kernel on CUDA tensor"; two runs on an H200 (``reports/gpu/h200``).
-    """
-    if block.plan.attention_kernel != "flash":
-        return False
-    is_wide = block.shape.element_bytes >= _FULL_BYTES and block.plan.attention is None
-    return not (is_wide and kv_heads < heads)
 
 
 def _flash_attention(block: Block, heads: Heads, window: int) -> None:

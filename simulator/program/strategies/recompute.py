@@ -112,10 +112,12 @@ def recomputation(
     if recompute == "none":
         return Recomputation({}, tuple(saved.kept_bytes for saved in layer.saved), ())
     if recompute == "full":
-        has_routed = any(isinstance(piece, GroupedGemm) for piece in layer.pieces)
-        handed_out = _key_values(layer) if hands_out_key_values else ()
-        whole = _whole_again(layer, handed_out, stops_early=stops_early)
-        return _parts_again(layer, stops_early=stops_early) if by_part and not has_routed else whole
+        if by_part and not any(isinstance(piece, GroupedGemm) for piece in layer.pieces):
+            outcome = _parts_again(layer, stops_early=stops_early)
+        else:
+            handed_out = _key_values(layer) if hands_out_key_values else ()
+            outcome = _whole_again(layer, handed_out, stops_early=stops_early)
+        return outcome
     if policy == "core-attention":
         again = _modules(layer, modules or CORE_ATTENTION)
         return replace(_outcome(layer, again.repeated, again.kept, inputs=0), in_turn=True)

@@ -20,15 +20,9 @@ from simulator.described.load import load_model, load_profile
 from simulator.plots import style
 from simulator.serving.bearable_rate import largest_rate
 from simulator.serving.cluster import Served, serve
-from simulator.serving.described import (
-    Arrivals,
-    Deployment,
-    Lengths,
-    Objective,
-    PrefillPool,
-    Workload,
-)
+from simulator.serving.described import Deployment, PrefillPool
 from simulator.serving.engine import Step
+from simulator.serving.workload import Arrivals, Lengths, Objective, Workload
 
 _COLORS = (style.BLUE, style.GREEN, "#D98E04", "#B5446E")
 _LATENCY_LIMIT_S = 0.2

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from simulator.api.answer import Answer, frame
 from simulator.errors import InputError
 from simulator.exporters.html.answer_tables import AnswerPage
-from simulator.serving.described import Objective, ServingJob
+from simulator.serving.described import ServingJob
+from simulator.serving.workload import Objective
 from simulator.units import format_seconds, percent
 
 if TYPE_CHECKING:

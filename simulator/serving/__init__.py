@@ -3,7 +3,8 @@
 One event per engine step, on the same models and hardware profiles as training.
 
 ======================  ==================================================
-:mod:`.described`       what the user says, and its file: a deployment and a workload
+:mod:`.described`       what the user says of a deployment, and the file of a job
+:mod:`.workload`        what the user says of the traffic
 :mod:`.requests`        one request, and a workload as requests
 :mod:`.block_cache`     the KV cache in blocks, with its prefix cache
 :mod:`.radix`           the KV cache as a tree of prefixes

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from simulator.serving.cluster import Served
-from simulator.serving.described import Deployment, Objective, Workload
+from simulator.serving.described import Deployment
 from simulator.serving.requests import Request
+from simulator.serving.workload import Objective, Workload
 
 _PERCENTILES = (50, 90, 95, 99)
 _SECONDS_PER_HOUR = 3600.0

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from simulator.errors import ClustersimError, InputError
 from simulator.serving.answers import Answers, answers_of
 from simulator.serving.cluster import serve
-from simulator.serving.described import Arrivals, Deployment, ServingJob, Workload
+from simulator.serving.described import Deployment, ServingJob
 from simulator.serving.requests import Request, trace_at_rate
+from simulator.serving.workload import Arrivals, Workload
 
 _FIRST_RATE = 1.0
 _RATE_STEP, _PRECISION = 2.0, 0.03

@@ -7,25 +7,40 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from simulator.errors import InputError
 from simulator.processor import without_collection
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.cache_memory import MemoryPlan, memory_plan
-from simulator.serving.defaults import engine_defaults, limits_of, scheduler_name
-from simulator.serving.described import Deployment, Workload
+from simulator.serving.defaults import (
+    engine_defaults,
+    keeps_prefixes,
+    limits_of,
+    scheduler_name,
+)
+from simulator.serving.described import Deployment
 from simulator.serving.engine import Replica, Step
 from simulator.serving.handovers import Handovers
 from simulator.serving.requests import Request, requests_of
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepSeconds, StepTime
+from simulator.serving.workload import Workload
 from simulator.units import format_bytes, percent
 
 _SWAPPED_SHARE = 0.7
 """Of a host's memory at most (vLLM 0.6.0, ``CacheConfig.verify_with_parallel_config``)."""
 _LONG_BEFORE_S = -1e6
-_WITH_ADAPTERS = ("vllm-v1", "sglang")
+"""When shared beginnings are computed, so that all is done before the first request."""
+_SCHEDULERS_WITH = MappingProxyType(
+    {
+        "adapters": ("vllm-v1", "sglang"),
+        "prompt_wait_steps": ("trtllm", "trtllm-max-utilisation"),
+        "receive_steps": ("sglang",),
+    }
+)
+"""Schedulers that heed a setting of a deployment, by its field."""
 _MOST_BLOCKS = 2**25
 """Of all replicas; so many take a gigabyte here."""
 
@@ -74,6 +89,10 @@ def serve(
     if workload.adapters.share and not deployment.adapters:
         hint = "for example {rank: 16, loaded: 4}"
         raise InputError.single("deployment.adapters", "is not given", hint=hint)
+    if workload.shared_prefix.cached and not keeps_prefixes(deployment):
+        rule = "needs an engine that finds beginnings of prompts again"
+        hint = "add deployment.prefix_caching: true"
+        raise InputError.single("workload.shared_prefix.cached", rule, True, hint)
     requests = requests_of(workload) if requests is None else requests
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
@@ -139,14 +158,11 @@ def _pool(
         rule = f"has caches of {blocks:,} blocks in all, of at most {_MOST_BLOCKS:,}"
         hint = "each is simulated; use fewer GPUs, or blocks of more tokens"
         raise InputError.single("deployment", rule, hint=hint)
-    said = deployment.prefix_caching
-    keeps = engine_defaults(deployment).prefix_caching if said is None else said
+    keeps = keeps_prefixes(deployment)
     step_time = step_time or StepTime(deployment)
     name = scheduler_name(deployment)
     make = SCHEDULERS[name]
-    if deployment.adapters and name not in _WITH_ADAPTERS:
-        hint = f"schedulers with adapters are {' and '.join(_WITH_ADAPTERS)}"
-        raise InputError.single("deployment.adapters", f"is not modelled for {name}", hint=hint)
+    _check_settings(deployment, name)
     _check_swap(deployment, name)
     caches = (
         BlockCache(
@@ -180,6 +196,16 @@ def _fill_caches(replicas: Sequence[Replica], requests: Sequence[Request]) -> No
             replica.finish_step()
             replica.wake(now_s)
         replica.steps, replica.busy_s = 0, 0.0
+
+
+def _check_settings(deployment: Deployment, scheduler: str) -> None:
+    """Refuses settings that the scheduler would not heed."""
+    for field, names in _SCHEDULERS_WITH.items():
+        if (value := getattr(deployment, field)) and scheduler not in names:
+            rule = f"is not modelled for {scheduler}"
+            hint = f"remove it, or choose deployment.scheduler: {' or '.join(names)}"
+            shown = value if isinstance(value, int) else None
+            raise InputError.single(f"deployment.{field}", rule, shown, hint)
 
 
 def _check_swap(deployment: Deployment, scheduler: str) -> None:

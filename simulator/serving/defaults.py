@@ -105,6 +105,11 @@ def version_of_year(engine: str, year: int) -> str:
     return next((e.first_version for e in reversed(_known()[engine]) if e.year <= year), "")
 
 
+def keeps_prefixes(deployment: Deployment) -> bool:
+    """Whether beginnings of prompts are found again, as the deployment says, or its engine."""
+    return _first(deployment.prefix_caching, engine_defaults(deployment).prefix_caching)
+
+
 def scheduler_name(deployment: Deployment) -> str:
     """The scheduler that the deployment names, or its engine's.
 

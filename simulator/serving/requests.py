@@ -16,7 +16,7 @@ from simulator.cells import read_table
 from simulator.described.documents import validated
 from simulator.errors import InputError
 from simulator.files import read_text, strict_json
-from simulator.serving.described import Lengths, Workload
+from simulator.serving.workload import Lengths, Workload
 
 
 @dataclass(slots=True, eq=False)

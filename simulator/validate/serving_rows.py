@@ -14,14 +14,8 @@ from simulator.described.load import load_model, load_profile
 from simulator.errors import ClustersimError
 from simulator.files import read_unpacked_text
 from simulator.serving.defaults import version_of_year
-from simulator.serving.described import (
-    Arrivals,
-    Deployment,
-    Lengths,
-    SharedPrefix,
-    Speculation,
-    Workload,
-)
+from simulator.serving.described import Deployment, Speculation
+from simulator.serving.workload import Arrivals, Lengths, SharedPrefix, Workload
 from simulator.validate.serving_commands import (
     Command,
     ServingFacts,

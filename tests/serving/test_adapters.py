@@ -9,10 +9,11 @@ from simulator.errors import InputError
 from simulator.serving.cache_memory import memory_plan
 from simulator.serving.cluster import serve
 from simulator.serving.defaults import limits_of
-from simulator.serving.described import Adapters, AdapterTraffic, Deployment, Lengths, Workload
+from simulator.serving.described import Adapters, Deployment
 from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch
 from simulator.serving.step_time import StepTime
+from simulator.serving.workload import AdapterTraffic, Lengths, Workload
 from tests.serving.workloads import scheduler_of
 
 

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from simulator.errors import DoesNotFitError, InputError
 from simulator.serving import bearable_rate
 from simulator.serving.bearable_rate import largest_rate, ranked_splits
-from simulator.serving.described import (
-    Arrivals,
-    Lengths,
-    Objective,
-    PrefillPool,
-    ServingJob,
-    Workload,
-)
+from simulator.serving.described import PrefillPool, ServingJob
 from simulator.serving.requests import requests_of
+from simulator.serving.workload import Arrivals, Lengths, Objective, Workload
 from tests.serving.workloads import deployment_of
 
 PRECISION = 1.03

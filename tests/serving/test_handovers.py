@@ -7,10 +7,11 @@ import pytest
 from simulator.described.load import load_model, load_profile
 from simulator.serving.answers import answers_of
 from simulator.serving.cluster import serve
-from simulator.serving.described import Arrivals, Deployment, Lengths, PrefillPool, Workload
+from simulator.serving.described import Deployment, PrefillPool
 from simulator.serving.requests import Request
 from simulator.serving.shapes import cache_bytes_per_token
 from simulator.serving.step_time import StepSeconds
+from simulator.serving.workload import Arrivals, Lengths, Workload
 
 
 def deployment_of(engine="vllm", *, gpus=1, prompts=1, layer_wise=False, **settings):

@@ -9,8 +9,9 @@ import pytest
 
 from simulator.described.load import load_model, load_profile
 from simulator.serving.cluster import serve
-from simulator.serving.described import Arrivals, Deployment, Workload
+from simulator.serving.described import Deployment
 from simulator.serving.requests import Request
+from simulator.serving.workload import Arrivals, Workload
 from tests.csv_files import read_rows
 
 TABLE = Path(__file__).parent / "oracles" / "llmservingsim_requests.csv"

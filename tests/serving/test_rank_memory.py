@@ -10,7 +10,7 @@ from simulator.program.layer.model_totals import parameter_count
 from simulator.serving.cache_memory import memory_plan
 from simulator.serving.cluster import serve
 from simulator.serving.defaults import engine_defaults, limits_of, scheduler_name
-from simulator.serving.described import Adapters, Deployment, Lengths, Workload
+from simulator.serving.described import Adapters, Deployment
 from simulator.serving.shapes import (
     adapter_numel,
     cache_bytes_per_token,
@@ -18,6 +18,7 @@ from simulator.serving.shapes import (
     layer_shapes,
     weight_bytes,
 )
+from simulator.serving.workload import Lengths, Workload
 
 GIB = 2.0**30
 

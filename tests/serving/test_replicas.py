@@ -9,8 +9,9 @@ import pytest
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
 from simulator.serving.cluster import serve
-from simulator.serving.described import Arrivals, Deployment, Lengths, Workload
+from simulator.serving.described import Deployment
 from simulator.serving.requests import requests_of
+from simulator.serving.workload import Arrivals, Lengths, SharedPrefix, Workload
 
 WORKLOAD = Workload(
     requests=60,
@@ -66,6 +67,21 @@ def test_a_shared_beginning_that_is_cached_is_found_by_the_first_request_of_ever
     assert {request.cached_tokens for request in found[0]} == {512}
     assert found[1][0].cached_tokens == 0
     assert found[0][0].first_token_s < found[1][0].first_token_s
+
+
+@pytest.mark.parametrize(
+    ("settings", "cached", "path"),
+    [
+        ({"prompt_wait_steps": 60}, False, "deployment.prompt_wait_steps"),
+        ({"receive_steps": 6}, False, "deployment.receive_steps"),
+        ({"prefix_caching": False}, True, "workload.shared_prefix.cached"),
+    ],
+)
+def test_what_an_engine_would_not_heed_is_refused(settings, cached, path):
+    workload = Workload(requests=1, shared_prefix=SharedPrefix(tokens=512, cached=cached))
+    with pytest.raises(InputError) as caught:
+        serve(deployment_of(1, engine="vllm", **settings), workload)
+    assert [fault.path for fault in caught.value.faults] == [path]
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

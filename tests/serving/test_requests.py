@@ -6,16 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from simulator.errors import InputError
-from simulator.serving.described import (
-    AdapterTraffic,
-    Arrivals,
-    Lengths,
-    SharedPrefix,
-    Workload,
-)
 from simulator.serving.requests import Request, requests_of, trace_at_rate
+from simulator.serving.workload import AdapterTraffic, Arrivals, Lengths, SharedPrefix, Workload
 
 MANY = 20_000
 
@@ -53,6 +48,15 @@ def test_who_waits_for_nothing_is_there_from_the_beginning(kind):
     found = drawn(100, arrivals=Arrivals(kind=kind, users=users))
     assert {request.arrival_s for request in found} == {0.0}
     assert [request.number for request in found] == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kind": "all-at-once", "rate": 2.0}, {"kind": "poisson", "rate": 2.0, "users": 4}],
+)
+def test_a_kind_of_arrivals_refuses_what_it_would_not_heed(fields):
+    with pytest.raises(ValidationError, match="does not apply to"):
+        Arrivals(**fields)
 
 
 def test_users_with_a_rate_come_at_times_of_that_rate():

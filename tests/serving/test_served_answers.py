@@ -11,17 +11,10 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.serving.answers import answers_of, is_good
 from simulator.serving.cluster import serve
-from simulator.serving.described import (
-    AdapterTraffic,
-    Arrivals,
-    Lengths,
-    Objective,
-    PrefillPool,
-    Speculation,
-    Workload,
-)
+from simulator.serving.described import PrefillPool, Speculation
 from simulator.serving.requests import Request
 from simulator.serving.step_time import StepSeconds
+from simulator.serving.workload import AdapterTraffic, Arrivals, Lengths, Objective, Workload
 from tests.serving.workloads import deployment_of
 
 MEMORY = SimpleNamespace(blocks=10, block_tokens=16)

@@ -10,11 +10,12 @@ from simulator.described.load import load_model, load_profile
 from simulator.errors import DoesNotFitError, InputError
 from simulator.serving.block_cache import BlockCache
 from simulator.serving.cluster import serve
-from simulator.serving.described import Deployment, Lengths, Workload
+from simulator.serving.described import Deployment
 from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch, Limits
 from simulator.serving.schedulers.vllm import VllmV0
 from simulator.serving.step_time import StepTime
+from simulator.serving.workload import Lengths, Workload
 from tests.serving.workloads import run_all
 
 

@@ -17,8 +17,9 @@ from simulator.exporters.html.answer_tables import (
 )
 from simulator.serving.answers import Answers
 from simulator.serving.cluster import Served
-from simulator.serving.described import Objective, ServingJob
+from simulator.serving.described import ServingJob
 from simulator.serving.engine import Step
+from simulator.serving.workload import Objective
 from simulator.units import format_seconds, percent
 
 _SLICES = 24

@@ -140,7 +140,8 @@ def many_tensors_efficiency(profile: HardwareProfile, *, is_half: bool) -> float
     They have few bytes under way for the fastest memories, so that the time that each
     multiprocessor waits for them (Little's law) counts beside the time that the memory needs. Both
     are added as squares (assumption): an H100 and an H200, whose multiprocessors are alike and
-    whose memories are not, are then met within 2 % (``reports/gpu``).
+    whose memories are not, are then met within 2 %, a fused update alone within 4 %
+    (``reports/gpu``).
 
     Args:
         profile: System with its memory and multiprocessors.

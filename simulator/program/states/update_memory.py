@@ -42,7 +42,6 @@ _SUB_GROUP_NUMEL = 1e9
 _COPY_BYTES = 4.0
 """Copies of gradients are fp32, and so is what an update makes, but of 16-bit weights alone."""
 
-
 _LOOP_COPIES = 2
 """Tensors as large as a weight that operators make on the way to update it: the root of the second
 moment and its quotient (PyTorch, ``_single_tensor_adam``)."""

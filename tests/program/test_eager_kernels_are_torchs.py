@@ -10,8 +10,8 @@ from simulator.program.layer.layer_kinds import layer_kinds, model_layer
 from simulator.program.layer.losses import LOSSES
 from simulator.program.layer.model_ends import embedding_layer
 from simulator.program.layer.pieces import Layer, MemoryBound
-from simulator.program.price.stage_cost import StageCosts
-from tests.jobs import SIXTEEN_BIT_TORCH, small_job, small_model
+from tests.jobs import SIXTEEN_BIT_TORCH, small_model
+from tests.program.kernels_of_torch import memory_bound, moved_bytes, size_bytes
 
 torch = pytest.importorskip("torch")
 
@@ -23,13 +23,6 @@ LATENT = {
     "qk_rope_head_dim": ROPE,
     "v_head_dim": VALUE,
 }
-WIDTH = 64
-VIEWS = {
-    "view", "slice", "split", "split_with_sizes", "expand", "alias", "detach", "unsqueeze",
-    "transpose", "t", "select", "narrow", "squeeze", "as_strided",
-}  # fmt: skip
-MAKES_ONLY = {"new_zeros", "new_empty_strided"}
-"""These read nothing of the tensor whose kind they take; the latter writes nothing, either."""
 
 
 def piece(name: str, **stack: bool) -> MemoryBound:
@@ -37,55 +30,6 @@ def piece(name: str, **stack: bool) -> MemoryBound:
     plan = Plan(stack={"base": "megatron-core", **stack})
     shape = microbatch_shape(plan, 1, TOKENS)
     return memory_bound(model_layer(model, layer_kinds(model)[0], plan, shape), name)
-
-
-def memory_bound(layer: Layer, name: str) -> MemoryBound:
-    found = next(each for each in layer.pieces if each.name == name)
-    assert isinstance(found, MemoryBound)
-    return found
-
-
-def size_bytes(tensor) -> int:
-    """Of what it holds: a dimension without a stride is one element in memory."""
-    extents = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = 1
-    for extent, stride in extents:
-        elements *= extent if stride else 1
-    return elements * tensor.element_size()
-
-
-def moved_bytes(run) -> int:
-    """Reads and writes of every kernel that torch runs, which are those that make no view."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    moved = 0
-
-    class Counter(TorchDispatchMode):
-        def __torch_dispatch__(self, kernel, types, args=(), kwargs=None):
-            nonlocal moved
-            result = kernel(*args, **(kwargs or {}))
-            name = kernel.__name__.split(".")[0]
-            read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-            written = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-            if name in (
-                "slice_backward",
-                "select_backward",
-            ):  # zeros, into which what was picked is copied
-                written.append(read[0])
-            if name == "masked_fill":  # a copy, of which part is written over
-                read, written = [read[0], *read], [*written, *written]
-            if name == "copy_" or name in MAKES_ONLY:
-                read = read[1:]
-            if name == "new_empty_strided":
-                written = []
-            if name not in VIEWS:
-                moved += sum(map(size_bytes, [*read, *written]))
-            return result
-
-    with Counter():
-        run()
-    return moved
 
 
 def rotated(part, angles):
@@ -452,50 +396,3 @@ def test_pairs_are_rotated_by_the_kernels_that_torch_dispatches():
     gradients = [torch.randn_like(result) for result in results]
     backward = moved_bytes(lambda: torch.autograd.backward(results, gradients))
     assert rotary.backward_bytes == backward - tables
-
-
-@pytest.mark.parametrize(
-    ("product", "inputs", "outputs"),
-    [
-        ("qkv", WIDTH, 3 * WIDTH),
-        ("attention_output", WIDTH, WIDTH),
-        ("mlp_up", WIDTH, 4 * WIDTH),
-        ("mlp_down", 4 * WIDTH, WIDTH),
-    ],
-)
-def test_the_gradient_of_a_bias_is_a_pass_over_that_of_its_output(product, inputs, outputs):
-    """What autograd's kernels move more with a bias than without, but for the sums themselves."""
-
-    def backward_bytes(*, bias: bool) -> int:
-        linear = torch.nn.Linear(inputs, outputs, bias=bias, dtype=torch.bfloat16)
-        rows = torch.randn(1, TOKENS, inputs, dtype=torch.bfloat16, requires_grad=True)
-        made = linear(rows)
-        return moved_bytes(lambda: made.backward(torch.ones_like(made)))
-
-    gradient = memory_bound(biased_layer(), f"{product}_bias_gradient")
-    more = backward_bytes(bias=True) - backward_bytes(bias=False)
-    assert more == gradient.backward_bytes + 2 * outputs
-    assert gradient.forward_bytes == 0
-
-
-def test_where_products_sum_biases_up_no_kernel_does():
-    assert not any("bias" in each.name for each in biased_layer("megatron-core").pieces)
-
-
-def test_a_sum_over_rows_takes_its_start_beside_its_bytes():
-    """``Common.column_sum_start_s``, which other kernels of as many bytes do not take."""
-    timer = StageCosts(small_job(stack="torch")).layer_pieces(layer_kinds(small_model())[0])[1]
-    total = MemoryBound("sum", 0.0, 1e8, sums_columns=True)
-    stream = MemoryBound("stream", 0.0, 1e8)
-    more_s = timer.memory_bound_s(total, backward=True) - timer.memory_bound_s(
-        stream, backward=True
-    )
-    assert more_s == pytest.approx(timer.profile.common.column_sum_start_s)
-
-
-def biased_layer(stack: str = "torch") -> Layer:
-    biases = {"qkv_bias": True, "attention_output_bias": True, "mlp_bias": True}
-    sizes = {"hidden": WIDTH, "ffn_hidden": 4 * WIDTH, "heads": 4, "kv_heads": 4}
-    model = small_model(**sizes, **biases, gated_mlp=False)
-    plan = Plan(stack=stack)
-    return model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, TOKENS))

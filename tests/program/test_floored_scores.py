@@ -8,7 +8,7 @@ from simulator.program.grid.stage_layers import Slice
 from simulator.program.layer.pieces import MemoryBound
 from simulator.program.price.stage_cost import StageCosts
 from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job, small_model
-from tests.program.test_eager_kernels_are_torchs import moved_bytes, size_bytes
+from tests.program.kernels_of_torch import moved_bytes, size_bytes
 
 torch = pytest.importorskip("torch")
 

@@ -9,7 +9,8 @@ import pytest
 from simulator.program.layer.pieces import FlashAttention, MemoryBound
 from simulator.program.price.stage_cost import StageCosts
 from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job
-from tests.program.test_eager_kernels_are_torchs import HEADS, moved_bytes, size_bytes
+from tests.program.kernels_of_torch import moved_bytes, size_bytes
+from tests.program.test_eager_kernels_are_torchs import HEADS
 
 torch = pytest.importorskip("torch")
 

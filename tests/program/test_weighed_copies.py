@@ -9,7 +9,7 @@ from simulator.program.layer.block import microbatch_shape
 from simulator.program.layer.layer_kinds import layer_kinds, model_layer
 from simulator.program.layer.pieces import Layer, MemoryBound
 from tests.jobs import small_model
-from tests.program.test_eager_kernels_are_torchs import moved_bytes
+from tests.program.kernels_of_torch import moved_bytes
 
 torch = pytest.importorskip("torch")
 

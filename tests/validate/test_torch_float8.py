@@ -22,7 +22,7 @@ from simulator.validate.torch_run.supported_plan import (  # noqa: E402
     check_strategies,
 )
 from simulator.validate.torch_run.train_and_compare import validate_torch  # noqa: E402
-from tests.program.test_eager_kernels_are_torchs import moved_bytes  # noqa: E402
+from tests.program.kernels_of_torch import moved_bytes  # noqa: E402
 from tests.saved_by_torch import saved_bytes  # noqa: E402
 from tests.validate.test_torch_strategies import EXPERTS, job  # noqa: E402
 

@@ -283,6 +283,12 @@ class Plan(Spec):
         """Whether fused attention of the framework reads the plan's numbers."""
         return self.precision not in ("fp32", "tf32") or has_wide_kernel(self.stack.flash_kernel)
 
+    @property
+    def repeats_kv_heads(self) -> bool:
+        """Whether keys and values are copied for each head of queries that looks at them."""
+        asked = self.stack.repeats_kv_heads
+        return self.attention_kernel == "unfused" if asked == "unfused" else asked
+
     def fuses_heads(self, heads: int, kv_heads: int) -> bool:
         """Whether one kernel computes core attention of so many heads, as it is given them.
 

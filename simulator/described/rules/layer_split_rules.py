@@ -166,7 +166,7 @@ def _scores_stay_in_a_kernel(job: Job) -> Iterator[Fault]:
 def has_one_attention_kernel(job: Job) -> bool:
     """Whether core attention is one kernel, with the heads that the stack gives it."""
     model, plan = job.model, job.plan
-    is_grouped = model.latent_attention is None and plan.stack.repeats_kv_heads is not True
+    is_grouped = model.latent_attention is None and not plan.repeats_kv_heads
     return plan.fuses_heads(model.heads, model.kv_heads if is_grouped else model.heads)
 
 

@@ -132,7 +132,7 @@ def _add_attention(block: Block, window: int) -> None:
         _rotary(block, rotated)
     if block.stack.arranges_attention:
         _arrange(block, tokens * query * size, tokens * key_value * size)
-    repeats = model.heads // model.kv_heads if _repeats_heads(block) else 1
+    repeats = model.heads // model.kv_heads if block.plan.repeats_kv_heads else 1
     kept = tokens + shape.sequences * (block.plan.prefix_tokens or 0)
     block.save("query", tokens * query * size, Region.TENSOR, role=Role.QUERY)
     for role in (Role.KEY, Role.VALUE):
@@ -146,12 +146,6 @@ def _add_attention(block: Block, window: int) -> None:
     _output_product(block, tokens * query * size, query)
     if model.attention_output_bias:
         block.bias("attention_output", tokens * model.hidden, Region.SEQUENCE)
-
-
-def _repeats_heads(block: Block) -> bool:
-    """Whether keys and values are copied for each head of queries that looks at them."""
-    asked = block.stack.repeats_kv_heads
-    return block.plan.attention_kernel == "unfused" if asked == "unfused" else asked
 
 
 def _value_keeps_projection(block: Block) -> bool:

@@ -214,6 +214,21 @@ def test_no_plan_holds_less_than_its_bound(stack):
     assert (bound > 0.2 * simulated).all()
 
 
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_bound_of_a_plan_does_not_depend_on_the_plans_beside_it(stack, tied):
+    """Costs are shared by plans of which they are the same, and by no others."""
+    job = small_job(small_model(tied_embeddings=tied, vocab=65536), gpus=8, global_batch=16, stack=stack)
+    space = plan_space(job, {"plan.cp": [1], "batch.micro": [2], "plan.recompute": ["none"]})
+    together = plan_bounds(space)
+    for number in range(len(space)):
+        axes = {path: [value] for path, value in space.changes(number).items()}
+        alone = plan_bounds(plan_space(job, axes))
+        for name in ("step_time_s", "peak_device_bytes"):
+            shared = getattr(together, name)[number]
+            assert getattr(alone, name)[0] == pytest.approx(shared, rel=1e-12)
+
+
 @pytest.mark.parametrize("overlaps", [None, False])
 @pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "deepspeed"])
 def test_a_step_on_a_slow_network_is_hardly_longer_than_its_exchanges_in_turn(stack, overlaps):

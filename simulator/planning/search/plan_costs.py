@@ -221,18 +221,22 @@ class CostTables:
         adds_up = (space.microbatches > 1) & (zero < 2)
         shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)
         self._adds_up = adds_up
+        casts = zero * space.job.plan.casts_by_zero
+        # Both parts of a tied weight's gradient may meet on one rank.
+        meets = (space.column("plan.pp") == 1) & space.job.model.tied_embeddings
+        codes += [casts, meets]
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
         # How many microbatches and ranks there are changes times only.
         self._activation_kind = _kinds(*codes, np.maximum(zero, 1))
         self._held_kind = _kinds(*codes, np.maximum(zero, 1), adds_up)
-        pairs = list(zip(others, codes, strict=True))
+        pairs = list(zip(others, codes[: len(others)], strict=True))
         shared = [codes for path, codes in pairs if path not in _OF_PASSES]
         self._tensor_kind = _kinds(*shared, np.zeros(len(space)))
         self._state_kind = _kinds(*shared, zero, space.dp)
         overlaps = [space.codes[:, varied.index(path)] for path in _OVERLAPS if path in varied]
         self._overlap_kind = _kinds(*shared, zero, space.dp, *overlaps)
         of_transfers = [codes for path, codes in pairs if path != "plan.recompute"]
-        self._transfer_kind = _kinds(*of_transfers, np.zeros(len(space)))
+        self._transfer_kind = _kinds(*of_transfers, casts)
         self.groups = [*_groups(space, _PIPELINE_FIELDS)]
         """Plans with the same pipeline together."""
 

@@ -143,8 +143,7 @@ def first_answer(job: Job, axes: Axes, most_bytes: float) -> FirstAnswer | None:
     fitting = np.flatnonzero(bounds.peak_device_bytes * (1 + _SPARE_SHARE) <= most_bytes)
     least_s = bounds.step_time_s[fitting]
     near = fitting[least_s <= (1 + _NEAR_SHARE) * least_s.min(initial=inf)]
-    passes = space.microbatches * space.column("plan.pp") * space.column("plan.vpp")
-    quickest = near[passes[near].argsort(kind="stable")][:_FIRST_TRIALS]
+    quickest = near[space.passes[near].argsort(kind="stable")][:_FIRST_TRIALS]
     for plan in quickest.tolist():
         trial = try_plan(space.plan_job(plan), inf)
         if not trial.refused and trial.peak_device_bytes <= most_bytes:

@@ -24,9 +24,9 @@ from simulator.planning.search.plan_costs import CostTables, KnownCosts
 from simulator.planning.search.plan_trial import Tier, Trial, try_plan
 from simulator.planning.search.space import Axes, PlanSpace, plan_space
 
-_MANY_COMBINATIONS = 30_000
-"""Combinations from which a first answer is sought before all plans are bounded, which then takes a
-second or more: assumption. Any number gives the same winner."""
+_MANY_COMBINATIONS = 20_000
+"""Combinations from which a first answer is sought before all plans are bounded, which then takes
+half a second or more: assumption. Any number gives the same winner."""
 _NEAR_SHARE = 0.1
 """How much longer than the shortest bound that of the first answer may be, as a share: assumption.
 Any share gives the same winner."""

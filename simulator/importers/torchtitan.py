@@ -143,8 +143,8 @@ def _replays_graphs(settings: Settings, degrees: Mapping[str, int]) -> bool:
         )
     elif wanted:
         settings.assumed.append(
-            "kernels are launched one by one: torchtitan 0.3 has no CUDA graphs of pipelines, nor of "
-            "experts whose tokens the host counts"
+            "kernels are launched one by one: torchtitan 0.3 has no CUDA graphs of pipelines, nor "
+            "of experts whose tokens the host counts"
         )
     return replays
 

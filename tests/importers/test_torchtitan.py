@@ -199,7 +199,7 @@ def test_linear_layers_and_experts_have_converters_of_their_own(
 def test_passes_are_replayed_as_graphs_unless_a_configuration_of_0_3_says_not_to(
     tmp_path, loss, training, parallelism, graphs
 ):
-    """torchtitan 0.3, ``_validate_cuda_graphs`` of trainer.py and ``disable_cuda_graphs: False``."""
+    """Torchtitan 0.3, ``_validate_cuda_graphs`` of trainer.py; disable_cuda_graphs is False."""
     (tmp_path / "llama3").mkdir()
     path = tmp_path / "llama3" / "config_registry.py"
     path.write_text(

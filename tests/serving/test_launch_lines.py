@@ -180,7 +180,7 @@ def test_which_kernels_and_graphs_are_picked_is_said_and_not_refused(tmp_path, c
     script = tmp_path / "launch.sh"
     picked = (
         "--attention-backend fa3 --cuda-graph-max-bs 128 --moe-a2a-backend deepep "
-        "--compilation-config '{\"cudagraph_mode\": \"FULL\"}'"
+        '--compilation-config \'{"cudagraph_mode": "FULL"}\''
     )
     script.write_text(f"{SGLANG.rstrip()} {picked}\n")
     with pytest.raises(SystemExit) as end:

@@ -111,7 +111,8 @@ def _wrong_modules(layout: Layout, modules: int) -> Iterator[Fault]:
     given = parse_layout(layout)[-1].count("m") if isinstance(layout, str) else modules
     if given != modules:
         rule = f"has {given} multi-token-prediction modules (m), but the model has {modules}"
-        yield Fault("plan.layout", rule, layout, "put them before L")
+        way = f"put them before L, or set model.multi_token_layers: {given}"
+        yield Fault("plan.layout", rule, layout, way)
 
 
 def _layout_is_given_once(job: Job) -> Iterator[Fault]:

@@ -51,8 +51,7 @@ def _layers_are_dealt_out(job: Job) -> Iterator[Fault]:
 def _schedule_has_an_order(job: Job) -> Iterator[Fault]:
     """A batch that does not divide, of which another rule speaks, is taken as it should be."""
     plan, schedule = job.plan, job.choices.schedule
-    is_whole = job.cluster.gpus % (plan.tp * plan.pp * plan.cp) == 0
-    if (plan.pp == 1 and plan.vpp > 1) or not is_whole:
+    if (plan.pp == 1 and plan.vpp > 1) or not job.divides_its_gpus:
         return  # another rule speaks of it
     passed = job.batch.global_batch / max(1, job.batch.micro_batch * job.dp)
     yield from schedule.size_faults(plan.pp, plan.vpp, max(1, round(passed)))

@@ -274,8 +274,8 @@ def _further_settings(
             continue
         file = path.parent / str(name)
         if not file.is_file():
-            hint = f"put it beside the script, or leave it out with --ignore {option}"
-            faults.append(Fault(option, "names a file that is not there", name, hint, str(path)))
+            hint = f"put it beside the script, or remove it with --ignore {option}"
+            faults.append(Fault(option, "names a file that does not exist", name, hint, str(path)))
             continue
         settings = _settings(read_text(file, "give a YAML file"), str(file))
         goes_over = option == "extra_llm_api_options"

@@ -171,7 +171,7 @@ def test_settings_in_a_file_that_the_line_names_hold_where_the_line_is_silent(tm
 
 def test_settings_in_a_file_that_is_not_there_are_asked_for(tmp_path):
     line = "vllm serve meta-llama/Llama-3.1-8B --config absent.yaml"
-    with pytest.raises(InputError, match=r"config.*not there.*--ignore config"):
+    with pytest.raises(InputError, match=r"config.*does not exist.*--ignore config"):
         read("vllm", line, tmp_path)
     assert read("vllm", line, tmp_path, ignore=["config"])["gpus"] == 1
 

@@ -159,9 +159,11 @@ class Stack(NarrowProductFacts):
     """Kernels of an update, of the gradient norm and of what scales gradients take many tensors at
     once (``multi_tensor_apply``); else each has a kernel of its own, or a compiler makes one."""
     precision_aware: Flag = False
+    """An update whose moments are 16-bit keeps remainders of fp32 weights (Transformer Engine's
+    FusedAdam, as Megatron-Core's precision-aware optimizer calls it)."""
+    widens_moments: Flag = False
     """An update whose moments are 16-bit makes fp32 copies of them, of all dense or all expert
-    parameters at a time, and keeps remainders of fp32 weights (Transformer Engine's FusedAdam, as
-    Megatron-Core's precision-aware optimizer calls it)."""
+    parameters at a time."""
     loads_whole_weights: Flag = False
     """A checkpoint is loaded into weights that every rank gathers, all at once (FSDP1 around
     ``load_state_dict`` with a full state: Lightning 2.1, ``fabric.load_raw``)."""

@@ -47,7 +47,7 @@ from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import expert_waits
 from simulator.program.price.hooked_weights import hooks_s, unit_hooks_s
 from simulator.program.price.host_pace import captured_pieces, without
-from simulator.program.price.host_work import mixed_host_work, written_share
+from simulator.program.price.host_work import mixed_host_work, python_s, written_share
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
@@ -285,6 +285,7 @@ class UnitCosts:
             hooks_s=hooks_s(self.job, layer, None if isinstance(unit, End) else unit.kind),
             unit_hooks_s=unit_hooks_s(self.job) if isinstance(unit, LayerUnit) else 0.0,
             host_work=self._host_work(unit),
+            python_s=python_s(self.job, unit, time, launched),
         )
 
     def _host_work(self, unit: Unit) -> float:

@@ -474,6 +474,11 @@ class Stack(NarrowProductFacts):
     dense_host_work: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """The same in a layer without experts, over that: where its few kernels stand for more Python
     each than the many small ones of experts do."""
+    host_work_per_expert_layer: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Host time of a layer of experts beside its launches, forward and backward, in these units."""
+    host_work_per_call: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """Host time per product of an expert in a library's loop (``calls_each_expert``), likewise; by
+    default as per kernel."""
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Host time per collective of a layer, in the same units; by default as per kernel. Much more
     where tensors wrap others, as torch's DTensor does in Python."""

@@ -197,9 +197,9 @@ def recipe_settings(
     of_model = (
         settings for words, settings in recipes["models"].items() if re.search(words, model.lower())
     )
-    sorts_fused = re.search(recipes["fused_permutation"], said)
+    of_experts = recipes["experts"]
     parts: tuple[Mapping[str, Any], ...] = (
-        {"stack": {"fused_permutation": True}} if sorts_fused else {},
+        of_experts["plan"] if re.search(of_experts["said"], said) else {},
         recipes["split_plan"] if overlaps else {},
         next(of_model, {}),
         *_library_recipe(recipes["library"], said, model, published),

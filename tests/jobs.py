@@ -154,6 +154,14 @@ SCHEDULES_WITH_CHUNKS = {
 STACK_NAMES = ["megatron-core", "megatron-lm-2021", "torch-fsdp", "torchtitan", "torch"]
 """Stacks that random plans take."""
 
+FAST_HOST = {
+    "base": "megatron-core",
+    "host_work_per_launch": 1,
+    "host_work_per_exchange": 1,
+    "host_work_per_expert_layer": 0,
+}
+"""Megatron-Core on a host that takes for each launch what a bare one takes."""
+
 SIXTEEN_BIT_TORCH: Mapping[str, Any] = {"base": "torch", "keeps_half_weights": True}
 """Eager modules of torch that are 16-bit themselves, so that no product casts what it reads."""
 

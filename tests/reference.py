@@ -244,7 +244,8 @@ def _release_lines() -> Iterator[str]:
             bounds = [f"{key} {group[key]}" for key in ("since", "before") if key in group]
             if bounds:
                 values = json.dumps(group["values"])
-                when = f"{bounds[0]} of {group.get('library', name)}"
+                named = ", where it is named" if "only_named" in group else ""
+                when = f"{bounds[0]} of {group.get('library', name)}{named}"
                 yield f"| `{name}` | `{values}` | {when} | {group['reference']} |"
 
 

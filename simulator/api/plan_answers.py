@@ -48,6 +48,8 @@ _OTHER_RISKS = (0.01, 0.2)
 """Risks whose price is told beside the plans of the one that is asked."""
 _SMALLEST_LOSS, _SMALLEST_GAIN = 0.01, 0.001
 """Smaller shares of a step are not told."""
+_SMALLEST_PART = 0.05
+"""Of a difference, what is not named by its causes."""
 _MOST_CHANGES, _MOST_LINKS = 4, 2
 """Changes outside the search, and links, that are named."""
 
@@ -196,9 +198,11 @@ class PlanAnswer(Answer):
             return
         best, second = self.choices[:2]
         more_s = difference_s(second.breakdown_s, best.breakdown_s)
-        largest = sorted(more_s.items(), key=lambda item: -abs(item[1]))[:3]
-        parts = ", ".join(f"{name.value} {_signed(seconds)}" for name, seconds in largest)
-        behind_s = second.step_time_s - best.step_time_s
+        named = sorted(more_s.items(), key=lambda item: -abs(item[1]))
+        parts = ", ".join(f"{name.value} {_signed(seconds)}" for name, seconds in named[:3])
+        behind_s, others_s = second.step_time_s - best.step_time_s, sum(s for _, s in named[3:])
+        if abs(others_s) > _SMALLEST_PART * abs(behind_s):
+            parts += f", all else {_signed(others_s)}"
         if abs(behind_s) < _SMALLEST_GAIN * best.step_time_s:
             yield "Plan 2 is as fast as plan 1, within 0.1 %."
         else:

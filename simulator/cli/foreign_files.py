@@ -281,13 +281,16 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         context: typer.Context,
     ) -> None:
         from simulator.serving.described import load_serving
-        from simulator.serving.launch_lines import deployment_document
+        from simulator.serving.launch_lines import read_launch
 
-        document = deployment_document(
+        document, own_choice = read_launch(
             engine, file, profile=profile, model=model, gpus=gpus, ignore=ignore or ()
         )
         job = load_serving(document)
         _echo_yaml(document)
+        if own_choice:
+            note("taken as the engine chooses by itself:")
+            note(f"  {', '.join(own_choice)}")
         note("the file does not state the traffic; until you add a workload, it is")
         note(f"  {job.workload.title}")
         _note_assumed_hardware(context, profile)

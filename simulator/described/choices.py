@@ -346,13 +346,13 @@ class Choices:
     @property
     def keeps_weight_remainders(self) -> bool:
         """Whether of fp32 weights only what bf16 ones lack is kept."""
-        keeps = self._stack.keeps_weight_remainders or self.widens_moments
-        return keeps and self._plan.precision == "bf16"
+        aware = self._stack.precision_aware and self._plan.moment_precision == "bf16"
+        return (self._stack.keeps_weight_remainders or aware) and self._plan.precision == "bf16"
 
     @property
     def widens_moments(self) -> bool:
         """Whether an update makes fp32 copies of moments that are kept in 16 bits."""
-        return self._stack.precision_aware and self._plan.moment_precision == "bf16"
+        return self._stack.widens_moments and self._plan.moment_precision == "bf16"
 
     @property
     def copies_gradients(self) -> bool:

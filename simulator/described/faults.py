@@ -105,9 +105,16 @@ def faults_of(
             block = _block_at(spec, location)
             inside = list(_field_types(block)) if _is_spec(block) else []
             is_list = isinstance(detail["input"], list) and not inside
-            fault = replace(fault, hint=_NAMED if is_list else nearest_hint("", inside))
+            hint = _mean_of(detail["input"], inside) or nearest_hint("", inside)
+            fault = replace(fault, hint=_NAMED if is_list else hint)
         written = value_hint(path, detail["input"])
         yield replace(fault, hint=written) if written and written not in fault.rule else fault
+
+
+def _mean_of(value: object, inside: Collection[str]) -> str:
+    """How a number is written that stands for a distribution; empty elsewhere."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"write {{mean: {value}}}" if is_number and "mean" in inside else ""
 
 
 def without_consequences(faults: Iterable[Fault]) -> list[Fault]:

@@ -168,6 +168,11 @@ class Job(Spec):
         return named.partition("@")[0]
 
     @property
+    def divides_its_gpus(self) -> bool:
+        """Whether tensor, pipeline and context parallelism leave whole data-parallel ranks."""
+        return self.cluster.gpus % self.choices.ranks_of_a_copy == 0
+
+    @property
     def microbatches(self) -> int:
         """Microbatches per data-parallel rank and step."""
         return self.batch.global_batch // (self.batch.micro_batch * max(1, self.dp))

@@ -192,13 +192,17 @@ def _targets(settings: Settings, *keys: str) -> tuple[str, ...]:
 def _matrices(settings: Settings, key: str, names: Iterable[object]) -> tuple[str, ...]:
     known = option_table("trainer", "matrices")
     found: dict[str, None] = {}
+    unknown: list[str] = []
     for name in (str(word).strip() for word in names):
         ours = known.get(name)
         if ours is None:
-            rule = f"names a matrix that is not known; known: {', '.join(known)}"
-            settings.fault(key, rule, name, leave_out(key))
+            unknown.append(name)
             continue
         found |= dict.fromkeys([ours] if isinstance(ours, str) else ours)
+    if unknown:
+        matrices = "a matrix that is" if len(unknown) == 1 else "matrices that are"
+        rule = f"names {matrices} not known; known: {', '.join(known)}"
+        settings.fault(key, rule, ", ".join(unknown), leave_out(key))
     return _ALL if "all" in found or not found else tuple(found)
 
 

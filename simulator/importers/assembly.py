@@ -200,7 +200,10 @@ def finished(
     for name in sorted(plain_names(given.ignore) - known):
         settings.fault(f"--ignore {name}", "is not a setting of the file")
     document = _document(draft, given)
-    faults = [*settings.faults, *_missing(document, knows_share=bool(draft.micro_batch))]
+    missing = _missing(document, knows_share=bool(draft.micro_batch))
+    if any(fault.hint == ASK_FOR_MODEL for fault in settings.faults):
+        missing = [fault for fault in missing if fault.path != "model"]
+    faults = [*settings.faults, *missing]
     if faults:
         shown = [replace(fault, file=fault.file or origin) for fault in faults[:_MOST_FAULTS]]
         if len(faults) > _MOST_FAULTS:
@@ -268,6 +271,9 @@ _OPTIONS = {
     "batch.micro": "--micro-batch",
     "batch.seq_len": "--seq-len",
 }
+ASK_FOR_MODEL = "give --model NAME, or a path to its config.json"
+"""The way out of a model that the file names and nobody knows."""
+
 _ASKED_FOR = (
     ("model", "--model NAME, or a path to a config.json"),
     ("cluster.gpus", "--gpus N"),

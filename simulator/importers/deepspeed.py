@@ -150,6 +150,7 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
     return {
         **kept,
         **({"offload": offload} if offload else {}),
+        **_expert_parallelism(settings),
         "tp": tp,
         "cp": settings.whole("sequence_parallel_size", default=1, least=1),
         "cp_method": "all_to_all" if settings.get("sequence_parallel_size") else "ring",
@@ -164,6 +165,14 @@ def deepspeed_plan(settings: Settings) -> dict[str, Any]:
             "deepspeed/formats", "communication_data_type", default=None
         ),
     }
+
+
+def _expert_parallelism(settings: Settings) -> dict[str, Any]:
+    """Degree of AutoEP (DeepSpeed 0.19, ``module_inject/auto_ep_config.py``); nothing without."""
+    if not settings.switch("expert_parallel.enabled"):
+        return {}
+    ep = settings.whole("expert_parallel.autoep_size", default=1, least=1)
+    return {"ep": ep, "etp": 1} if ep > 1 else {}
 
 
 def checkpoint_fields(
@@ -265,6 +274,8 @@ def deepspeed_facts(
     if hidden and _BUCKET in settings.left_open:
         elements = hidden**2
     facts: dict[str, Any] = {"main_grad_precision": kept} if kept else {}
+    if settings.switch("expert_parallel.enabled"):
+        facts["grouped_experts"] = settings.switch("expert_parallel.use_grouped_mm", default=True)
     if elements:
         # Buckets are counted in elements of the format that gradients are reduced in.
         sent = settings.choice("communication_data_type", meanings=formats, default=precision)

@@ -25,13 +25,12 @@ from simulator.described.load import load_model, model_names
 from simulator.described.model import Model
 from simulator.errors import InputError
 from simulator.files import is_there
-from simulator.importers.assembly import Given
+from simulator.importers.assembly import ASK_FOR_MODEL, Given
 from simulator.importers.settings import Settings
 
 ModelDocument = dict[str, Any] | str
 """A model as a job writes it: a name, a path, or fields in place."""
 
-ASK_FOR_MODEL = "give --model NAME, or a path to its config.json"
 _LONGEST_NAME = 200
 
 _REPOSITORY = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")

@@ -126,13 +126,32 @@ def torchtitan_draft(
         draft.plan["cross_entropy"] = COMPILED_LOSS
     draft.facts |= expert_exchange(settings, "parallelism.expert_parallel_comm_backend")
     draft.facts |= facts
-    if settings.get("training.disable_cuda_graphs") is False:
-        settings.assumed.append(
-            "kernels are launched one by one, although torchtitan may replay CUDA graphs"
-        )
+    if _replays_graphs(settings, degrees):
+        draft.plan["cuda_graphs"] = "full"
     draft.seq_len = settings.whole("training.seq_len", default=2048, least=1)
     _batch(settings, draft, width // degrees["cp"], degrees["pp"])
     return draft
+
+
+def _replays_graphs(settings: Settings, degrees: Mapping[str, int]) -> bool:
+    """Whether forward and backward are replayed as CUDA graphs.
+
+    Source: torchtitan 0.3, ``_validate_cuda_graphs`` of trainer.py: not in pipelines, nor where the
+    host waits for counts of tokens. Ignored: dispatchers of expert parallelism that need no wait.
+    """
+    wanted = settings.get("training.disable_cuda_graphs") is False
+    replays = wanted and degrees["pp"] == 1 and degrees["ep"] == 1
+    if replays:
+        settings.assumed.append(
+            "CUDA graphs replay forward and backward, as torchtitan 0.3 does unless "
+            "training.disable_cuda_graphs is true; their memory is not modelled"
+        )
+    elif wanted:
+        settings.assumed.append(
+            "kernels are launched one by one: torchtitan 0.3 has no CUDA graphs of pipelines, nor "
+            "of experts whose tokens the host counts"
+        )
+    return replays
 
 
 _POLICIES = {"FullAC": "full", "SelectiveAC": "selective"}
@@ -154,8 +173,12 @@ def _from_python(values: dict[str, Any], file: Path) -> dict[str, Any]:
         name = str(section.get(TARGET)).partition(".")[0]
         section |= {"mode": _POLICIES[name]} if name in _POLICIES else {}
     loss = values.get("loss")
-    if isinstance(loss, dict) and str(loss.get(TARGET)).startswith("ChunkedLoss"):
+    name = str(loss.get(TARGET)) if isinstance(loss, dict) else ""
+    if name.startswith("Chunked"):
         values["loss"] = {"is_chunked": True}
+    if name.startswith("ChunkedLossWrapper") and isinstance(values.get("training"), dict):
+        # A name of 0.3, whose default this is.
+        values["training"].setdefault("disable_cuda_graphs", False)
     converters = values.pop("model_converters", None)
     if isinstance(converters, dict):
         listed = converters.get("converters") or []

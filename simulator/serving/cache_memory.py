@@ -75,7 +75,9 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
         raise DoesNotFitError(
             f"the weights take {format_bytes(weights)} of each GPU's "
             f"{format_bytes(device.memory_bytes)} and leave no room for the cache; "
-            f"{missing} are missing: use more GPUs per replica (tp, pp) or smaller weights"
+            f"{missing} are missing: use more GPUs per replica "
+            f"({_wider(deployment, weights, cache)}) or smaller weights "
+            "(--set deployment.weights=fp8)"
         )
     return MemoryPlan(
         device.memory_bytes,
@@ -87,6 +89,22 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
         blocks,
         host_blocks,
     )
+
+
+def _wider(deployment: Deployment, weights: float, cache: float) -> str:
+    """Degrees to change; tensor parallelism by its option where there are the GPUs for it.
+
+    Args:
+        deployment: As it is.
+        weights: Of each rank [B].
+        cache: What is left of a rank, less than nothing if more is needed [B].
+    """
+    tp = 2 * deployment.tp
+    while weights * deployment.tp / tp >= cache + weights and tp < deployment.gpus:
+        tp *= 2
+    fits = weights * deployment.tp / tp < cache + weights
+    groups = deployment.pp * deployment.attention_dp
+    return f"--set deployment.tp={tp}" if fits and tp * groups <= deployment.gpus else "tp, pp"
 
 
 def _activation_bytes(deployment: Deployment, limits: Limits) -> float:

@@ -11,7 +11,7 @@ TensorRT-LLM 1.x, ``commands/serve.py`` and ``llmapi/llm_args.py``.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -146,12 +146,37 @@ _WITHOUT_COST = """
     host port served_model_name trust_remote_code api_key seed download_dir tokenizer backend
     load_format log_level disable_log_requests disable_log_stats uvicorn_log_level revision
     chat_template tool_call_parser reasoning_parser enable_auto_tool_choice random_seed
-    tokenizer_mode log_requests enable_metrics distributed_executor_backend config
-    enable_lora lora_modules lora_paths extra_llm_api_options num_postprocess_workers
+    tokenizer_mode log_requests enable_metrics distributed_executor_backend
+    enable_lora lora_modules lora_paths num_postprocess_workers
     response_format generation_config
 """
 WITHOUT_COST = frozenset(_WITHOUT_COST.split())
 """Options that change no time."""
+
+_SETTINGS_FILES = ("config", "extra_llm_api_options")
+"""Options that name a file of further settings."""
+
+_OWN_CHOICE = """
+    attention_backend prefill_attention_backend decode_attention_backend sampling_backend
+    moe_backend moe_runner_backend fp8_gemm_backend fp4_gemm_backend all2all_backend
+    moe_a2a_backend deepep_mode compilation_config optimization_level max_cudagraph_capture_size
+    cudagraph_capture_sizes cuda_graph_sizes cuda_graph_max_bs cuda_graph_bs cuda_graph_config
+    stream_interval
+"""
+OWN_CHOICE = frozenset(_OWN_CHOICE.split())
+"""Options that pick kernels, graphs or how often words are sent: taken as the engine picks them."""
+
+
+class Launch(NamedTuple):
+    """What a launch line starts.
+
+    Attributes:
+        document: The deployment as a file says it.
+        own_choice: Options that are taken as the engine would choose them.
+    """
+
+    document: dict[str, Any]
+    own_choice: tuple[str, ...]
 
 
 _STARTS = {
@@ -166,7 +191,7 @@ _COMMANDS = {
 }
 
 
-def deployment_document(
+def read_launch(
     engine: str,
     path: Path,
     *,
@@ -174,8 +199,8 @@ def deployment_document(
     model: str | None = None,
     gpus: int | None = None,
     ignore: Sequence[str] = (),
-) -> dict[str, Any]:
-    """The deployment that a launch line, a script or a settings file starts, as a file says it.
+) -> Launch:
+    """The deployment that a launch line, a script or a settings file starts.
 
     Args:
         engine: Whose file it is.
@@ -189,8 +214,10 @@ def deployment_document(
         InputError: The file starts no such engine, or has options that are not modelled.
     """
     options = _options(engine, read_text(path, "give a script or a YAML file"), str(path))
-    fields: dict[str, Any] = {}
+    ignored = {each.replace("-", "_") for each in ignore}
     faults: list[Fault] = []
+    options |= _further_settings(options, path, ignored, faults)
+    fields: dict[str, Any] = {}
     for option in OPTIONS[engine]:
         for name in option.names:
             if name in options:
@@ -222,14 +249,38 @@ def deployment_document(
         ranks *= 1 if is_sglang else copies
     if shares and engine == "vllm":
         fields["ep"] = fields.get("tp", 1) * fields.get("attention_dp", 1)
-    for name in sorted(set(options) - WITHOUT_COST - {each.replace("-", "_") for each in ignore}):
+    own_choice = tuple(name for name in options if name.partition(".")[0] in OWN_CHOICE - ignored)
+    for name in sorted(set(options) - WITHOUT_COST - ignored - set(own_choice)):
         hint = f"give --ignore {name} to remove it"
         faults.append(Fault(name, "is not modelled", options[name], hint, str(path)))
     if faults:
         raise InputError(faults)
     wanted = gpus or ranks * (1 if shares else copies)
     about = {"model": known, "profile": profile, "gpus": wanted, "engine": engine}
-    return {"deployment": about | _tree(fields)}
+    return Launch({"deployment": about | _tree(fields)}, own_choice)
+
+
+def _further_settings(
+    options: dict[str, Any], path: Path, ignored: Collection[str], faults: list[Fault]
+) -> dict[str, Any]:
+    """What a file that a launch line names sets, where the line itself does not.
+
+    TensorRT-LLM's file goes over the line.
+    """
+    found: dict[str, Any] = {}
+    for option in _SETTINGS_FILES:
+        name = options.pop(option, None)
+        if name is None or option in ignored:
+            continue
+        file = path.parent / str(name)
+        if not file.is_file():
+            hint = f"put it beside the script, or remove it with --ignore {option}"
+            faults.append(Fault(option, "names a file that does not exist", name, hint, str(path)))
+            continue
+        settings = _settings(read_text(file, "give a YAML file"), str(file))
+        goes_over = option == "extra_llm_api_options"
+        found |= {key: value for key, value in settings.items() if goes_over or key not in options}
+    return found
 
 
 def launch_line(deployment: Deployment, model: str) -> str:
@@ -280,7 +331,7 @@ def launch_line(deployment: Deployment, model: str) -> str:
 def _options(engine: str, text: str, origin: str) -> dict[str, Any]:
     """Options of the command that starts the engine, or settings of a YAML file."""
     if origin.endswith((".yaml", ".yml")):
-        return {k.replace("-", "_"): v for k, v in flat(yaml_mapping(text, origin)).items()}
+        return _settings(text, origin)
     for words in read_script(text, {}, origin).commands:
         line = " ".join(words)
         start = next((each for each in _STARTS[engine] if f"{each} " in f"{line} "), "")
@@ -292,6 +343,11 @@ def _options(engine: str, text: str, origin: str) -> dict[str, Any]:
             return options
     rule, hint = f"starts no {engine}", f"it should have {_STARTS[engine][0]} and a model"
     raise InputError.single("", rule, hint=hint, file=origin)
+
+
+def _settings(text: str, origin: str) -> dict[str, Any]:
+    """Settings of a YAML file by their names with underscores."""
+    return {k.replace("-", "_"): v for k, v in flat(yaml_mapping(text, origin)).items()}
 
 
 def _field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 
 def test_limits_are_given_with_their_step(clustersim, job_file):
@@ -36,7 +37,9 @@ def test_savings_are_part_of_the_memory_document(clustersim, job_file):
 def test_savings_are_a_table_of_changes(clustersim, job_file):
     out = clustersim("memory", job_file, "--savings").out
     assert "what would save most" in out
-    assert "plan." in out.split("what would save most")[1]
+    table = out.split("what would save most")[1]
+    assert "plan." in table
+    assert re.search(r"[+-]\d+\.\d %$", table, re.MULTILINE)
 
 
 def test_no_memory_is_said_of_a_value_where_none_fits(clustersim, job_file):

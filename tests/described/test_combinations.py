@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.described.load import job_from_document
 from simulator.described.model import Experts
 from simulator.errors import InputError
 from tests.jobs import network_profile, small_job, small_model
@@ -61,6 +62,21 @@ def test_gloo_has_no_two_level_dispatch():
 )
 def test_what_some_framework_runs_is_not(plan):
     assert small_job(**{"gpus": 4, "pp": 2, **plan}).plan.zero
+
+
+def test_gpus_that_make_no_whole_ranks_are_the_only_cause():
+    """How many microbatches a rank has is not known before."""
+    plan = {"tp": 4, "pp": 4, "vpp": 10, "cp": 2}
+    with pytest.raises(InputError) as error:
+        job_from_document(
+            {
+                "model": "llama3.1-70b",
+                "cluster": {"profile": "h100-sxm-80gb", "gpus": 255},
+                "batch": {"global": 512, "seq_len": 8192},
+                "plan": plan,
+            }
+        )
+    assert [fault.path for fault in error.value.faults] == ["cluster.gpus"]
 
 
 def test_a_tensor_degree_that_no_model_has_is_one_cause_with_the_degrees_that_are_left():

@@ -193,3 +193,26 @@ def test_a_costly_setting_of_deepspeed_is_refused(tmp_path, setting, why):
     path = edited(tmp_path, "ds_config.json", ('"stage": 2', f'"stage": 2, {setting}'))
     with pytest.raises(InputError, match=why):
         read_deepspeed_config(path, Given(model="gpt2", gpus=8, seq_len=1024))
+
+
+@pytest.mark.parametrize(("grouped", "runs"), [({}, True), ({"use_grouped_mm": False}, False)])
+def test_auto_ep_spreads_experts_over_ranks(tmp_path, grouped, runs):
+    """DeepSpeed 0.19, module_inject/auto_ep_config.py; DeepSpeedExamples, expert_parallel."""
+    block = {"enabled": True, "autoep_size": 8, "preset_model": "qwen3_moe", **grouped}
+    path = tmp_path / "ds_config.json"
+    path.write_text(
+        json.dumps(
+            {
+                "bf16": {"enabled": True},
+                "zero_optimization": {"stage": 1, "gather_16bit_weights_on_model_save": True},
+                "expert_parallel": block,
+                "train_micro_batch_size_per_gpu": 2,
+            }
+        )
+    )
+    job, report = read_deepspeed_config(path, Given(**{**DEEPSPEED, "model": "qwen3-30b-a3b"}))
+    assert (job.plan.ep, job.plan.stack.grouped_experts) == (8, runs)
+    assert not report.unsupported
+    off = path.read_text().replace('"enabled": true, "autoep', '"enabled": false, "autoep')
+    path.write_text(off)
+    assert read_deepspeed_config(path, Given(**DEEPSPEED))[0].plan.ep == 1

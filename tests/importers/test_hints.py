@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reports.make.importers.hints import outcome_of
-from simulator.errors import InputError
+from simulator.errors import Fault, InputError
 from simulator.importers.assembly import Given
 from simulator.importers.formats import FORMATS
 
@@ -81,3 +81,27 @@ def test_a_batch_below_one_is_named_by_its_own_setting_and_once(tmp_path):
         FORMATS["ms-swift"].read([path], Given())
     faults = [(fault.path, fault.rule) for fault in raised.value.faults]
     assert faults == [("per_device_train_batch_size", "must be at least 1")]
+
+
+def faults_of(name: str, text: str, path: Path, **given: object) -> list[Fault]:
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        FORMATS[name].read([path], Given(**given))
+    return error.value.faults
+
+
+def test_a_model_that_nobody_knows_is_asked_for_once(tmp_path):
+    text = "base_model: someone/unheard-of-9b\nsequence_len: 2048\nmicro_batch_size: 1\n"
+    (fault,) = faults_of("axolotl", text, tmp_path / "axolotl.yaml", gpus=8)
+    assert (fault.path, "--model NAME" in fault.hint) == ("base_model", True)
+
+
+def test_matrices_that_nobody_knows_are_one_fault(tmp_path):
+    text = (
+        "base_model: NousResearch/Llama-3.2-1B\nsequence_len: 2048\nmicro_batch_size: 1\n"
+        "adapter: lora\nlora_r: 8\n"
+        "lora_target_modules: [q_proj, linear_attn.in_proj_ba, mlp.gate]\n"
+    )
+    (fault,) = faults_of("axolotl", text, tmp_path / "axolotl.yaml", gpus=8)
+    assert fault.value == "linear_attn.in_proj_ba, mlp.gate"
+    assert fault.rule.startswith("names matrices that are not known")

@@ -105,7 +105,6 @@ def launch(folder: Path, *options: str) -> Path:
         ("--partition-activations", "has no --deepspeed"),
         ("--fp32-residual-connection", "32 bits"),
         ("--optimizer shampoo", "is not modelled; known: adam"),
-        ("--optimizer dist_muon", "is not modelled; known: adam"),
         ("--cp-comm-type allgather", "is not modelled; known: p2p, a2a"),
         ("--wings 2", "is unknown"),
         ("--moe-offload-everything", "moves activations to the host"),
@@ -480,3 +479,12 @@ def test_the_model_that_the_user_names_counts_in_place_of_the_scripts_own(tmp_pa
     named = Given(model="mixtral-8x7b")
     job, _ = read_megatron_script(edited(tmp_path, "launch_moe.sh", words), named)
     assert job.model.vocab == load_model("mixtral-8x7b").vocab
+
+
+def test_distributed_muon_gives_ranks_whole_parameters_and_gathers_them_at_once(tmp_path):
+    """Megatron-Core 0.16, optimizer/layer_wise_optimizer.py; gradients are reduced for all."""
+    job, report = read_megatron_script(launch(tmp_path, "--optimizer dist_muon"), Given())
+    stack = job.plan.stack
+    assert (job.plan.optimizer, job.plan.zero) == ("muon", 1)
+    assert (stack.shards_whole_parameters, stack.flat_broadcasts) == (True, True)
+    assert not report.unsupported

@@ -32,6 +32,10 @@ def settings_of(tmp_path, text):
         ("x = 0\nfor n in [1, 2, 3]:\n    x += n", 6),
         ("x = not None", True),
         ("a, b = 1, 2\nx = b", 2),
+        ("x = list([list(n) for n in [[1], (2, 3)]])", [[1], [2, 3]]),
+        ("by = {(4, 1): 'four'}\nx = by[(4, 1)] if (4, 1) in by else None", "four"),
+        ("by = {(4, 1): 'four'}\nx = (8, 1) in by", False),
+        ("m = dict(pp=4)\nx = getattr(m, 'pp', 1)", 4),
     ],
 )
 def test_assignments_are_followed(tmp_path, code, value):
@@ -43,6 +47,13 @@ def test_what_only_running_would_tell_stays_as_it_is_written_and_is_said(tmp_pat
     assert values["x"] == {"_target_": "os.cpu_count"}
     assert "y" not in values
     assert notes == ["the condition (x > 4) is assumed to be false"]
+
+
+def test_a_default_of_what_is_not_seen_is_not_known(tmp_path):
+    """A block that another's code makes may have the field."""
+    values, notes = settings_of(tmp_path, "m = make()\nif getattr(m, 'pp', 1) == 1:\n    y = 1\n")
+    assert "y" not in values
+    assert len(notes) == 1
 
 
 def test_functions_of_files_beside_are_followed(tmp_path):

@@ -365,6 +365,8 @@ def test_the_gpus_are_asked_for_and_the_batch_follows_from_them():
         ("clip_grad_norm", {"max_norm": 0}, "plan.clip_gradients", False),
         ("autopipeline", {"round_virtual_stages_to_pp_multiple": "up"}, "plan.vpp", 8),
         ("autopipeline", {"layers_per_stage": None}, "plan.vpp", 2),
+        ("packed_sequence", {"packed_sequence_size": 8192}, "batch.seq_len", 8192),
+        ("packed_sequence", {"packed_sequence_size": 0}, "batch.seq_len", 4096),
     ],
 )  # fmt: skip
 def test_a_setting_of_automodel_has_its_effect(tmp_path, section, settings, field, value):
@@ -375,7 +377,8 @@ def test_a_setting_of_automodel_has_its_effect(tmp_path, section, settings, fiel
     block |= settings
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    job, _ = FORMATS["automodel"].read([path], Given(gpus=256))
+    lengths = {} if field != "batch.seq_len" or value == 8192 else {"seq_len": value}
+    job, _ = FORMATS["automodel"].read([path], Given(gpus=256, **lengths))
     assert field_of(job, field) == value
 
 

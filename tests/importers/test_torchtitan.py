@@ -199,3 +199,32 @@ def test_linear_layers_and_experts_have_converters_of_their_own(
     given = Given(gpus=512, profile="b200-sxm-180gb")
     plan = read_torchtitan_config(path, given)[0].plan
     assert (plan.precision, plan.narrow_products) == (precision, products)
+
+
+@pytest.mark.parametrize(
+    ("loss", "training", "parallelism", "graphs"),
+    [
+        ("ChunkedLossWrapper", "", "", "full"),
+        ("ChunkedLossWrapper", "disable_cuda_graphs=True", "", "none"),
+        ("ChunkedLossWrapper", "", "pipeline_parallel_degree=2", "none"),
+        ("CrossEntropyLoss", "", "", "none"),
+        ("CrossEntropyLoss", "disable_cuda_graphs=False", "", "full"),
+    ],
+)
+def test_passes_are_replayed_as_graphs_unless_a_configuration_of_0_3_says_not_to(
+    tmp_path, loss, training, parallelism, graphs
+):
+    """Torchtitan 0.3, ``_validate_cuda_graphs`` of trainer.py; disable_cuda_graphs is False."""
+    (tmp_path / "llama3").mkdir()
+    path = tmp_path / "llama3" / "config_registry.py"
+    path.write_text(
+        "def llama3_8b():\n    return Trainer.Config(\n"
+        f"        loss={loss}.Config(), model_spec=model_registry('8B'),\n"
+        f"        training=TrainingConfig(seq_len=8192, {training}),\n"
+        f"        parallelism=ParallelismConfig({parallelism}),\n    )\n"
+    )
+    job, report = read_torchtitan_config(f"{path}:llama3_8b", Given(gpus=8))
+    assert job.plan.cuda_graphs == graphs
+    assert any("CUDA graphs" in each for each in report.assumed) == (
+        graphs == "full" or bool(parallelism)
+    )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+from simulator.api.plan_answers import PlanAnswer
 from simulator.described.load import job_from_document
 from simulator.planning.campaign.capacity import Capacity, Refusal, compare_clusters
 from simulator.planning.search import best_plans
 from simulator.planning.search.best_plans import replanned
 from simulator.planning.search.search import search_plans
+from simulator.program.ir import Category
 
 
 def small_job(gpus=4, **campaign):
@@ -68,3 +73,24 @@ def test_where_no_plan_fits_the_reason_is_said():
     ((_, found),) = replanned([large])
     assert found.job is None
     assert "is 95 % likely to fit into 79.1 GiB; the smallest is 0 %" in found.reason
+
+
+def test_what_sets_two_plans_apart_adds_up():
+    """Three causes by name, and the rest in one."""
+    job = small_job()
+    search = search_plans(job)
+    causes = [Category.FORWARD, Category.BACKWARD, Category.BUBBLE, Category.HOST]
+    choices = [
+        replace(
+            search.choices[0],
+            step_time_s=math.fsum(parts),
+            breakdown_s=dict(zip(causes, parts, strict=True)),
+        )
+        for parts in ([2.0, 4.0, 1.0, 1.0], [2.4, 4.7, 1.5, 0.8])
+    ]
+    answer = PlanAnswer(job, 0.05, replace(search, choices=tuple(choices)), {}, None, None)
+    (line,) = [each for each in answer.explanation() if each.startswith("Plan 2 takes")]
+    assert line == (
+        "Plan 2 takes 1.40 s longer than plan 1: backward +700 ms, bubble +500 ms, "
+        "forward +400 ms, all else -200 ms"
+    )

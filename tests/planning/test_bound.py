@@ -9,12 +9,22 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.planning.search.bound import _active_interleaved, _rounds_s, plan_bounds
-from simulator.planning.search.plan_costs import Pipeline, PlanTimes
+from simulator.described.load import load_job
+from simulator.engine.des import simulate_program
+from simulator.engine.replay import replay
+from simulator.planning.search.bound import (
+    _active_interleaved,
+    _rounds_s,
+    _slowed_s,
+    plan_bounds,
+)
+from simulator.planning.search.plan_costs import Exposure, Pipeline, PlanTimes
 from simulator.planning.search.space import plan_space
+from simulator.program.build import build_program
 from simulator.results.simulation import run_step
 from simulator.schedule.orders.one_f_one_b import interleaved_one_f_one_b, round_length
 from simulator.schedule.slots import Order, Phase
+from tests.bench.cases import LARGE
 from tests.jobs import network_profile, small_job, small_model
 
 WHOLE = {
@@ -47,12 +57,8 @@ CUT = {
 
 
 def bounded_and_simulated(vary, **plan):
-    """What the fullest GPU of every plan holds in tensors: bound, and at the simulated peak.
-
-    Placeholders of gradients are above the bound, which leaves them out.
-    """
-    stack = {"base": plan.pop("stack", "megatron-core"), "keeps_placeholder_gradients": False}
-    job = small_job(small_model(layers=8), gpus=8, global_batch=64, stack=stack, **plan)
+    """What the fullest GPU of every plan holds in tensors: bound, and at the simulated peak."""
+    job = small_job(small_model(layers=8), gpus=8, global_batch=64, **plan)
     space = plan_space(job, vary)
     simulated = [
         max(
@@ -190,7 +196,7 @@ def rounds_s(stages, chunks, microbatches, forward_s, backward_s, transfer_s) ->
     )  # fmt: skip
     nothing = np.zeros((1, stages * chunks))
     there, back = np.asarray([[forward_s], [backward_s]], dtype=float)
-    times = PlanTimes(there, back, *[nothing] * 5)
+    times = PlanTimes(there, back, *[nothing] * 7)
     found = _rounds_s(pipeline, times, np.asarray([[transfer_s]]), np.asarray([microbatches]))
     return float(found[0])
 
@@ -212,6 +218,47 @@ def test_no_plan_holds_less_than_its_bound(stack):
     bound, simulated, _ = bounded_and_simulated(CUT, stack=stack)
     assert (bound <= simulated).all()
     assert (bound > 0.2 * simulated).all()
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_bound_of_a_plan_does_not_depend_on_the_plans_beside_it(stack, tied):
+    """Costs are shared by plans of which they are the same, and by no others."""
+    job = small_job(
+        small_model(tied_embeddings=tied, vocab=65536), gpus=8, global_batch=16, stack=stack
+    )
+    space = plan_space(job, {"plan.cp": [1], "batch.micro": [2], "plan.recompute": ["none"]})
+    together = plan_bounds(space)
+    for number in range(len(space)):
+        axes = {path: [value] for path, value in space.changes(number).items()}
+        alone = plan_bounds(plan_space(job, axes))
+        for name in ("step_time_s", "peak_device_bytes"):
+            shared = getattr(together, name)[number]
+            assert getattr(alone, name)[0] == pytest.approx(shared, rel=1e-12)
+
+
+def test_exchanges_beside_the_middle_of_a_step_slow_it_by_their_share():
+    """Two of four microbatches' exchanges of 10 s lie in its ends; the others take a tenth."""
+    runs = np.arange(1)
+    pipeline = Pipeline("1f1b", 1, 1, (), runs, runs[:, None], runs, 1, True, False, False)
+    nothing, ten, tenth = np.zeros((1, 1)), np.full((1, 1), 10.0), np.full((1, 1), 0.1)
+    costs = PlanTimes(*[nothing] * 4, ten, nothing, nothing, tenth, tenth)
+    beside = Exposure(*[nothing] * len(Exposure._fields))
+    between = beside._replace(reduces_between=np.ones((1, 1)))
+    passes, ends_s = np.asarray([[4.0]]), np.asarray([[20.0]])
+    assert _slowed_s(pipeline, costs, beside, passes, ends_s) == pytest.approx(0.1 * (40 - 20))
+    assert _slowed_s(pipeline, costs, between, passes, ends_s) == 0
+
+
+def test_a_bound_knows_what_exchanges_slow():
+    """Weights and gradients of many chunks are exchanged beside passes, which replay ignores."""
+    fields = {"tp": 8, "pp": 8, "vpp": 16, "cp": 4, "zero": 1, "recompute": "none"}
+    changes = {**{f"plan.{name}": value for name, value in fields.items()}, "batch.micro": 1}
+    job = load_job(LARGE).replace(changes)
+    space = plan_space(job, {path: [value] for path, value in changes.items()})
+    bound_s = plan_bounds(space).step_time_s[0]
+    program = build_program(job)
+    assert replay(program).step_time_s < bound_s <= simulate_program(program).step_time_s
 
 
 @pytest.mark.parametrize("overlaps", [None, False])

@@ -11,8 +11,8 @@ from simulator.errors import InputError
 from simulator.planning.changes.profile_numbers import _read_numbers, sensitivities
 from simulator.planning.changes.single_changes import number_change, profile_numbers
 from simulator.results.simulation import StepTimes, run_step
+from tests.jobs import FAST_HOST
 
-FAST_HOST = {"base": "megatron-core", "host_work_per_launch": 1, "host_work_per_exchange": 1}
 JOB = {
     "model": {"layers": 2, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 32000},
     "cluster": {"profile": "h100-sxm-80gb", "gpus": 16},

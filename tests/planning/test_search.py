@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulator.described.job import Job
 from simulator.described.variation import Lengths
 from simulator.errors import InputError
-from simulator.planning.search import candidates, plan_trial
+from simulator.planning.search import candidates, plan_trial, search
 from simulator.planning.search.bound import plan_bounds
 from simulator.planning.search.plan_costs import CostTables, KnownCosts
 from simulator.planning.search.search import PlanSearch, pareto_front, search_plans
@@ -163,7 +163,7 @@ def test_no_bound_is_above_what_is_simulated(job, varies_zero):
         return
     bounds = plan_bounds(space)
     for number in range(len(space)):
-        step = run_step(space.plan_job(number), "replay")
+        step = run_step(space.plan_job(number))
         assert bounds.step_time_s[number] <= step.step_time_s
         peak = max(memory.peak_device_bytes for memory in step.memory)
         assert bounds.peak_device_bytes[number] <= peak
@@ -172,9 +172,10 @@ def test_no_bound_is_above_what_is_simulated(job, varies_zero):
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved-1f1b"])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_the_memory_of_common_schedules_is_bounded_closely(schedule, zero):
-    model = small_model(layers=8)
-    stack = {"base": "megatron-core", "keeps_placeholder_gradients": False}
-    job = small_job(model, gpus=16, global_batch=64, overlap_grad_reduce=False, stack=stack)
+    job = small_job(
+        small_model(layers=8), gpus=16, global_batch=64, overlap_grad_reduce=False,
+        stack="megatron-core",
+    )  # fmt: skip
     fields = {"tp": [2], "pp": [4], "vpp": [2 if schedule == "interleaved-1f1b" else 1]}
     vary = {f"plan.{name}": values for name, values in fields.items()}
     vary |= {"plan.schedule": [schedule], "plan.zero": [zero], "batch.micro": [1]}
@@ -316,6 +317,16 @@ def test_a_first_answer_comes_before_all_plans_have_bounds_and_changes_nothing(m
     assert first.gap_share == 1
     assert early.choices == usual.choices
     assert first.best_s >= early.choices[0].step_time_s == seen[-1].best_s
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_which_plans_are_tried_first_because_they_are_quick_changes_nothing(monkeypatch, share):
+    vary = {**SMALL, "plan.recompute": ["none", "full"]}
+    usual = search_plans(ROOMY, vary, top=3)
+    monkeypatch.setattr(search, "_NEAR_SHARE", share)
+    other = search_plans(ROOMY, vary, top=3)
+    assert other.choices == usual.choices
+    assert other.gap_share == 0
 
 
 def test_plans_that_are_tried_while_all_are_bounded_change_nothing(monkeypatch):

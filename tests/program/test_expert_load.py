@@ -19,7 +19,7 @@ from simulator.program.unlike.causes import WAIT
 from simulator.results.simulation import run_step
 from simulator.results.traffic import rank_collectives
 from simulator.results.views.plain_data import expert_load_sentence
-from tests.jobs import free_latency_profile, small_job, small_model
+from tests.jobs import FAST_HOST, free_latency_profile, small_job, small_model
 
 EXPERTS = Experts(count=8, top_k=2, ffn_hidden=128)
 
@@ -61,8 +61,7 @@ def test_a_hot_expert_makes_the_step_longer_and_the_hotter_the_longer():
 
 def test_the_others_wait_after_each_pass_for_what_the_busiest_computes_longer():
     """On a host that keeps up; one that does not makes all of them wait for its launches."""
-    fast_host = {"base": "megatron-core", "host_work_per_launch": 1}
-    program = build_program(job({"hot": 2.0}, stack=fast_host))
+    program = build_program(job({"hot": 2.0}, stack=FAST_HOST))
     busiest, others = program.classes
     assert (busiest.count, others.count) == (1, 3)
     assert "waits" in others.cause

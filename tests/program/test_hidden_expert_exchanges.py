@@ -12,7 +12,7 @@ from simulator.program.ir import Category
 from simulator.program.price.stage_cost import StageCosts
 from simulator.results.simulation import run_step
 from simulator.schedule import Phase
-from tests.jobs import network_profile, small_job
+from tests.jobs import FAST_HOST, network_profile, small_job
 from tests.program.test_experts import expert_job, expert_model
 
 
@@ -23,8 +23,7 @@ def expert_seconds(
 
     Where it runs beside another pass, of the same layer.
     """
-    fast_host = {"base": "megatron-core", "host_work_per_launch": 1, "host_work_per_exchange": 1}
-    plan = {"stack": fast_host} | plan
+    plan = {"stack": FAST_HOST} | plan
     costs, layer = StageCosts(expert_job(ep=8, profile=profile, **plan)), Slice(0, 1)
     exposed = costs.exposed_share(layer, phase, layer, beside) if beside else 1.0
     parts = costs.work(layer, phase, exposed).parts
@@ -73,8 +72,7 @@ def test_joint_passes_of_dualpipe_hide_the_exchanges_of_experts(schedule, vpp):
     model = expert_model().model_copy(update={"layers": 8})
     sizes = {"gpus": 16, "global_batch": 128, "ep": 4, "pp": 4}
     profile = with_idle_memory(network_profile())
-    fast_host = {"base": "megatron-core", "host_work_per_launch": 1, "host_work_per_exchange": 1}
-    plan = {"schedule": schedule, "vpp": vpp, "profile": profile, "stack": fast_host}
+    plan = {"schedule": schedule, "vpp": vpp, "profile": profile, "stack": FAST_HOST}
     hidden = run_step(small_job(model, **sizes, **plan), "replay")
     open_ = run_step(small_job(model, **sizes, **plan, overlap_ep=False), "replay")
     exchange = Category.EXPERT_PARALLEL

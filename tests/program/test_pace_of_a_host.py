@@ -7,7 +7,8 @@ import pytest
 from simulator.described.load import job_from_document
 from simulator.program.build import build_program
 from simulator.program.ir import Category, Kind
-from simulator.program.price.host_work import mixed_host_work
+from simulator.program.price.host_work import mixed_host_work, python_s
+from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.units import parse_quantity
 from tests.jobs import SIXTEEN_BIT_TORCH
 
@@ -35,11 +36,24 @@ def test_a_llama_7b_that_its_host_holds_up_passes_forward_as_often_as_its_author
 
 
 def test_operators_of_a_layer_of_modules_take_the_host_what_pytorchs_do():
-    """7.5 bare launches each, where a module's kernel takes 14.8 and one of experts 7.7.
+    """7.5 bare launches each, where a module's kernel takes 14.8 and one of experts 5.6.
 
     Steps of 1,024 tokens of Qwen3 4B on H200 (paip-001 to -003), whose gates and rotations are
     operators, are then 1 to 7 % too long; 20 to 27 %, if every operator takes 14.8 launches.
     """
     assert mixed_host_work(1.92, 7.7, 0.0) == 1.92
     assert mixed_host_work(1.92, 7.7, 1.0) == pytest.approx(7.5 / 7.7)
-    assert mixed_host_work(1.92, 2.0, 0.5) == pytest.approx((1.92 + 1.0) / 2)
+    assert mixed_host_work(1.92, 2.0, 0.5) == pytest.approx((1.92 + 7.5 / 2.0) / 2)
+
+
+def test_graphs_around_routed_experts_leave_half_of_a_layers_python_to_the_host():
+    """What a dense layer takes is in graphs; all of it, where whole layers are."""
+
+    def layer(kernels: int) -> LayerTime:
+        return LayerTime(PassTime(kernels=kernels), PassTime(), PassTime(), PassTime())
+
+    whole, routed, nothing = layer(46), layer(8), layer(0)
+    assert sum(python_s(2.845e-3, whole, whole)) == pytest.approx(2.845e-3)
+    dense_s = 2.1e-3 + 30 * 4e-6 - 30 * 5.63 * 5e-6
+    assert sum(python_s(2.845e-3, whole, routed)) == pytest.approx(2.845e-3 - dense_s, rel=0.01)
+    assert python_s(2.845e-3, whole, nothing) == (0.0, 0.0)

@@ -20,7 +20,7 @@ from simulator.program.ir import Category, Kind, Part, Work
 from simulator.program.unlike.conditions import Condition, rank_conditions, slowed
 from simulator.results.simulation import run_step
 from simulator.schedule import SCHEDULES, schedule_info
-from tests.jobs import NO_LATENCY, jobs, network_profile, small_job, small_model
+from tests.jobs import FAST_HOST, NO_LATENCY, jobs, network_profile, small_job, small_model
 from tests.unfolded import check_unfolds, ranks_of, timelines_by_rank
 
 some = settings(max_examples=30, deadline=None)
@@ -112,7 +112,7 @@ def test_folded_and_unfolded_runs_give_the_same_breakdown_and_every_rank_the_sam
 def test_a_hot_expert_is_felt_beside_perturbations_and_rank_by_rank(perturbed_gpu, whole):
     """Whoever is simulated: the hot rank holds more, and the others wait for it."""
     experts = Experts(count=8, top_k=2, ffn_hidden=128)
-    plain = small_job(small_model(layers=2, experts=experts), gpus=8, ep=4)
+    plain = small_job(small_model(layers=2, experts=experts), gpus=8, ep=4, stack=FAST_HOST)
     even, hot = (
         run_step(
             perturbed(

@@ -11,7 +11,7 @@ import yaml
 from simulator.cli.app import main
 from simulator.errors import InputError
 from simulator.serving.described import load_serving
-from simulator.serving.launch_lines import deployment_document, launch_line
+from simulator.serving.launch_lines import launch_line, read_launch
 
 VLLM = """
 export MODEL=meta-llama/Llama-3.1-70B-Instruct
@@ -36,7 +36,7 @@ model: meta-llama/Llama-3.1-8B
 def read(engine, text, tmp_path, name="launch.sh", **said):
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
-    return deployment_document(engine, path, profile="h100-sxm-80gb", **said)["deployment"]
+    return read_launch(engine, path, profile="h100-sxm-80gb", **said).document["deployment"]
 
 
 def test_options_of_vllm_are_fields_of_the_deployment(tmp_path):
@@ -154,3 +154,38 @@ def test_the_commands_import_and_export_a_deployment(tmp_path, capsys):
     words = shlex.split(capsys.readouterr().out)
     assert end.value.code in (0, None)
     assert words[words.index("--tp-size") + 1] == "4"
+
+
+def test_settings_in_a_file_that_the_line_names_hold_where_the_line_is_silent(tmp_path):
+    """vllm-project/recipes has such files beside its lines; TensorRT-LLM's go over the line."""
+    (tmp_path / "more.yaml").write_text("kv-cache-dtype: fp8\nmax-num-batched-tokens: 2048\n")
+    line = "vllm serve meta-llama/Llama-3.1-8B --config more.yaml --max-num-batched-tokens 4096"
+    found = read("vllm", line, tmp_path)
+    assert (found["cache"], found["max_tokens"]) == ("fp8", 4096)
+    (tmp_path / "more.yaml").write_text("max_batch_size: 64\n")
+    line = (
+        "trtllm-serve meta-llama/Llama-3.1-8B --extra_llm_api_options more.yaml --max_batch_size 8"
+    )
+    assert read("tensorrt-llm", line, tmp_path)["max_requests"] == 64
+
+
+def test_settings_in_a_file_that_is_not_there_are_asked_for(tmp_path):
+    line = "vllm serve meta-llama/Llama-3.1-8B --config absent.yaml"
+    with pytest.raises(InputError, match=r"config.*does not exist.*--ignore config"):
+        read("vllm", line, tmp_path)
+    assert read("vllm", line, tmp_path, ignore=["config"])["gpus"] == 1
+
+
+def test_which_kernels_and_graphs_are_picked_is_said_and_not_refused(tmp_path, capsys):
+    script = tmp_path / "launch.sh"
+    picked = (
+        "--attention-backend fa3 --cuda-graph-max-bs 128 --moe-a2a-backend deepep "
+        '--compilation-config \'{"cudagraph_mode": "FULL"}\''
+    )
+    script.write_text(f"{SGLANG.rstrip()} {picked}\n")
+    with pytest.raises(SystemExit) as end:
+        main(["import", "sglang", str(script)])
+    said = capsys.readouterr()
+    assert end.value.code in (0, None)
+    assert yaml.safe_load(said.out)["deployment"] == read("sglang", SGLANG, tmp_path)
+    assert "attention_backend, cuda_graph_max_bs, moe_a2a_backend, compilation_config" in said.err

@@ -144,6 +144,12 @@ def test_weights_that_leave_no_room_say_what_is_missing_and_what_helps():
         DoesNotFitError, match=r"leave no room for the cache.*more GPUs per replica"
     ):
         memory_plan(deployment, limits_of(deployment, 4096))
+    eight = deployment_of("llama3.1-70b", gpus=8)
+    with pytest.raises(DoesNotFitError, match=r"--set deployment\.tp=2\b") as said:
+        memory_plan(eight, limits_of(eight, 4096))
+    assert "deployment.weights=fp8" in str(said.value)
+    wider = deployment_of("llama3.1-70b", gpus=8, tp=2)
+    assert memory_plan(wider, limits_of(wider, 4096)).blocks > 0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from simulator.cli.app import main
 
@@ -208,3 +209,13 @@ def test_an_example_is_one_of_the_field_that_it_stands_by(job, field, example, c
     code, said = ended(["serve", "run", job, "--set", f"deployment.{field}=3"], capsys)
     assert code == 2
     assert said.err.strip().endswith(f"for example {example}")
+
+
+def test_a_plain_number_of_tokens_is_told_how_a_mean_is_written(job, tmp_path, capsys):
+    path = tmp_path / "plain.yaml"
+    document = yaml.safe_load(JOB)
+    document["workload"]["prompt"] = 1024
+    path.write_text(json.dumps(document), encoding="utf-8")
+    code, said = ended(["serve", "run", str(path)], capsys)
+    assert code == 2
+    assert "workload.prompt = 1024: must be a block of fields; write {mean: 1024}" in said.err

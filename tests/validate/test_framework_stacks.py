@@ -298,23 +298,23 @@ def test_megatron_lm_fuses_its_loss_only_where_it_is_told_to(framework, version,
     assert stack_facts(framework, version).get("cross_entropy") == loss
 
 
-_SORTS_FUSED = {"stack": {"fused_permutation": True}}
+_RECIPES_EXPERTS = {"stack": {"fused_permutation": True, "grouped_experts": True}}
 
 
 @pytest.mark.parametrize(
     ("version", "plan", "settings"),
     [
         ("NeMo 25.02", {"tp": 4}, {"overlap_tp": True, "grad_reduce_precision": "bf16"}),
-        ("Megatron-Bridge", {"tp": 1}, {"grad_reduce_precision": "bf16", **_SORTS_FUSED}),
+        ("Megatron-Bridge", {"tp": 1}, {"grad_reduce_precision": "bf16", **_RECIPES_EXPERTS}),
         (
             "NeMo 25.07",
             {"tp": 2, "sequence_parallel": False},
-            {"grad_reduce_precision": "bf16", **_SORTS_FUSED},
+            {"grad_reduce_precision": "bf16", **_RECIPES_EXPERTS},
         ),
         (
             "NeMo 25.11",
             {"tp": 2, "precision": "nvfp4"},
-            {"grad_reduce_precision": "bf16", **_SORTS_FUSED},
+            {"grad_reduce_precision": "bf16", **_RECIPES_EXPERTS},
         ),
         ("NeMo 22.11", {"tp": 4}, {}),
         ("Megatron-LM 0.14", {"tp": 4}, {}),
@@ -387,7 +387,8 @@ def test_recipes_of_megatron_bridge_as_they_come_leave_gates_and_rotations_of_qw
     def settings(version, model, published):
         return recipe_settings("megatron", version, {"tp": 2}, model, published)
 
-    written = {"fused_elementwise": False, "fused_rotary": False, "fused_permutation": True}
+    experts = _RECIPES_EXPERTS["stack"]
+    written = {"fused_elementwise": False, "fused_rotary": False, **experts}
     of_2025 = settings("Megatron-Bridge 0.1.0", "qwen3-8b", "a course; mock data")
     assert of_2025 == {
         "grad_reduce_precision": "fp32", "overlap_tp": False, "cross_entropy": "compiled",

@@ -35,7 +35,7 @@ from simulator.cli.options import (
 from simulator.cli.step.capturing import cluster_changes, end_captured, read_captured
 from simulator.errors import InputError
 from simulator.files import PICTURES, whole_file
-from simulator.units import format_bytes, format_seconds, percent
+from simulator.units import format_bytes, format_seconds, percent, signed_percent
 
 if TYPE_CHECKING:
     from simulator.api import Result
@@ -131,7 +131,7 @@ def _print_savings(found: Sequence[Trial]) -> None:
             " ".join(f"{path}={value}" for path, value in saving.changes.items()),
             format_bytes(saving.saved_bytes),
             format_seconds(saving.step_time_s),
-            percent(saving.slower_share),
+            signed_percent(saving.slower_share),
         )
         for saving in best[:_MOST_SAVINGS]
     ]

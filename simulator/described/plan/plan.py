@@ -366,6 +366,11 @@ class Plan(Spec):
         return is_half and is_cast and not is_gathered_cast
 
     @property
+    def casts_by_zero(self) -> bool:
+        """Whether the ZeRO stage may decide which numbers are cast: by autocast, or as gathered."""
+        return not self.stack.keeps_half_weights
+
+    @property
     def saves_cast_weights(self) -> bool:
         """Whether copies that products cast stay for backward and are nobody else's."""
         return self.streams_wide and (not self.zero or self.stack.gathers_fp32_weights)

@@ -70,7 +70,8 @@ def groups_in_effect(
     """The groups of facts that hold.
 
     Args:
-        groups: Each with the ``library`` that it follows, if any.
+        groups: Each with the ``library`` that it follows, if any; one that is ``only_named`` asks
+            for a release that was named, as a stack may stand for more than one trainer.
         releases: What was named; others are the newest.
     """
     return [group for group in groups if _holds(group, releases.get(group.get("library", "")))]
@@ -78,7 +79,7 @@ def groups_in_effect(
 
 def _holds(group: Mapping[str, Any], release: str | None) -> bool:
     if release is None:
-        return "before" not in group
+        return "before" not in group and "only_named" not in group
     number = _number(release)
     is_late = "since" not in group or number >= _number(group["since"])
     return is_late and ("before" not in group or number < _number(group["before"]))

@@ -136,23 +136,32 @@ def named_stack(
 
 @cache
 def _compiled(stack: Stack, name: str, is_compiled: bool) -> Stack:
-    facts = compiled_facts(stack) if is_compiled else _uncompiled_facts(name)
+    facts = compiled_facts(stack) if is_compiled else _uncompiled_facts(stack, name)
     return stack.model_copy(update=dict(facts))
 
 
-def _uncompiled_facts(name: str) -> Mapping[str, Any]:
+def _uncompiled_facts(stack: Stack, name: str) -> Mapping[str, Any]:
     """What a stack of a name does where ``torch.compile`` rewrites nothing."""
-    beside = shipped_facts("compiler")["eager_beside"].get(name, {})
-    return {**facts_of_compiler(is_compiled=False), **beside}
+    return {**facts_of_compiler(is_compiled=False), **eager_beside(stack, name)}
+
+
+def eager_beside(stack: Stack, name: str) -> Mapping[str, Any]:
+    """What else a stack of a name does then, beside its layers."""
+    return _instead(stack, shipped_facts("compiler")["eager_beside"].get(name, {}))
+
+
+def _instead(stack: Stack, replaced: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Facts by name, in place of what a stack has."""
+    return {
+        name: values[value]
+        for name, values in replaced.items()
+        if (value := getattr(stack, name)) in values
+    }
 
 
 def compiled_facts(stack: Stack) -> Mapping[str, Any]:
     """What ``torch.compile`` makes of a stack's layers, by what they are without it."""
-    replaced = {
-        name: values[value]
-        for name, values in shipped_facts("compiler")["replaced"].items()
-        if (value := getattr(stack, name)) in values
-    }
+    replaced = _instead(stack, shipped_facts("compiler")["replaced"])
     return {**facts_of_compiler(is_compiled=True), **replaced}
 
 

@@ -159,9 +159,11 @@ class Stack(NarrowProductFacts):
     """Kernels of an update, of the gradient norm and of what scales gradients take many tensors at
     once (``multi_tensor_apply``); else each has a kernel of its own, or a compiler makes one."""
     precision_aware: Flag = False
+    """An update whose moments are 16-bit keeps remainders of fp32 weights (Transformer Engine's
+    FusedAdam, as Megatron-Core's precision-aware optimizer calls it)."""
+    widens_moments: Flag = False
     """An update whose moments are 16-bit makes fp32 copies of them, of all dense or all expert
-    parameters at a time, and keeps remainders of fp32 weights (Transformer Engine's FusedAdam, as
-    Megatron-Core's precision-aware optimizer calls it)."""
+    parameters at a time."""
     loads_whole_weights: Flag = False
     """A checkpoint is loaded into weights that every rank gathers, all at once (FSDP1 around
     ``load_state_dict`` with a full state: Lightning 2.1, ``fabric.load_raw``)."""
@@ -472,6 +474,11 @@ class Stack(NarrowProductFacts):
     dense_host_work: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """The same in a layer without experts, over that: where its few kernels stand for more Python
     each than the many small ones of experts do."""
+    host_work_per_expert_layer: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Host time of a layer of experts beside its launches, forward and backward, in these units."""
+    host_work_per_call: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """Host time per product of an expert in a library's loop (``calls_each_expert``), likewise; by
+    default as per kernel."""
     host_work_per_exchange: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Host time per collective of a layer, in the same units; by default as per kernel. Much more
     where tensors wrap others, as torch's DTensor does in Python."""

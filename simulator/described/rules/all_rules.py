@@ -92,7 +92,7 @@ def _gpus_divide_into_ranks(job: Job) -> Iterator[Fault]:
 
 
 def _batch_divides_into_microbatches(job: Job) -> Iterator[Fault]:
-    if job.dp == 0 or job.cluster.gpus % (job.plan.tp * job.plan.pp * job.plan.cp):
+    if job.dp == 0 or not job.divides_its_gpus:
         return  # without whole ranks there is no count of them to divide by
     batch, slice_ = job.batch, job.batch.micro_batch * job.dp
     if batch.global_batch % slice_:

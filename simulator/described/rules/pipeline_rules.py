@@ -51,7 +51,7 @@ def _layers_are_dealt_out(job: Job) -> Iterator[Fault]:
 def _schedule_has_an_order(job: Job) -> Iterator[Fault]:
     """A batch that does not divide, of which another rule speaks, is taken as it should be."""
     plan, schedule = job.plan, job.choices.schedule
-    if plan.pp == 1 and plan.vpp > 1:
+    if (plan.pp == 1 and plan.vpp > 1) or not job.divides_its_gpus:
         return  # another rule speaks of it
     passed = job.batch.global_batch / max(1, job.batch.micro_batch * job.dp)
     yield from schedule.size_faults(plan.pp, plan.vpp, max(1, round(passed)))
@@ -111,7 +111,8 @@ def _wrong_modules(layout: Layout, modules: int) -> Iterator[Fault]:
     given = parse_layout(layout)[-1].count("m") if isinstance(layout, str) else modules
     if given != modules:
         rule = f"has {given} multi-token-prediction modules (m), but the model has {modules}"
-        yield Fault("plan.layout", rule, layout, "put them before L")
+        way = f"put them before L, or set model.multi_token_layers: {given}"
+        yield Fault("plan.layout", rule, layout, way)
 
 
 def _layout_is_given_once(job: Job) -> Iterator[Fault]:

@@ -31,6 +31,7 @@ _WANTED = "give the YAML of a NeMo AutoModel recipe"
 _TARGET = "_target_"
 _DEGREES = ("tp", "pp", "cp", "ep")
 _PIPELINES = ("distributed.pipeline", "autopipeline")
+_PACKED = "packed_sequence.packed_sequence_size"
 
 
 def read_automodel_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]:
@@ -66,7 +67,10 @@ def read_automodel_recipe(path: str | Path, given: Given) -> tuple[Job, ImportRe
     draft.plan["compile"] = True if is_compiled else None
     draft.facts = _kernels(settings, is_compiled=is_compiled)
     settings.assumed.append("every sequence is assumed to have the given length")
-    draft.seq_len = settings.whole(*spellings["seq_len"], default=None, least=1)
+    packed = settings.whole(_PACKED, default=0, least=0)
+    length = settings.whole(*spellings["seq_len"], default=None, least=1)
+    # 0 packs nothing: sequences have the lengths of the data set.
+    draft.seq_len = packed or length
     _batch(settings, draft, degrees["pp"])
     return finished(draft, settings, option_rules("automodel"), given, origin)
 

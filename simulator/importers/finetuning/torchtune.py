@@ -17,8 +17,8 @@ from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD
 from simulator.errors import InputError
 from simulator.importers.adapter_settings import torchtune_adapters
-from simulator.importers.assembly import Draft, Given, finished, read_flat
-from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, shipped_model
+from simulator.importers.assembly import ASK_FOR_MODEL, Draft, Given, finished, read_flat
+from simulator.importers.hub_models import ModelDocument, shipped_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.settings import Settings, option_rules, option_table
 

@@ -98,6 +98,10 @@ def megatron_draft(
     draft.facts = _facts(settings, has_experts=has_experts)
     if is_narrow:
         draft.facts["copies_gradients"] = False
+    if draft.plan["optimizer"] == "muon" and settings.get("optimizer") == "dist_muon":
+        # Megatron-Core, layer_wise_optimizer.py: whole parameters by rank, then one all_gather.
+        draft.plan |= {"zero": 1, "zero_group": 0}
+        draft.facts |= {"shards_whole_parameters": True, "flat_broadcasts": True}
     return draft
 
 
@@ -289,7 +293,7 @@ def _optimizer(settings: Settings) -> str:
         ("adam", "adamw", "fused_adam", "distributed_fused_adam", "mcore_distributed_optim"), "adam"
     )
     momentum = settings.number("sgd_momentum", default=0.9)
-    names |= {"sgd": "sgd-momentum" if momentum else "sgd", "muon": "muon"}
+    names |= {"sgd": "sgd-momentum" if momentum else "sgd", "muon": "muon", "dist_muon": "muon"}
     if settings.switch("use_bnb_optimizer"):
         names["adam"] = "adam-8bit"
     found = settings.choice("optimizer", "optim.name", meanings=names, default="adam")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.importers.hub_models import ASK_FOR_MODEL
+from simulator.importers.assembly import ASK_FOR_MODEL
 from simulator.importers.settings import Settings, option_table, spellings_table
 
 COUNTS = spellings_table("megatron", "counts")

@@ -19,8 +19,8 @@ from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.files import read_text
-from simulator.importers.assembly import Draft, Given, finished, flat, parse_mapping
-from simulator.importers.hub_models import ASK_FOR_MODEL, ModelDocument, named_model
+from simulator.importers.assembly import ASK_FOR_MODEL, Draft, Given, finished, flat, parse_mapping
+from simulator.importers.hub_models import ModelDocument, named_model
 from simulator.importers.interpolation import typed
 from simulator.importers.settings import Settings, option_rules, option_table
 from simulator.importers.shell.command_options import launched_gpus

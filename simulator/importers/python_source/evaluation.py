@@ -68,6 +68,9 @@ def compared(node: ast.expr, sign: ast.cmpop, left: Any, right: Any) -> Any:
     """Whether a comparison holds, where both sides are known."""
     if type(sign) not in _COMPARED or any(isinstance(side, Written) for side in (left, right)):
         return as_written(node)
+    if isinstance(right, dict):
+        # Keys of mappings are kept as texts.
+        left = str(left)
     return _outcome(_COMPARED[type(sign)], left, right, node)
 
 
@@ -80,6 +83,7 @@ def _outcome(compute: Callable[[Any, Any], Any], left: Any, right: Any, node: as
 
 TARGET = "_target_"
 """Key under which the name of what is called is kept."""
+_BUILTINS = ("dict", "list", "tuple", "getattr")
 _MAX_DEPTH = 20
 _MOST_STEPS = 200_000
 
@@ -307,18 +311,34 @@ class _Reader:
                 return self._named(name, local, module)
             case ast.Call():
                 return self._call(node, local, module)
-            case ast.List() | ast.Tuple() | ast.Set() | ast.Dict():
+            case ast.List() | ast.Tuple() | ast.Set() | ast.Dict() | ast.ListComp():
                 return self._collection(node, local, module)
             case ast.Attribute() | ast.Subscript():
                 return self._part(node, local, module)
         return self._computed(node, local, module)
 
     def _collection(
-        self, node: ast.List | ast.Tuple | ast.Set | ast.Dict, local: dict[str, Any], module: Module
+        self,
+        node: ast.List | ast.Tuple | ast.Set | ast.Dict | ast.ListComp,
+        local: dict[str, Any],
+        module: Module,
     ) -> Any:
         if isinstance(node, ast.Dict):
             return self._mapping(node, local, module)
+        if isinstance(node, ast.ListComp):
+            return self._listed(node, local, module)
         return [self._value(item, local, module) for item in node.elts]
+
+    def _listed(self, node: ast.ListComp, local: dict[str, Any], module: Module) -> Any:
+        """A list made of all items of another, if that is known."""
+        (of, *more), inner, found = node.generators, {**local}, []
+        items = self._value(of.iter, local, module)
+        if more or of.ifs or not isinstance(items, list):
+            return as_written(node)
+        for each in items:
+            self._set(of.target, each, inner, module)
+            found.append(self._value(node.elt, inner, module))
+        return found
 
     def _part(
         self, node: ast.Attribute | ast.Subscript, local: dict[str, Any], module: Module
@@ -390,8 +410,8 @@ class _Reader:
     def _call(self, call: ast.Call, local: dict[str, Any], module: Module) -> Any:
         if isinstance(call.func, ast.Name):
             name = call.func.id
-            if name == "dict":
-                return self._keywords(call, local, module)
+            if name in _BUILTINS:
+                return self._built_in(call, name, local, module)
             home, function = self._modules.found(module, name)
             if function is not None:
                 given = self._arguments(call, local, module)
@@ -413,6 +433,20 @@ class _Reader:
         return {TARGET: ast.unparse(call.func)[:LONGEST_TEXT]} | self._arguments(
             call, local, module
         )
+
+    def _built_in(self, call: ast.Call, name: str, local: dict[str, Any], module: Module) -> Any:
+        """A mapping, a list of a known one, or a field by its name.
+
+        Of a field that nothing has written only what makes the block knows the default.
+        """
+        if name == "dict":
+            return self._keywords(call, local, module)
+        given = [self._value(argument, local, module) for argument in call.args]
+        if name != "getattr":
+            is_known = len(given) == 1 and isinstance(given[0], list)
+            return [*given[0]] if is_known else as_written(call)
+        is_written = len(given) > 1 and isinstance(given[0], dict) and str(given[1]) in given[0]
+        return given[0][str(given[1])] if is_written else as_written(call)
 
     def _followed(
         self, call: ast.Call, name: str, given: dict[str, Any], module: Module, *, is_beside: bool

@@ -10,15 +10,16 @@ The first of them reaches it through the stages before it and the transfers betw
 without overlap computes nothing meanwhile. Its gradients are reduced with the last backward at the
 earliest, or after it where nothing overlaps. Where all wait for the gradient norm no rank updates
 its weights before the last rank is through; updated weights may be gathered after that, or hold up
-the first forward of the next step. Nor is a
+the first forward of the next step. What a rank exchanges beside its passes slows them. Nor is a
 rank done before all that it exchanges on one stream has run, or all that it computes, with what it
-exchanges between computations. What else
-hides each other only in part, gaps inside the pipeline and contention are left out, so a simulated
-step is never shorter. Nothing is claimed where steps overlap each other, or where a
-forward and a backward run as one: the bound is 0 then.
+exchanges between computations. What else hides each other only in part, gaps inside the pipeline
+and shared links are left out, so a simulated step is never shorter; a replay, which nothing slows,
+may be. Nothing is claimed where steps overlap each other, or where a forward and a backward run as
+one: the bound is 0 then.
 
-**Memory.** What a rank keeps from step to step, and the most of what its update holds and of
-the activations that its schedule holds when the first backward runs, or in interleaved 1F1B any.
+**Memory.** What a rank keeps from step to step, with placeholders of gradients, narrow copies of
+weights and workspaces of libraries, and the most of what its update holds and of the activations
+that its schedule holds when the first backward runs, or in interleaved 1F1B any.
 Where passes run one by one and as a whole (1F1B, interleaved or not, and all forwards first, with
 ZeRO 0 and 1, gradients in buffers that stay and transfers that block) that is what tensors take at
 the simulated peak. Otherwise what the
@@ -97,6 +98,7 @@ def _group_memory(
     """What plans with one pipeline hold in tensors, and in all; shape (plans,) each [B]."""
     pipeline = tables.pipeline(int(group[0]))
     resident_bytes = _per_rank(pipeline, tables.resident(group, pipeline))
+    resident_bytes += tables.beside(group, pipeline)
     more_bytes = np.zeros_like(resident_bytes)
     unused_share, outside_bytes = tables.outside(group, pipeline)
     context_bytes = space.job.cluster.profile.device.context_bytes
@@ -124,34 +126,82 @@ def _step_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, microbatch
     passes = microbatches[:, None] / pipeline.copies
     nearest = pipeline.parts[:, 0]
     hops_s = exposure.transfer_s * np.where(pipeline.sends > 0, nearest, 0)
-    own_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
-    own_s += _before(costs.forward_s)[:, nearest] + hops_s
-    # Weights that are gathered ahead hold up the first forward of all.
-    ahead_s = exposure.gathers_ahead * costs.step_gathered_s[:, :1] - costs.forward_s[:, :1]
-    own_s += np.maximum(ahead_s, 0)
+    computed_s = _per_rank(pipeline, costs.forward_s + costs.backward_s) * passes
+    held_up_s = _held_up_s(costs, exposure)
+    first_s = _before(costs.forward_s)[:, nearest] + hops_s
+    first_s += held_up_s[:, np.maximum(nearest - 1, 0)]
     # The last gradient that a rank sends is on its way back.
     sent = pipeline.sends * passes - np.sign(nearest)
+    own_s = first_s + computed_s
     own_s += exposure.blocks * exposure.transfer_s * np.maximum(sent, 0)
-    reduced_s = _per_rank(pipeline, costs.step_reduced_s)
-    alone_s = exposure.reduces_alone * reduced_s
-    last_s = exposure.reduces_last * costs.step_reduced_s - costs.backward_s
-    reducing_s = np.maximum(alone_s, last_s[:, nearest])
-    through_s = own_s + np.maximum(reducing_s, 0)
+    after_s, way_s = _after_s(pipeline, costs, exposure), np.zeros_like(own_s)
     if not pipeline.splits_backward:
-        first = int(nearest.argmin())
-        back_s = (own_s + _before(costs.backward_s)[:, nearest] + hops_s).max(axis=1)
-        if pipeline.schedule in _INTERLEAVED:
-            rounds_s = _rounds_s(pipeline, costs, exposure.transfer_s, microbatches)
-            back_s = np.maximum(back_s, rounds_s + np.maximum(ahead_s[:, 0], 0))
-        back_s += np.maximum(reducing_s[:, first], 0)
-        through_s[:, first] = np.maximum(through_s[:, first], back_s)
+        way_s = _before(costs.backward_s)[:, nearest] + hops_s
+    # The last gradient of a rank passes those before it, which are not done before that.
+    passed = (nearest <= nearest[:, None]) if not pipeline.splits_backward else np.eye(len(nearest))
+    on_its_way_s = way_s[:, :, None] - way_s[:, None] + after_s[:, None]
+    behind_s = np.where(passed, on_its_way_s, 0.0).max(axis=2)
+    step_s = own_s + behind_s
+    if pipeline.copies == 1 and not pipeline.splits_backward:
+        ends_s = first_s + costs.forward_s[:, nearest] + costs.backward_s[:, nearest] + behind_s
+        step_s += _slowed_s(pipeline, costs, exposure, passes, ends_s)
+    if pipeline.schedule in _INTERLEAVED:
+        rounds_s = _rounds_s(pipeline, costs, exposure.transfer_s, microbatches)
+        step_s = np.maximum(step_s, (rounds_s + held_up_s[:, -1])[:, None] - way_s + after_s)
+    busy_s = _busiest_stream_s(pipeline, costs, exposure, passes)
+    longest_s: Floats = np.maximum(step_s, busy_s).max(axis=1)
+    return longest_s
+
+
+def _after_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure) -> Floats:
+    """What comes after the last backward of each rank; shape (plans, ranks) [s]."""
+    nearest = pipeline.parts[:, 0]
+    alone_s = exposure.reduces_alone * _per_rank(pipeline, costs.step_reduced_s)
+    last_s = exposure.reduces_last * costs.step_reduced_s - costs.backward_s
+    reducing_s = np.maximum(np.maximum(alone_s, last_s[:, nearest]), 0)
     updated_s = _per_rank(pipeline, costs.optimizer_s)
     updated_s += exposure.gathers_alone * _per_rank(pipeline, costs.step_gathered_s)
-    together_s = through_s.max(axis=1) + updated_s.max(axis=1)
-    each_s = (through_s + updated_s).max(axis=1)
-    busy_s = _busiest_stream_s(pipeline, costs, exposure, passes).max(axis=1)
-    step_s: Floats = np.maximum(np.where(exposure.agrees[:, 0], together_s, each_s), busy_s)
-    return step_s
+    after_s: Floats = reducing_s + np.where(
+        exposure.agrees, updated_s.max(axis=1, keepdims=True), updated_s
+    )
+    return after_s
+
+
+def _slowed_s(
+    pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, passes: Floats, ends_s: Floats
+) -> Floats:
+    """How much longer each rank computes beside its exchanges; shape (plans, ranks) [s].
+
+    What it exchanges until its first forward is done and from its last backward on (``ends_s``
+    together) may slow nothing. The rest takes its share of full speed from what it computes between
+    them. Both ends may be longer than known, by more than what is exchanged meanwhile slows.
+    """
+    lost_s, most_share = np.zeros_like(ends_s), np.zeros_like(ends_s)
+    for share, step_s, pass_s, is_between in (
+        (costs.reduction_share, costs.step_reduced_s, costs.pass_reduced_s,
+         exposure.reduces_between),
+        (costs.gather_share, costs.step_gathered_s, costs.pass_gathered_s,
+         exposure.gathers_between),
+    ):  # fmt: skip
+        beside = share * (1 - is_between)
+        lost_s += _per_rank(pipeline, beside * step_s)
+        lost_s += _per_rank(pipeline, beside * pass_s) * passes
+        most_share = np.maximum(most_share, beside[:, pipeline.parts].max(axis=2))
+    slowed_s: Floats = np.maximum(lost_s - most_share * ends_s, 0)
+    return slowed_s
+
+
+def _held_up_s(costs: PlanTimes, exposure: Exposure) -> Floats:
+    """How long weights that are gathered ahead hold up the first forward on its way to each run.
+
+    It does not end on a run before the weights of that are there. Shape (plans, runs) [s].
+    """
+    hops_s = exposure.transfer_s * np.arange(costs.forward_s.shape[1])
+    arrives_s = np.cumsum(costs.forward_s, axis=1) + hops_s
+    held_up_s: Floats = np.maximum.accumulate(
+        np.maximum(exposure.gathers_ahead * costs.step_gathered_s - arrives_s, 0), axis=1
+    )
+    return held_up_s
 
 
 def _rounds_s(

@@ -24,9 +24,9 @@ from simulator.planning.search.plan_costs import CostTables, KnownCosts
 from simulator.planning.search.plan_trial import Tier, Trial, try_plan
 from simulator.planning.search.space import Axes, PlanSpace, plan_space
 
-_MANY_COMBINATIONS = 30_000
-"""Combinations from which a first answer is sought before all plans are bounded, which then takes a
-second or more: assumption. Any number gives the same winner."""
+_MANY_COMBINATIONS = 20_000
+"""Combinations from which a first answer is sought before all plans are bounded, which then takes
+half a second or more: assumption. Any number gives the same winner."""
 _NEAR_SHARE = 0.1
 """How much longer than the shortest bound that of the first answer may be, as a share: assumption.
 Any share gives the same winner."""
@@ -143,8 +143,7 @@ def first_answer(job: Job, axes: Axes, most_bytes: float) -> FirstAnswer | None:
     fitting = np.flatnonzero(bounds.peak_device_bytes * (1 + _SPARE_SHARE) <= most_bytes)
     least_s = bounds.step_time_s[fitting]
     near = fitting[least_s <= (1 + _NEAR_SHARE) * least_s.min(initial=inf)]
-    passes = space.microbatches * space.column("plan.pp") * space.column("plan.vpp")
-    quickest = near[passes[near].argsort(kind="stable")][:_FIRST_TRIALS]
+    quickest = near[space.passes[near].argsort(kind="stable")][:_FIRST_TRIALS]
     for plan in quickest.tolist():
         trial = try_plan(space.plan_job(plan), inf)
         if not trial.refused and trial.peak_device_bytes <= most_bytes:

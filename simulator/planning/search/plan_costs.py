@@ -2,10 +2,6 @@
 
 The simulator's own costs, computed once per distinct microbatch and run of layers; only their
 sums over microbatches, stages and plans are columns of numbers.
-
-Of what data-parallel ranks exchange it is the least: buckets are taken as one message, because
-several take no less time together. Left out are exchanges with parameter servers and inside one
-process, and all but one reduction where ZeRO 2 runs several in a step.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.described.job import Job
+from simulator.planning.search.least_exchanges import least_exchanges
 from simulator.planning.search.space import PlanSpace
 from simulator.program.build import steps_around
 from simulator.program.grid.rank_groups import pipeline_pair
@@ -30,14 +27,15 @@ from simulator.program.layer.layer_part import LayerKind
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.price.update_time import update_s
-from simulator.program.states.data_parallel_collectives import Collectives
-from simulator.program.states.gather_units import Units
+from simulator.program.states.cast_weights import cast_weight_bytes
 from simulator.program.states.outside_memory import outside_memory
+from simulator.program.states.placeholder_gradients import placeholder_gradient_bytes
 from simulator.program.states.resident import (
     ParameterCount,
     device_update_bytes,
     resident_memory,
     slice_parameters,
+    workspace_memory,
 )
 from simulator.program.states.update_memory import update_memory
 from simulator.results.memory import least_unused_share
@@ -138,7 +136,8 @@ class PlanActivations(NamedTuple):
 class PlanTimes(NamedTuple):
     """What each plan of a group takes, per virtual stage of the model: shape (plans, runs) [s].
 
-    Data-parallel ranks reduce gradients and gather weights in every step, or for every microbatch.
+    Data-parallel ranks reduce gradients and gather weights in every step, or for every microbatch,
+    and compute meanwhile by such shares of full speed slower.
     """
 
     forward_s: Floats
@@ -148,6 +147,8 @@ class PlanTimes(NamedTuple):
     pass_reduced_s: Floats
     step_gathered_s: Floats
     pass_gathered_s: Floats
+    reduction_share: Floats
+    gather_share: Floats
 
 
 class Exposure(NamedTuple):
@@ -221,18 +222,22 @@ class CostTables:
         adds_up = (space.microbatches > 1) & (zero < 2)
         shards = np.where(zero == 3, space.dp * space.column("plan.cp"), 0)
         self._adds_up = adds_up
+        casts = zero * space.job.plan.casts_by_zero
+        # Both parts of a tied weight's gradient may meet on one rank.
+        meets = (space.column("plan.pp") == 1) & space.job.model.tied_embeddings
+        codes += [casts, meets]
         self._microbatch_kind = _kinds(*codes, adds_up, zero >= 2, shards)
         # How many microbatches and ranks there are changes times only.
         self._activation_kind = _kinds(*codes, np.maximum(zero, 1))
         self._held_kind = _kinds(*codes, np.maximum(zero, 1), adds_up)
-        pairs = list(zip(others, codes, strict=True))
+        pairs = list(zip(others, codes[: len(others)], strict=True))
         shared = [codes for path, codes in pairs if path not in _OF_PASSES]
         self._tensor_kind = _kinds(*shared, np.zeros(len(space)))
         self._state_kind = _kinds(*shared, zero, space.dp)
         overlaps = [space.codes[:, varied.index(path)] for path in _OVERLAPS if path in varied]
         self._overlap_kind = _kinds(*shared, zero, space.dp, *overlaps)
         of_transfers = [codes for path, codes in pairs if path != "plan.recompute"]
-        self._transfer_kind = _kinds(*of_transfers, np.zeros(len(space)))
+        self._transfer_kind = _kinds(*of_transfers, casts)
         self.groups = [*_groups(space, _PIPELINE_FIELDS)]
         """Plans with the same pipeline together."""
 
@@ -260,6 +265,20 @@ class CostTables:
         by_shape = self._of_parameters(plans, pipeline, "kept", self._kept_row)
         return by_shape[:, pipeline.shape_of]
 
+    def beside(self, plans: Ints, pipeline: Pipeline) -> Floats:
+        """What each rank keeps beside parameters and their states; shape (plans, ranks) [B].
+
+        Placeholders of gradients are those of its largest run: equal ones are kept once.
+        """
+        shapes = pipeline.shapes
+        by_shape = self._table(
+            self._tensor_kind, plans, ("beside", shapes), lambda n: self._beside_row(n, shapes)
+        )
+        placeholders, casts = np.split(by_shape[:, :-1], 2, axis=1)
+        runs = pipeline.shape_of[pipeline.parts]
+        beside: Floats = placeholders[:, runs].max(axis=2) + casts[:, runs].sum(axis=2)
+        return beside + by_shape[:, -1:]
+
     def updates(self, plans: Ints, pipeline: Pipeline) -> Floats:
         """What their updates of each run hold, in the same shape [B]."""
         shapes, tied = pipeline.shapes, pipeline.tied_copy
@@ -280,7 +299,7 @@ class CostTables:
             lambda n: self._exchange_row(n, shapes, tied),
         )  # fmt: skip
         updated_s = self._of_parameters(plans, pipeline, "updated", self._updated_row)
-        by_shape = (*np.split(passes, 2, axis=1), updated_s, *np.split(exchanges, 4, axis=1))
+        by_shape = (*np.split(passes, 2, axis=1), updated_s, *np.split(exchanges, 6, axis=1))
         return PlanTimes(*(column[:, pipeline.shape_of] for column in by_shape))
 
     def outside(self, plans: Ints, pipeline: Pipeline) -> tuple[Floats, Floats]:
@@ -360,12 +379,19 @@ class CostTables:
         counts = [slice_parameters(job, run, tied_copy=tied) for run in shapes]
         return [*(count.dense for count in counts), *(count.expert for count in counts)]
 
+    def _beside_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
+        """Placeholders and narrow copies of each run's weights, and what libraries keep [B]."""
+        job = self._space.plan_job(plan)
+        placeholders = [placeholder_gradient_bytes(job, [run]) for run in shapes]
+        casts = [cast_weight_bytes(job, [run]) for run in shapes]
+        return [*placeholders, *casts, total_bytes(workspace_memory(job))]
+
     def _update_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
         job = self._space.plan_job(plan)
         return [update_memory(job, [run], tied_copy=tied).most_bytes for run in shapes]
 
     def _exchange_row(self, plan: int, shapes: Sequence[Slice], tied: bool) -> list[float]:
-        exchanges = _least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
+        exchanges = least_exchanges(self._space.plan_job(plan), shapes, tied_copy=tied)
         return [seconds for column in zip(*exchanges, strict=True) for seconds in column]
 
     def _transfer_row(self, plan: int, stages: int, chunks: int, travels: bool) -> list[float]:
@@ -448,50 +474,3 @@ def _groups(space: PlanSpace, paths: Sequence[str]) -> Iterator[Ints]:
     kinds = _kinds(np.zeros(len(space)), *columns)
     for kind in range(len(kinds.keys)):
         yield np.flatnonzero(kinds.of_plans == kind)
-
-
-_USES = 2
-"""ZeRO 3 gathers for forward and again for backward what it frees in between."""
-
-
-class LeastExchanges(NamedTuple):
-    """What one rank exchanges of a run of layers, in every step and for every microbatch [s]."""
-
-    step_reduced_s: float
-    pass_reduced_s: float
-    step_gathered_s: float
-    pass_gathered_s: float
-
-
-_NONE = LeastExchanges(0.0, 0.0, 0.0, 0.0)
-
-
-def _least_exchanges(job: Job, runs: Sequence[Slice], *, tied_copy: bool) -> list[LeastExchanges]:
-    """Exchanges of one rank for each run of layers.
-
-    ``tied_copy``: whether the last stage holds its own copy of the token embedding.
-    """
-    units = Units(job, tied_copy)
-    collectives = Collectives(job, units)
-    if not job.choices.data_parallelism.reduces_by_collectives or not collectives.is_needed:
-        return [_NONE] * len(runs)
-    return [_of_run(run, job, units, collectives) for run in runs]
-
-
-def _of_run(run: Slice, job: Job, units: Units, collectives: Collectives) -> LeastExchanges:
-    reduced_s = collectives.reduction([units.whole(run)]).seconds
-    handed_s = collectives.hand_out(run)[1].seconds if collectives.hands_out else 0.0
-    shards_weights = job.choices.shards_weights
-    gathered_s = _gathered_s(run, units, collectives) if shards_weights else 0.0
-    if shards_weights or not job.plan.no_sync:
-        return LeastExchanges(0.0, reduced_s, handed_s, gathered_s)
-    return LeastExchanges(reduced_s, 0.0, handed_s, gathered_s)
-
-
-def _gathered_s(run: Slice, units: Units, collectives: Collectives) -> float:
-    """Weights of a run on their way to one microbatch [s]."""
-    needed = dict.fromkeys(unit for piece in units.pieces(run) for unit in piece.needs)
-    return math.fsum(
-        collectives.gather([unit]).seconds * (1 if unit.stays or unit.separate else _USES)
-        for unit in needed
-    )

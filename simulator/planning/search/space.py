@@ -160,6 +160,12 @@ class PlanSpace:
         count: NDArray[np.int64] = self.job.batch.global_batch // sequences
         return count
 
+    @cached_property
+    def passes(self) -> NDArray[np.int64]:
+        """Forwards of virtual stages in a step of every plan, on one copy of the model."""
+        stages: NDArray[np.int64] = self.column("plan.pp") * self.column("plan.vpp")
+        return self.microbatches * stages
+
 
 def plan_space(job: Job, vary: Axes | None = None, *, part: Axes | None = None) -> PlanSpace:
     """The valid plans of a job.

@@ -47,7 +47,7 @@ from simulator.program.layer.tensors import ParameterTensor
 from simulator.program.price.expert_waits import expert_waits
 from simulator.program.price.hooked_weights import hooks_s, unit_hooks_s
 from simulator.program.price.host_pace import captured_pieces, without
-from simulator.program.price.host_work import mixed_host_work, written_share
+from simulator.program.price.host_work import mixed_host_work, python_s, written_share
 from simulator.program.price.layer_time import (
     Hiding,
     LayerTime,
@@ -285,6 +285,7 @@ class UnitCosts:
             hooks_s=hooks_s(self.job, layer, None if isinstance(unit, End) else unit.kind),
             unit_hooks_s=unit_hooks_s(self.job) if isinstance(unit, LayerUnit) else 0.0,
             host_work=self._host_work(unit),
+            python_s=python_s(self._beside_launches_s(unit), time, launched),
         )
 
     def _host_work(self, unit: Unit) -> float:
@@ -294,6 +295,13 @@ class UnitCosts:
             return 1.0
         written = written_share(self.job, unit.kind, self._whole_layer(unit), self.shape)
         return mixed_host_work(stack.dense_host_work, stack.host_work_per_launch, written)
+
+    def _beside_launches_s(self, unit: Unit) -> float:
+        """Host time of a layer of experts beside its launches, forward and backward [s]."""
+        if isinstance(unit, End) or unit.kind.mlp != "experts":
+            return 0.0
+        work = self.job.plan.stack.host_work_per_expert_layer
+        return self.job.cluster.profile.kernels.launch_s * work
 
     @property
     def _added_bytes(self) -> float:

@@ -67,6 +67,7 @@ class PassTime:
         flop: Floating-point operations.
         kernels: Launches of kernels.
         exchanges: Launches of exchanges.
+        calls: Launches in a library's loop over experts.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -74,11 +75,15 @@ class PassTime:
     flop: float = 0.0
     kernels: int = 0
     exchanges: int = 0
+    calls: int = 0
 
-    def add(self, name: str, category: Category, seconds: float, kernels: int = 1) -> None:
+    def add(
+        self, name: str, category: Category, seconds: float, kernels: int = 1, calls: int = 0
+    ) -> None:
         """Append a part and the kernels that it launches."""
         self.parts.append(Part(name, category, seconds))
         self.kernels += kernels
+        self.calls += calls
 
     def add_share(self, other: PassTime, share: float) -> None:
         """Append a share of the time and work of another pass, with all of its launches."""
@@ -87,6 +92,7 @@ class PassTime:
         self.flop += other.flop * share
         self.kernels += other.kernels
         self.exchanges += other.exchanges
+        self.calls += other.calls
 
     def add_exchange(self, name: str, axis: Axis, seconds: float, exchanges: int = 1) -> None:
         """Append what exchanges add, and their launches."""
@@ -144,7 +150,7 @@ def piece_times(
     times = [passes.forward_of(index) for index in range(len(layer.pieces))]
     for time, piece in zip(times, layer.pieces, strict=True):
         if piece in captured:
-            time.kernels = time.exchanges = 0
+            time.kernels = time.exchanges = time.calls = 0
     return times
 
 
@@ -237,7 +243,7 @@ class _Passes:
         match piece:
             case Gemm() | GroupedGemm():
                 launches = _launches(piece) + self._more_kernels(index - 1, backward=False)
-                result.add(piece.name, category, self.timer.gemm_s(piece), launches)
+                result.add(piece.name, category, self.timer.gemm_s(piece), launches, _calls(piece))
                 result.flop += _gemm_flop(piece)
             case GridProduct():
                 compute_s = piece.steps * self.timer.gemm_s(piece.block)
@@ -264,13 +270,15 @@ class _Passes:
         launches, flop = _launches(product), _gemm_flop(product)
         gradient_s = self.timer.input_gradient_s(product)
         kernels = launches + self._more_kernels(index + 1, backward=True)
-        inputs.add(product.name, Category.BACKWARD, gradient_s, kernels)
+        inputs.add(product.name, Category.BACKWARD, gradient_s, kernels, _calls(product))
         inputs.flop += flop
         if share := product.trained_share:
             target = weights if has_weight else inputs
             gradient_s = self.timer.weight_gradient_s(product)
             adds = launches if has_weight and self.timer.accumulates_in_python else 0
-            target.add(product.name, Category.BACKWARD, gradient_s * share, launches + adds)
+            gradient_s *= share
+            kernels, calls = launches + adds, _calls(product)
+            target.add(product.name, Category.BACKWARD, gradient_s, kernels, calls)
             target.flop += flop * share
 
     def _add_grid_gradients(
@@ -426,9 +434,12 @@ def _in_step(times: int, steps: int, step: int) -> int:
 
 
 def _launches(gemm: Gemm | GroupedGemm) -> int:
-    if isinstance(gemm, GroupedGemm):
-        return max(gemm.launches, gemm.calls)
-    return gemm.products
+    return gemm.launches if isinstance(gemm, GroupedGemm) else gemm.products
+
+
+def _calls(gemm: Gemm | GroupedGemm) -> int:
+    """Products that a library launches one after another where the framework asks for one."""
+    return gemm.calls if isinstance(gemm, GroupedGemm) and gemm.calls > gemm.launches else 0
 
 
 def _gemm_flop(gemm: Gemm | GroupedGemm) -> float:

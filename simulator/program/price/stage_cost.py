@@ -43,7 +43,7 @@ from simulator.program.price.layer_cost import UnitCosts
 from simulator.program.price.layer_time import LayerTime, PassTime
 from simulator.program.price.piece_time import PieceTimer
 from simulator.program.price.run_contents import Contents
-from simulator.program.price.unit_cost import End, ForwardMemory, Unit, UnitCost
+from simulator.program.price.unit_cost import End, ForwardMemory, Unit, UnitCost, UnitTimes
 from simulator.program.states.gathered_memory import TiedGradient
 from simulator.program.states.resident import new_gradient_bytes, slice_parameters
 from simulator.program.strategies.backward_memory import BackwardMemory
@@ -242,6 +242,14 @@ class StageCosts:
         return self.job.cluster.profile.kernels.launch_s * stack.host_work_per_exchange + check_s
 
     @property
+    def _host_s_per_call(self) -> float:
+        """Host time of each product in a library's loop over experts [s]."""
+        work = self.job.plan.stack.host_work_per_call
+        if work is None:
+            return self.host_s_per_kernel
+        return self.job.cluster.profile.kernels.launch_s * work
+
+    @property
     def _python_turns(self) -> int:
         """Copies of the model whose Python code takes turns in one process."""
         return self.job.dp if self.job.choices.data_parallelism.is_one_process else 1
@@ -317,7 +325,9 @@ class StageCosts:
             runs_python = direction is time.forward or direction is time.recompute
             turns = self._python_turns if runs_python else 1
             kernels = launched_alone.kernels + (times.graphs if direction.parts else 0)
-            counts = kernels * turns, launched_alone.exchanges * turns
+            counts = tuple(
+                count * turns for count in (kernels, launched_alone.exchanges, launched_alone.calls)
+            )
             launches += sum(counts)
             steps.append(self._step(direction, exposed, *counts, work=times.host_work))
             host_s += steps[-1].host_s
@@ -326,7 +336,8 @@ class StageCosts:
         visited = [direction for direction in _directions(time, phase) if direction.parts]
         visits, repeated = len(visited), sum(each is time.recompute for each in visited)
         # The hooks of a layer run before its first kernel, behind those of the layer before.
-        hooks = Step(0.0, (visits - repeated) * times.unit_hooks_s, 0)
+        hooks_s = (visits - repeated) * times.unit_hooks_s
+        hooks = Step(0.0, hooks_s + _python_s(times, visited), 0)
         host_s += hooks.host_s
         if times.waits and (phase is Phase.FORWARD or repeats):
             host_s = device_s + self._expert_stall_s(times.waits, [*steps[1:], hooks], exposed)
@@ -338,14 +349,16 @@ class StageCosts:
         device_s = 0.0
         for part in time.parts:  # sum() rounds otherwise from Python 3.12 on
             device_s += part.seconds * _exposed_share(part, exposed)
-        each_s = self.host_s_per_kernel * work, self._host_s_per_exchange(work)
+        each_s = (
+            self.host_s_per_kernel * work, self._host_s_per_exchange(work), self._host_s_per_call
+        )  # fmt: skip
         host_s = sum(count * seconds for count, seconds in zip(counts, each_s, strict=True))
         return Step(device_s, host_s, sum(counts))
 
     def _expert_stall_s(self, waits: ExpertWaits, behind: Sequence[Step], exposed: float) -> float:
         """What the device waits for its host in a layer, from one question to the next [s]."""
         after, before = (
-            [self._step(each, exposed, each.kernels, each.exchanges) for each in side]
+            [self._step(each, exposed, each.kernels, each.exchanges, each.calls) for each in side]
             for side in (waits.after, waits.before)
         )
         launch_s = self.job.cluster.profile.kernels.launch_s
@@ -400,6 +413,14 @@ class StageCosts:
 def _exposed_share(part: Part, exposed: float) -> float:
     """What counts of a part where only ``exposed`` of the exchanges with experts delays a pass."""
     return exposed if part.category is Category.EXPERT_PARALLEL else 1.0
+
+
+def _python_s(times: UnitTimes, visited: Sequence[PassTime]) -> float:
+    """Host time of some passes beside their launches [s]; weights have none of their own."""
+    (forward_s, backward_s), time = times.python_s, times.time
+    forwards = sum(each is time.forward or each is time.recompute for each in visited)
+    backwards = sum(each is time.backward_input for each in visited)
+    return forwards * forward_s + backwards * backward_s
 
 
 def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:

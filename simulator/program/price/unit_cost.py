@@ -64,6 +64,7 @@ class UnitTimes(NamedTuple):
         hooks_s: Host time of hooks that gather its weights, each time it is visited [s].
         unit_hooks_s: Of those that gather it whole, the same, but where it is repeated [s].
         host_work: Host time per launch, over that of a layer with experts.
+        python_s: Host time beside its launches, forward and backward [s].
     """
 
     time: LayerTime
@@ -74,6 +75,7 @@ class UnitTimes(NamedTuple):
     hooks_s: float = 0.0
     unit_hooks_s: float = 0.0
     host_work: float = 1.0
+    python_s: tuple[float, float] = (0.0, 0.0)
 
 
 class ForwardMemory(NamedTuple):

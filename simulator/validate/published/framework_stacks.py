@@ -12,7 +12,12 @@ from functools import reduce
 from typing import Any
 
 from simulator.described.documents import merged
-from simulator.described.plan.shipped_stacks import STACKS, compiled_facts, named_stack
+from simulator.described.plan.shipped_stacks import (
+    STACKS,
+    compiled_facts,
+    eager_beside,
+    named_stack,
+)
 from simulator.described.plan.stack import Stack
 from simulator.described.plan.stack_options import FusedAttention
 from simulator.facts import shipped_facts
@@ -56,7 +61,7 @@ def stack_facts(framework: str, version: str, notes: str = "") -> dict[str, Any]
     facts, words = {"base": base, **_foreign_fsdp(base, said)}, f"{said} {notes.lower()}"
     if base in shipped_facts(_FILE)["compiled_by_default"] and _says("eager", words):
         facts["host_work_per_launch"] = STACKS["torch"].host_work_per_launch
-        beside = shipped_facts("compiler")["eager_beside"].get(base, {})
+        beside = eager_beside(STACKS[base], base)
         facts |= {**shipped_facts(_FILE)["not_compiled_model"], **beside}
     if base not in ("torch-fsdp", *_around_torch()):
         return facts
@@ -192,9 +197,9 @@ def recipe_settings(
     of_model = (
         settings for words, settings in recipes["models"].items() if re.search(words, model.lower())
     )
-    sorts_fused = re.search(recipes["fused_permutation"], said)
+    of_experts = recipes["experts"]
     parts: tuple[Mapping[str, Any], ...] = (
-        {"stack": {"fused_permutation": True}} if sorts_fused else {},
+        of_experts["plan"] if re.search(of_experts["said"], said) else {},
         recipes["split_plan"] if overlaps else {},
         next(of_model, {}),
         *_library_recipe(recipes["library"], said, model, published),
@@ -284,7 +289,7 @@ def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, An
     fewer, is of January 2024. Frameworks that are only like Megatron have products of their own.
     """
     if not re.search(r"megatron|nemo|mcore|primus", said):
-        return {"keeps_placeholder_gradients": False}
+        return {"keeps_placeholder_gradients": False, "widens_moments": True}
     release = re.search(r"\b(?:te|transformer[ -]?engine) ?v?(\d+)\.(\d+)", said)
     container = re.search(r"(?<![\d.])(2[3-9])\.(0[1-9]|1[0-2])(?!\d)", said)
     core = re.search(r"\b(?:megatron-core|mcore) ?v?0\.(\d+)", said)
@@ -296,9 +301,15 @@ def _transformer_engine_of_its_time(said: str, year: int | None) -> dict[str, An
         is_old = int(core.group(1)) < _CORE_OF_MAY_2025
     else:
         is_old = year is not None and year < 2025
+    # Version 2.13 of March 2026 updates 16-bit moments as they are.
+    named = release or container
+    is_late = named is not None and tuple(map(int, named.groups())) >= (
+        (2, 13) if release else (26, 3)
+    )
+    facts = {} if is_late else {"widens_moments": True}
     if not is_old:
-        return {}
-    facts = {"keeps_placeholder_gradients": False}
+        return facts
+    facts["keeps_placeholder_gradients"] = False
     if not re.search(shipped_facts(_FILE)["nvidia_recipes"]["framework"], said):
         facts["records_sums"] = True
         if year is not None and year < _YEAR_OF_TORCH_2_2:

@@ -64,7 +64,7 @@ class _Wrapped(nn.Module):
 
 
 def _heads(rows: Tensor) -> Tensor:
-    return rows.unflatten(-1, (_HEADS, -1)).transpose(1, 2)
+    return rows.view(*rows.shape[:-1], _HEADS, -1).transpose(1, 2)
 
 
 def _there_and_back(rows: Tensor) -> Tensor:

@@ -289,20 +289,6 @@ class Plan(Spec):
         asked = self.stack.repeats_kv_heads
         return self.attention_kernel == "unfused" if asked == "unfused" else asked
 
-    def fuses_heads(self, heads: int, kv_heads: int) -> bool:
-        """Whether one kernel computes core attention of so many heads, as it is given them.
-
-        Memory-efficient attention, the only fused kernel of PyTorch's that reads 32-bit numbers,
-        takes no grouped heads, so that they are computed in separate kernels.
-
-        Source: PyTorch, ``scaled_dot_product_attention``: ``enable_gqa`` "currently works only for
-        Flash_attention and math kernel on CUDA tensor"; two runs on an H200 (``reports/gpu/h200``).
-        """
-        if self.attention_kernel != "flash":
-            return False
-        is_wide = self.precision in ("fp32", "tf32") and self.attention is None
-        return not (is_wide and kv_heads < heads)
-
     @property
     def groups_experts(self) -> bool:
         """Whether the products of all experts on a rank are one kernel."""

@@ -10,6 +10,7 @@ from math import prod
 
 from simulator.described.cluster.kernel_parameters import NARROW
 from simulator.described.job import Job
+from simulator.described.plan.fused_attention import fuses_heads
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import TensorGrid
 from simulator.errors import Fault
@@ -167,7 +168,7 @@ def has_one_attention_kernel(job: Job) -> bool:
     """Whether core attention is one kernel, with the heads that the stack gives it."""
     model, plan = job.model, job.plan
     is_grouped = model.latent_attention is None and not plan.repeats_kv_heads
-    return plan.fuses_heads(model.heads, model.kv_heads if is_grouped else model.heads)
+    return fuses_heads(plan, model.heads, model.kv_heads if is_grouped else model.heads)
 
 
 def _attention_of(job: Job) -> str:

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind
+from simulator.described.plan.fused_attention import fuses_heads
 from simulator.described.plan.stack_options import MaskedModels
 from simulator.program.layer.block import MASK_BYTES, Block
 from simulator.program.layer.pieces import (
@@ -80,7 +81,7 @@ class Heads(NamedTuple):
 
 def add_core_attention(block: Block, heads: Heads, window: int = 0) -> None:
     """Scores, softmax and weighted values: one fused kernel, or the separate ones."""
-    if block.plan.fuses_heads(heads.number, heads.kv_number):
+    if fuses_heads(block.plan, heads.number, heads.kv_number):
         _flash_attention(block, heads, window)
     else:
         _separate_attention(block, heads)

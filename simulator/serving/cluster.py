@@ -195,7 +195,7 @@ def _fill_caches(replicas: Sequence[Replica], requests: Sequence[Request]) -> No
         while (now_s := replica.end_s) < math.inf:
             replica.finish_step()
             replica.wake(now_s)
-        replica.steps, replica.busy_s = 0, 0.0
+        replica.steps, replica.busy_s, replica.preemptions = 0, 0.0, 0
 
 
 def _check_settings(deployment: Deployment, scheduler: str) -> None:

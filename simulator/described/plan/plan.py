@@ -228,7 +228,7 @@ class Plan(Spec):
     optimizer_kernels: Literal["fused", "foreach", "for-loop"] | None = None
     """Whether one kernel updates, or one for each operator: over all weights at once, with a tensor
     as large as these on the way, or over one weight after another (PyTorch's ``fused``,
-    ``foreach``, and neither); by default as the stack."""
+    ``foreach``, and neither, which is modelled for Adam alone); by default as the stack."""
     optimizer_in_backward: Flag = False
     """Whether every weight is updated as soon as its gradient is there, which is then freed
     (torchtune's ``optimizer_in_bwd``)."""

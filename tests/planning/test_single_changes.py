@@ -29,6 +29,7 @@ JOBS = {
     "dense in a pipeline": job(tp=2, pp=4, batch={"micro": 2}),
     "interleaved": job(pp=4, vpp=2, recompute="selective", recompute_modules=["mlp"]),
     "experts": job(experts=EXPERTS, ep=4),
+    "experts under autocast": job(1, experts=EXPERTS, stack="trl", zero=0),
     "sharded weights": job(stack="torch-fsdp", zero=3, zero_group=8),
     "offloaded": job(8, stack="deepspeed", zero=2, offload={"optimizer": "cpu"}),
     "contexts": job(cp=2, tp=2, overlap_grad_reduce=False),

@@ -71,3 +71,12 @@ def test_experts_that_run_one_by_one_are_named_with_the_way_to_group_them(plan, 
     sentences = [each for each in said(8192, plan, experts=EXPERTS) if "one after another" in each]
     assert [f"the {count} experts" in each for each in sentences] == ([True] if count else [])
     assert any("plan.stack.grouped_experts=true" in each for each in sentences) is can_group
+
+
+def test_experts_that_autocast_leaves_in_fp32_are_told_three_ways_out():
+    plan = {"stack": "trl", "zero": 0}
+    (sentence,) = (each for each in said(1024, plan, experts=EXPERTS) if "Autocast" in each)
+    for way in ("master_weights=false", "grouped_experts=false", "FSDP"):
+        assert way in sentence
+    (sentence,) = said(1024, plan | {"master_weights": False}, experts=EXPERTS)
+    assert "wait for their host" in sentence

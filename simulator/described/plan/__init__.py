@@ -1,6 +1,7 @@
 """How the work is split, scheduled, sharded and stored.
 
-``plan`` holds ``plan_blocks``, a framework's ``stack`` (``stack_options`` are what it chooses
-between, ``shipped_stacks`` those that are known) and a layout of layers (``layout_text``);
+``plan`` holds ``plan_blocks``, a framework's ``stack`` (``expert_facts`` and
+``narrow_product_facts`` are parts of it, ``stack_options`` what it chooses between,
+``shipped_stacks`` those that are known) and a layout of layers (``layout_text``);
 ``fused_attention`` says which heads one kernel takes.
 """

@@ -295,6 +295,17 @@ class Plan(Spec):
         return self.stack.grouped_experts
 
     @property
+    def has_wide_experts(self) -> bool:
+        """Whether products of routed experts are fp32 where autocast makes all others narrow.
+
+        So are grouped ones that it leaves as their weights are, if nothing else casts these, as
+        FSDP's policy of mixed precision and DeepSpeed do.
+        """
+        is_as_loaded = not self.zero or self.stack.gathers_fp32_weights
+        grouped = self.groups_experts and self.stack.experts_as_weights
+        return grouped and is_as_loaded and self._is_under_autocast
+
+    @property
     def reduced_gradients(self) -> GradPrecision:
         """Format that gradients are reduced in."""
         usual = gradient_format(self.precision, self.stack.grad_reduce_precision)

@@ -17,11 +17,10 @@ from pydantic import Field
 
 from simulator.described.base import Bytes, Flag, PositiveFraction, Seconds, ZeroStage
 from simulator.described.cluster.kernel_parameters import AttentionKernel
+from simulator.described.plan.expert_facts import ExpertFacts
 from simulator.described.plan.narrow_product_facts import NarrowProductFacts
 from simulator.described.plan.stack_options import (
     CrossEntropy,
-    ExpertExchange,
-    ExpertWaits,
     FusedAttention,
     GradientScaling,
     GradPrecision,
@@ -30,7 +29,6 @@ from simulator.described.plan.stack_options import (
     NamedOutput,
     Offloading,
     RepeatedHeads,
-    RowSummation,
     SelectivePolicy,
     ShardingUnits,
     UnevenLayers,
@@ -40,7 +38,7 @@ _LARGE_SEGMENT_BYTES = 20 * 2.0**20
 """Segments that medium blocks are cut from; those are always cut."""
 
 
-class Stack(NarrowProductFacts):
+class Stack(NarrowProductFacts, ExpertFacts):
     """Defaults and kernels of one framework generation."""
 
     description: str
@@ -279,48 +277,6 @@ class Stack(NarrowProductFacts):
     """How core attention is computed where the plan does not say."""
     flash_kernel: FusedAttention = "best"
     """The fused attention kernel of ``attention: flash``."""
-    router_kernels: Annotated[int, Field(ge=1, le=1000, strict=True)] = 15
-    """Kernels that scoring and choosing experts launches, per direction. Megatron-Core 0.15 without
-    fusion: 19 forward and 10 backward with a softmax."""
-    biased_router_kernels: Annotated[int, Field(ge=1, le=1000, strict=True)] | None = None
-    """The same where scores are sigmoids and biases balance them; by default as many."""
-    expert_count_kernels: Annotated[int, Field(ge=0, le=1000, strict=True)] = 0
-    """Kernels and copies to the host by which a rank finds how many copies of tokens it sends and
-    receives, forward, beside the exchange of these numbers (``ep_dispatch: all_to_all``)."""
-    sends_router_weights: Flag = False
-    """Copies of tokens travel with the router's weights, in an exchange of their own each way
-    (``ep_dispatch: all_to_all``)."""
-    grouped_experts: Flag = False
-    """The products of all experts on a rank are one kernel; else each expert has its own, one
-    after another."""
-    calls_each_expert: Flag = False
-    """With ``grouped_experts``, the host still calls a library once for each expert, on a few
-    streams side by side (Transformer Engine's ``multi_stream_cublas_gemm``)."""
-    grouped_by_torch: Flag = False
-    """With ``grouped_experts``, that kernel is PyTorch's own in 16 bits (``torch._grouped_mm``);
-    else it is as quick as the vendor's library is in products alone."""
-    fused_permutation: Flag = False
-    """Copies of tokens are sorted by expert, and added up again, by kernels made for that
-    (Megatron-Core's ``moe_permute_fusion``); else rows are picked up at indices."""
-    row_summation: RowSummation = "sorted"
-    """How copies of tokens, and gradients of them, are added up without ``fused_permutation``."""
-    sorts_gathered_copies: Flag = False
-    """With ``ep_dispatch: all_gather``, copies are picked from all tokens in the order that these
-    have, and sorted by expert after that; results go back the same way and are weighed between,
-    so they stay for backward."""
-    keeps_picked_copies: Flag = False
-    """Where they are, backward keeps what they were picked from: gathered tokens and copies in
-    the order of tokens, as ``torch.gather`` does."""
-    weighs_copies_in_fp32: Flag = False
-    """Copies of tokens are cast to fp32 and multiplied by the router's weights there, before their
-    experts or after, and so kept in fp32 (torchtitan's ``MoE``); else experts weigh them."""
-    one_hot_dispatch: Flag = False
-    """Where experts have a capacity, products with one-hot masks over all slots of a sequence pick
-    the tokens of each expert and add results up again, as in GShard (arXiv 2006.16668, algorithm
-    1); else rows are copied."""
-    fused_expert_extras: Flag = True
-    """Clamped gates and the last bias of routed experts cost no kernels of their own; else gates
-    are clamped by eager ones and the bias is added expert by expert, in fp32 (Megatron-Core)."""
     widens_unquantised: Flag = False
     """Where a model is quantised and not sharded, all other weights are kept in fp32, and layers
     pass on fp32 numbers (peft's ``prepare_model_for_kbit_training``)."""
@@ -497,9 +453,5 @@ class Stack(NarrowProductFacts):
     exchange_check_s: Seconds = 0.0
     """Host time per further tensor-parallel rank in which hosts compare each collective of a layer
     before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
-    expert_waits: ExpertWaits = "none"
-    """Where the host waits for counts of tokens per expert."""
-    expert_exchange: ExpertExchange = "deepep"
-    """Whose kernels a hierarchical dispatcher calls."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""

@@ -275,6 +275,14 @@ def _grouped_experts(job: Job) -> Iterator[Change]:
         yield Change("computing the experts of a rank in groups", fields, _FASTER | _UNSEARCHED)
 
 
+def _narrow_experts(job: Job) -> Iterator[Change]:
+    """A loop over experts whose products autocast casts, where grouped ones stay in fp32."""
+    if job.model.experts is not None and job.plan.has_wide_experts:
+        fields = {"plan.stack.grouped_experts": False, "plan.stack.expert_waits": "expert"}
+        words = f"computing experts in {job.plan.precision}, one after another"
+        yield Change(words, fields, _FASTER | _UNSEARCHED)
+
+
 def _overlaps(job: Job) -> Iterator[Change]:
     """Communication behind computation, where there is any and neither job nor stack hides it."""
     plan, choices, ranks = job.plan, job.choices, job.dp * job.plan.cp
@@ -334,6 +342,7 @@ DECISIONS: tuple[Decision, ...] = (
     Decision(_FASTER | _SMALLER, _degrees),
     Decision(_FASTER | _UNSEARCHED, _dispatch),
     Decision(_FASTER | _UNSEARCHED, _grouped_experts),
+    Decision(_FASTER | _UNSEARCHED, _narrow_experts),
     Decision(_FASTER | _UNSEARCHED, _overlaps),
     Decision(_UNSEARCHED, _other_fields),
     Decision(Question.LINKS, _links),

@@ -167,10 +167,23 @@ class Block:
     def expert_shape(self) -> Shape:
         """Sizes of the microbatch in the number format of routed experts' products."""
         plan, shape = self.plan, self.shape
-        if plan.stack.narrow_products == "dense":
+        if plan.has_wide_experts:
+            plan = plan.model_copy(update={"precision": "fp32"})
+        elif plan.stack.narrow_products == "dense":
             plan = plan.model_copy(update={"precision": activation_precision(plan.precision)})
         of_experts = _shape_in_its_format(plan, shape.sequences, shape.seq_len)
         return replace(of_experts, documents=shape.documents)
+
+    @property
+    def has_eager_experts(self) -> bool:
+        """Whether routed experts are eager code around grouped products."""
+        stack = self.stack
+        return stack.grouped_experts and stack.eager_experts and not stack.fused_elementwise
+
+    @property
+    def masks_copies(self) -> bool:
+        """Whether that sets copies of tokens to zero that belong to no expert of a rank."""
+        return self.has_eager_experts and self.stack.masks_copies
 
     def layer(self) -> Layer:
         """What has been put together."""

@@ -21,6 +21,7 @@ from dataclasses import replace
 from simulator.described.model import Experts, Model
 from simulator.program.layer.block import Block
 from simulator.program.layer.expert_loop import autocast_pieces, loop_pieces, weights_of_experts
+from simulator.program.layer.grouped_experts import add_weighing, masking
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
 from simulator.program.layer.mlp import (
     add_activation,
@@ -182,11 +183,18 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     input_bytes = kept * copies * hidden * shape.kept_bytes
     block.save("expert_input", input_bytes, Region.ROUTED, weights=into)
     columns = branches(block.model) * width
+    block.pieces += masking(block, "expert_input", copies * hidden, in_place=True)
     _grouped(block, "expert_up", copies, columns, hidden, Split.COLUMN, tensors=into)
-    add_activation(block, "expert_activation", copies * width, Region.SEQUENCE)
+    block.pieces += masking(block, "expert_up", copies * columns, in_place=False)
+    add_activation(
+        block, "expert_activation", copies * width, Region.SEQUENCE,
+        shape=shape, halves_of_one=block.has_eager_experts,
+    )  # fmt: skip
     kept_bytes = copies * width * shape.kept_bytes
     block.save("expert_down_input", kept_bytes, Region.SEQUENCE, weights=out_of)
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW, tensors=out_of)
+    block.pieces += masking(block, "expert_down", copies * hidden, in_place=False)
+    add_weighing(block, copies * hidden)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
         block.pieces.append(_eager_bias(copies * hidden, experts.count))
     if block.stack.weighs_copies_in_fp32:
@@ -257,7 +265,7 @@ def _eager_bias(elements: float, count: int) -> MemoryBound:
 
 def _reordering(block: Block, role: Role, copies: int) -> MemoryBound:
     """Copies are picked up, and their gradients added up; or the other way round."""
-    shape, hidden = block.shape, block.model.hidden
+    shape, hidden = block.expert_shape, block.model.hidden
     is_permute, fused = role is Role.PERMUTE, block.stack.fused_permutation
     picked = (shape.tokens + copies) * hidden * shape.element_bytes
     # Copies that a sum takes as they lie have been put there, read and written.
@@ -312,13 +320,14 @@ def _grouped(
     experts = block.model.experts
     assert experts is not None
     groups = experts.count
-    launches = 1 if block.stack.grouped_experts else groups
+    is_wide = block.plan.has_wide_experts
+    launches = 1 if block.stack.grouped_experts and not is_wide else groups
     block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
     calls = groups if block.stack.calls_each_expert else launches
     rows = copies / groups
     product = GroupedGemm(
         name, groups, rows, n, k, split, launches, calls,
-        half_precision=block.stack.narrow_products == "dense", tensors=tensors,
+        half_precision=block.stack.narrow_products == "dense", tensors=tensors, is_wide=is_wide,
     )  # fmt: skip
     block.pieces.append(product)
 

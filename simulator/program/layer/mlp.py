@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from simulator.described.model import Model
 from simulator.facts import host_launches
-from simulator.program.layer.block import Block
+from simulator.program.layer.block import Block, Shape
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, TOKEN_WISE, LayerPart
 from simulator.program.layer.pieces import Region, Role, Split
 from simulator.program.layer.tensors import ParameterTensor, TensorRole, TensorSplit
@@ -114,18 +114,29 @@ def add_mlp(
 
 
 def add_activation(
-    block: Block, name: str, elements: float, region: Region, input_role: Role = Role.OTHER
+    block: Block,
+    name: str,
+    elements: float,
+    region: Region,
+    input_role: Role = Role.OTHER,
+    *,
+    shape: Shape | None = None,
+    halves_of_one: bool = False,
 ) -> None:
-    """The MLP's nonlinearity with so many outputs, and its product with the gate."""
-    model, stack = block.model, block.stack
-    inner, products = elements * block.shape.element_bytes, branches(model)
+    """The MLP's nonlinearity with so many outputs, and its product with the gate.
+
+    Its numbers are those of the block's shape, or of another one. Gate and up are halves of one
+    product where the stack fuses projections, or where that is said.
+    """
+    model, stack, shape = block.model, block.stack, shape or block.shape
+    inner, products = elements * shape.element_bytes, branches(model)
     if model.clamped_gate and not stack.fused_expert_extras:
         forward, backward = _EAGER_CLAMP_PASSES * inner, _EAGER_CLAMP_BACKWARD_PASSES * inner
         block.save(f"{name}_clamp_input", products * inner, region)
         block.memory_bound(f"{name}_clamp", forward, backward, region, _EAGER_CLAMP_KERNELS)
     # Of a plain ReLU the gradient needs the output only, which the next product keeps.
     output_suffices = model.activation == "relu" and not model.gated_mlp
-    if not (output_suffices and block.shape.keeps_inputs):
+    if not (output_suffices and shape.keeps_inputs):
         kept_bytes = products * inner
         if stack.narrows_activation_inputs:
             kept_bytes = products * elements * _NARROW_BYTES
@@ -135,7 +146,7 @@ def add_activation(
     if model.gated_mlp and not stack.fused_elementwise:
         block.save(f"{name}_output", inner, region)
     if model.gated_mlp and not stack.fused_elementwise:
-        joined = _EAGER_JOIN_PASSES if stack.fused_projections else 0
+        joined = _EAGER_JOIN_PASSES if stack.fused_projections or halves_of_one else 0
         forward, backward = (
             _EAGER_GATE_PASSES * inner,
             (_EAGER_GATE_BACKWARD_PASSES + joined) * inner,
@@ -143,20 +154,22 @@ def add_activation(
         block.memory_bound(name, forward, backward, region, _EAGER_GATE_KERNELS)
         return
     if model.activation == "gelu-new" and not stack.fused_elementwise:
-        _add_written_gelu(block, name, elements, region)
+        _add_written_gelu(block, name, elements, region, shape)
         return
     forward, backward = (products + 1) * inner, (2 * products + 1) * inner
     block.memory_bound(name, forward, backward, region)
 
 
-def _add_written_gelu(block: Block, name: str, elements: float, region: Region) -> None:
+def _add_written_gelu(
+    block: Block, name: str, elements: float, region: Region, shape: Shape
+) -> None:
     """A nonlinearity of a kernel for each of its operators.
 
     Their launches are so many as take the host as long as all operators do.
     """
-    half = elements * block.shape.element_bytes
-    wide = elements * block.shape.stream_bytes
-    if block.plan.autocasts:
+    half = elements * shape.element_bytes
+    wide = elements * shape.stream_bytes
+    if block.plan.autocasts and wide > half:
         forward, backward = (
             halves * half + wides * wide
             for halves, wides in (_CAST_GELU_PASSES, _CAST_GELU_BACKWARD_PASSES)

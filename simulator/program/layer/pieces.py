@@ -157,6 +157,7 @@ class GroupedGemm:
         calls: Calls of the host for it, where these are more.
         loads: Rows of each expert over ``rows``; empty where all have the same.
         half_precision, tensors, trained_share: As of :class:`Gemm`.
+        is_wide: Whether they are fp32, whatever the other products are.
     """
 
     name: str
@@ -171,6 +172,7 @@ class GroupedGemm:
     half_precision: bool = False
     tensors: tuple[str, ...] = ()
     trained_share: float = 1.0
+    is_wide: bool = False
 
     @property
     def mean_rows(self) -> float:
@@ -254,6 +256,7 @@ class MemoryBound:
         row_sums: What is added up there; None where each row is put down by itself.
         strided: Whether operands are broadcast or permuted, so that an eager kernel computes
             where each element lies.
+        is_wide: Whether elements are fp32, whatever activations are.
         widens: Whether 16-bit elements become fp32 as well, in the same kernel.
         widens_backward: Whether backward is copies of 16-bit elements as fp32 and nothing else.
         role: What they are to the passes.
@@ -277,6 +280,7 @@ class MemoryBound:
     scatters_fused: bool = False
     row_sums: RowSums | None = None
     strided: bool = False
+    is_wide: bool = False
     widens: bool = False
     widens_backward: bool = False
     role: Role = Role.OTHER

@@ -70,13 +70,16 @@ def expert_waits(
     """Where the host asks in a layer; None if it never does.
 
     Args:
-        job: Its stack says who asks; graphs, processors and capacities leave nothing to ask for.
+        job: Its stack says who asks, and PyTorch itself does before it launches products one after
+            another; graphs, processors and capacities leave nothing to ask for.
         layer: What one rank runs of it.
         captured: Pieces that the host replays as a graph.
         timer: What each piece takes.
         hiding: Which exchanges are hidden.
     """
     asks, experts = job.choices.expert_waits, job.model.experts
+    asks_late = asks == "none" and job.plan.has_wide_experts
+    asks = "layer" if asks_late else asks
     asked_at = next((i for i, piece in enumerate(layer.pieces) if _needs_sizes(piece)), None)
     if asks == "none" or asked_at is None or experts is None:
         return None
@@ -86,6 +89,8 @@ def expert_waits(
     times = piece_times(layer, timer, hiding, captured)
     between = range(_counted_at(layer.pieces) + 1, asked_at)
     hidden_s = sum(part.seconds for i in between for part in times[i].parts)
+    if asks_late:
+        hidden_s = 0.0  # The copy that it waits for is behind all of that.
     groups = max(p.groups for p in layer.pieces if isinstance(p, GroupedGemm))
     return ExpertWaits(
         times[:asked_at], times[asked_at:], hidden_s, groups if asks == "expert" else 1

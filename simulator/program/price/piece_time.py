@@ -129,7 +129,7 @@ class PieceTimer:
         if backward and piece.sums_columns:
             kernel_s += self.profile.common.column_sum_start_s
         if piece.strided:
-            read_bytes = ELEMENT_BYTES[self._half_precision]
+            read_bytes = ELEMENT_BYTES["fp32" if piece.is_wide else self._half_precision]
             written_bytes = ELEMENT_BYTES["fp32"] if piece.widens else read_bytes
             elements = num_bytes / piece.kernels / (read_bytes + written_bytes)
             kernel_s = max(kernel_s, strided_s(self.profile, elements, casts=piece.widens))
@@ -308,6 +308,8 @@ class PieceTimer:
 
     def precision_of(self, gemm: Gemm | GroupedGemm, *, of_weight: bool = False) -> Precision:
         """Number format of a product, or of its weight's gradient."""
+        if isinstance(gemm, GroupedGemm) and gemm.is_wide:
+            return "fp32"
         is_half = gemm.half_precision or (of_weight and self.wide_weight_gradients)
         is_half = is_half or (isinstance(gemm, Gemm) and not gemm.has_weight)
         return self._half_precision if is_half else self.precision

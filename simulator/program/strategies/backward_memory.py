@@ -44,6 +44,9 @@ from simulator.program.layer.pieces import (
 )
 from simulator.program.strategies.recompute import Recomputation
 
+_FULL_BYTES = 4.0
+"""An fp32 number."""
+
 
 class BackwardMemory(NamedTuple):
     """A backward at its fullest.
@@ -337,6 +340,7 @@ def _read_and_made(piece: Piece, size: float, row: float) -> _Sizes | None:
                 piece if isinstance(piece, FlashAttention) else piece.first, size
             )
         case _:
+            size = _FULL_BYTES if isinstance(piece, GroupedGemm) and piece.is_wide else size
             rows, k, n = _product_sides(piece)
             return rows * k * size, rows * n * size
 

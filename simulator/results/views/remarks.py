@@ -15,10 +15,12 @@ from simulator.units import percent
 _WORTH_A_REMARK = 1 / 3
 """Share of the step for which GPUs wait for their host, from which on it is said."""
 _GROUPS = "plan.stack.grouped_experts=true"
+_EAGER = "plan.stack.grouped_experts=false --set plan.stack.expert_waits=expert"
+"""``experts_implementation="eager"`` of transformers: a loop over experts, which autocast casts."""
 
 
 def remarks(result: StepResult, job: Job) -> Iterator[str]:
-    """Sentences on experts that run one by one, and on GPUs that wait for their host."""
+    """Sentences on experts that run one by one or in fp32, and on GPUs that wait for their host."""
     yield from _on_experts(job)
     yield from _on_the_host(result, job)
 
@@ -28,6 +30,13 @@ def _on_experts(job: Job) -> Iterator[str]:
     if count > 1:
         way = f"; --set {_GROUPS} computes them together" if job.can_group_experts else ""
         yield f"A GPU computes the {count} experts that it has of a layer one after another{way}."
+    if job.model.experts and job.plan.has_wide_experts:
+        half = job.plan.precision
+        yield (
+            f"Autocast leaves grouped products of experts in the format of their weights, so they "
+            f"run in fp32, one expert after another. --set plan.master_weights=false loads {half} "
+            f'weights; --set {_EAGER} is experts_implementation="eager"; FSDP and DeepSpeed cast.'
+        )
 
 
 def _on_the_host(result: StepResult, job: Job) -> Iterator[str]:

@@ -238,8 +238,9 @@ def _matrices(
 
 def _updated_tensors(job: Job, runs: Sequence[Slice]) -> float:
     """Tensors that a rank updates a part of, each expert's by itself, gate and up as one."""
+    has_rows = job.choices.shards_matrices
     return math.fsum(
-        layers * _shape(job, tensor)[0] / _owners(job, tensor)
+        layers * _shape(job, tensor)[0] / (1 if has_rows else _owners(job, tensor))
         for run in runs
         for tensor, layers in slice_tensors(job, run)
         if not tensor.is_frozen and not tensor.name.endswith(".gate")

@@ -137,10 +137,11 @@ def _compared(
 def _is_own_code(run: TrainingRun) -> bool:
     """Whether a run does what a job cannot say.
 
-    Experts pass in a Python loop, 8-bit products are scaled eagerly, a compiler gets rotations that
+    Experts are code of its own, 8-bit products are scaled eagerly, a compiler gets rotations that
     every layer computes anew, or every tensor that is kept is offloaded.
     """
-    of_layer = run.network.experts or run.precision == "fp8"
+    own_experts = run.network.experts and not run.is_transformers
+    of_layer = own_experts or run.precision == "fp8"
     return bool(of_layer or run.is_compiled or run.is_offloaded)
 
 

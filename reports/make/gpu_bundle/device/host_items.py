@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from reports.make.gpu_bundle.device.memory_items import wait
 from reports.make.gpu_bundle.device.network import Layer
 from reports.make.gpu_bundle.device.training_runs import Network, TrainingRun
 
@@ -174,7 +176,7 @@ def _chain_s(
         for link in links:
             if isinstance(link, nn.Module):
                 link.zero_grad()
-        _wait(device)
+        wait(device)
         begun = time.perf_counter()
         with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             found = rows
@@ -182,7 +184,7 @@ def _chain_s(
                 found = link(found)
         middle = time.perf_counter()
         total = found.float().sum()
-        _wait(device)
+        wait(device)
         again = time.perf_counter()
         total.backward()  # type: ignore[no-untyped-call]
         ended = time.perf_counter()
@@ -190,11 +192,6 @@ def _chain_s(
             forward_s.append(middle - begun)
             backward_s.append(ended - again)
     return forward_s, backward_s
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def wrappers_item(device: torch.device, width: int) -> dict[str, Any]:
@@ -231,8 +228,6 @@ def _fully_sharded_mixed(layers: nn.Sequential) -> nn.Module:
 
 
 def _in_units(layers: nn.Sequential) -> nn.Module:
-    from functools import partial
-
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
@@ -318,7 +313,7 @@ def _parameters(device: torch.device) -> list[nn.Parameter]:
 def _calls_s(work: Callable[[], object], device: torch.device) -> list[float]:
     found: list[float] = []
     for repetition in range(3 + _REPETITIONS):
-        _wait(device)
+        wait(device)
         begun = time.perf_counter()
         work()
         ended = time.perf_counter()

@@ -31,11 +31,11 @@ def context_item(device: torch.device, width: int) -> dict[str, Any]:
     held["matrix"] = device_bytes(device)
     del one
     result = matrix @ matrix
-    _wait(device)
+    wait(device)
     held["cuBLAS product"] = device_bytes(device)
     heads = result.view(1, -1, 16, width // 16).transpose(1, 2)
     torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
-    _wait(device)
+    wait(device)
     held["attention"] = device_bytes(device)
     allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     reserved = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
@@ -64,7 +64,7 @@ def workspace_item(device: torch.device, width: int) -> dict[str, Any]:
         matrix = torch.randn(width, width, device=device).to(dtype)
         before = _counted(device)[0]
         result = matrix @ matrix
-        _wait(device)
+        wait(device)
         own = result.nbytes
         del result
         held[str(dtype)] = {"left": _counted(device)[0] - before, "result": own}
@@ -77,7 +77,8 @@ def _counted(device: torch.device) -> tuple[int, int]:
     return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Return when the device has done all that was queued."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

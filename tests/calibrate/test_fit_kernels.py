@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from simulator.calibrate.gpu.fit_kernels import BLOCKS, fit_block, with_values
 from simulator.calibrate.profile_text import with_value
 from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
-from simulator.tables.kernel_rows import KernelRow
+from simulator.described.load import load_profile
+from simulator.tables.kernel_rows import KernelRow, read_kernel_rows
 from tests.tiny import tiny_profile
 
 TEXT = """\
@@ -143,3 +146,13 @@ def test_a_block_of_one_format_changes_that_format_only():
     assert changed.kernels.gemm["bf16"].efficiency == 0.5
     assert changed.kernels.gemm["fp8"] == tiny_profile().kernels.gemm["fp8"]
     assert gemm_s(changed, 4096, 4096, 4096) > gemm_s(tiny_profile(), 4096, 4096, 4096)
+
+
+def test_products_that_compute_alone_do_not_say_that_memory_is_slow():
+    pytest.importorskip("scipy")
+    h200 = Path(__file__).parents[2] / "reports" / "gpu" / "h200"
+    fp32 = next(block for block in BLOCKS if block.path == ("gemm", "fp32"))
+    rows = [row for row in read_kernel_rows(h200 / "profile.kernels.csv") if fp32.rows(row)]
+    fit = fit_block(load_profile("h200-sxm-141gb"), fp32, rows[::3])
+    assert fit is not None
+    assert fit.values["memory_efficiency"] == pytest.approx(0.8, rel=0.2)

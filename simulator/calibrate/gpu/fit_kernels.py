@@ -87,6 +87,9 @@ _PRIOR_WEIGHT = 0.002
 _PRIOR_SPREAD = 0.7
 """Natural-log spread of the prior: a factor of two either way is ordinary."""
 
+_MEMORY_SPREAD = 0.15
+"""The same of the share of memory's bandwidth that products reach, whose memory is that of all."""
+
 _AT_MOST_ONE = ("efficiency", "share", "tail")
 """Ends of names of shares of a peak, and of what list scheduling may leave of the longest tile
 (Graham, SIAM J. Appl. Math. 17(2), 1969)."""
@@ -305,7 +308,10 @@ def fit_block(profile: HardwareProfile, block: Block, rows: Sequence[KernelRow])
         if excess > 0:
             return 1e3 * (1.0 + excess)
         data = statistics.fmean(_soft_l1(math.log1p(error)) for error in errors_of(values))
-        unlikely = math.fsum((math.log(max(abs(f), 1e-9)) / _PRIOR_SPREAD) ** 2 for f in point)
+        unlikely = math.fsum(
+            (math.log(max(abs(factor), 1e-9)) / _prior_spread(block, name)) ** 2
+            for name, factor in zip(prior, point, strict=True)
+        )
         return data + _PRIOR_WEIGHT * unlikely
 
     options = {"maxfev": 120 * (1 + len(prior)), "xatol": 1e-3, "fatol": 1e-6}
@@ -362,6 +368,11 @@ def written(text: str, path: Sequence[str], fit: Fit, kind: str, reference: str)
     if alone or not fit.values:
         return text
     return with_value(text, ["kernels", *path, "source"], source)
+
+
+def _prior_spread(block: Block, name: str) -> float:
+    of_memory = block.path[:1] == ("gemm",) and name == "memory_efficiency"
+    return _MEMORY_SPREAD if of_memory else _PRIOR_SPREAD
 
 
 def _soft_l1(error: float) -> float:

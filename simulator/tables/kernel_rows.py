@@ -39,6 +39,7 @@ class Protocol:
         warm_up: Rounds back to back before those that count.
         counted: Rounds back to back of which the time is the mean.
         host_s: Time the host takes to issue a call; 0 where the device's own clock is read.
+        events_s: What two events of a stream take with nothing between them.
         is_per_group: Whether a grouped product is a call for each of its groups.
         weights: Products of a round, each with weights of its own.
         fills_cache: Whether a round ends with the product whose weights fill the last cache.
@@ -60,6 +61,7 @@ class Protocol:
     is_eager: bool = False
     cuts_inner: bool = True
     inner: str = "k"
+    events_s: float = 0.0
 
     @property
     def read_again_after(self) -> int:
@@ -102,6 +104,7 @@ def _stated_protocol(row: KernelRow) -> Protocol:
                 known.get("eager", False),
                 known.get("cuts_inner", True),
                 known.get("inner", "k"),
+                parse_quantity(known.get("events", "0 s"), "s"),
             )
     return Protocol()
 

@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +23,7 @@ from simulator.cost.kernel_time import (
     many_tensors_efficiency,
     memory_bound_s,
     peak_flop_per_s,
+    widening_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.cluster.kernel_parameters import FlashKernel, Precision
@@ -91,7 +92,8 @@ def compared(row: KernelRow, profile: HardwareProfile) -> Comparison:
         op = row.text("op") or "an unnamed operation"
         raise SkippedRowError(f"{op} is not a single modelled kernel")
     try:
-        return answer(row, profile)
+        found = answer(row, profile)
+        return replace(found, predicted_s=found.predicted_s + protocol_of(row).events_s)
     except InputError as error:
         raise SkippedRowError("; ".join(f"{f.path}: {f.rule}" for f in error.faults)) from error
 
@@ -319,13 +321,17 @@ def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
     is_eager = "swiglu" in op and re.search("(torch|megatron) implementation", notes) is not None
     if is_eager:
         passes = _EAGER_SWIGLU[row.direction]
+    over_many = op.startswith("optimizer") and protocol_of(row).is_eager
     kernel_s = memory_bound_s(
         profile,
         passes * num_bytes,
+        efficiency=many_tensors_efficiency(profile, is_half=False) if over_many else None,
         over_rows=of_rows and not (backward or reads_again),
         reduces_rows="norm" in op and backward,
         operands_cached=not protocol_of(row).clears_cache,
     )
+    if op == "cast_fp32" and protocol_of(row).is_eager:
+        kernel_s = max(kernel_s, widening_s(profile, row.count("m")))
     if op.startswith("megatron") and backward:
         kernel_s += _liger_forward_s(row, profile, is_eager=is_eager)
     predicted_s = kernel_s + _launch_s(row, profile)

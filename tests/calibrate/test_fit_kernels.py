@@ -7,9 +7,10 @@ import yaml
 
 from simulator.calibrate.gpu.fit_kernels import BLOCKS, fit_block, with_values
 from simulator.calibrate.profile_text import with_value
-from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
+from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s, widening_s
 from simulator.described.load import load_profile
 from simulator.tables.kernel_rows import KernelRow, read_kernel_rows
+from simulator.validate.kernel_answers import compared
 from tests.tiny import tiny_profile
 
 TEXT = """\
@@ -156,3 +157,32 @@ def test_products_that_compute_alone_do_not_say_that_memory_is_slow():
     fit = fit_block(load_profile("h200-sxm-141gb"), fp32, rows[::3])
     assert fit is not None
     assert fit.values["memory_efficiency"] == pytest.approx(0.8, rel=0.2)
+
+
+def own_row(op: str, elements: int, seconds: float) -> KernelRow:
+    size = {"m": str(elements), "gbps": str(6e-9 * elements / seconds)}
+    time = {"time_us": str(seconds * 1e6), "notes": ""}
+    said = {"op": op, "dtype": "bf16", "direction": "fwd", "source": "clustersim calibrate gpu"}
+    return KernelRow({**said, **size, **time})
+
+
+def test_what_two_events_take_is_part_of_a_calibration_s_rows():
+    profile, row = tiny_profile(), own_row("stream_copy", 2**20, 1e-3)
+    alone = memory_bound_s(profile, 6.0 * 2**20, operands_cached=False)
+    assert compared(row, profile).predicted_s - alone == pytest.approx(1.26e-6)
+
+
+def test_a_cast_of_a_calibration_takes_as_long_as_its_elements():
+    profile, events_s = tiny_profile(), 1.26e-6
+    row = own_row("cast_fp32", 2**24, 1e-3)
+    of_bytes = memory_bound_s(profile, 6.0 * 2**24, operands_cached=False)
+    slower = max(of_bytes, widening_s(profile, 2.0**24))
+    assert compared(row, profile).predicted_s == pytest.approx(slower + events_s)
+
+
+def test_rows_measured_with_a_cleared_cache_do_not_tell_what_a_cache_saves():
+    pytest.importorskip("scipy")
+    rows = [own_row("stream_copy", 2**e, 1e-5 + 2.0**e * 1e-11) for e in range(12, 24)]
+    fit = fit_block(tiny_profile(), STREAM, rows)
+    assert fit is not None
+    assert "cache_speedup" not in fit.values

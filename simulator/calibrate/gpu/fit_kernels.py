@@ -126,6 +126,10 @@ class Block:
         }
 
 
+def _finds_cached(rows: Sequence[KernelRow]) -> bool:
+    return not all(protocol_of(row).clears_cache for row in rows)
+
+
 def _repeats_calls(rows: Sequence[KernelRow]) -> bool:
     return any(protocol_of(row).read_again_after for row in rows)
 
@@ -134,6 +138,7 @@ _DETERMINED_BY: Mapping[str, Callable[[Sequence[KernelRow]], bool]] = MappingPro
     {
         "joule_per_operation": _repeats_calls,
         "boost_s": _repeats_calls,
+        "cache_speedup": _finds_cached,
         "row_efficiency": lambda rows: any(map(_is_over_rows, rows)),
         "backward_kv_ramp": lambda rows: len({row.text("seq") for row in rows}) > 1,
     }

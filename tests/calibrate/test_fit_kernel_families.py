@@ -55,4 +55,4 @@ def test_a_published_rate_of_memory_stays_beside_fitted_ones() -> None:
 
 def test_families_whose_kernels_are_not_those_of_gpus_are_not_fitted() -> None:
     names = names_in(data_folder("hardware_profiles") / "architectures")
-    assert set(names) - set(families_with_a_prior(names)) == {"gaudi", "tpu"}
+    assert set(names) - set(families_with_a_prior(names)) == {"gaudi", "tpu", "xe-hpc"}

@@ -17,9 +17,9 @@ from typing import Any
 from simulator.errors import ClustersimError
 from simulator.serving.cluster import serve
 from simulator.serving.requests import Request
+from simulator.validate.serving_pools import SkippedRowError
 from simulator.validate.serving_rows import (
     ServingRow,
-    SkippedRowError,
     deployment_of,
     read_serving_rows,
     workload_of,

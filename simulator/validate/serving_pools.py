@@ -31,7 +31,7 @@ def pools_of(notes: str) -> dict[str, Any]:
         raise SkippedRowError("the row does not say which GPUs compute prompts")
     cells = match.groups()
     prompts, answers = _degrees("prefill", cells[:5]), _degrees("decode", cells[5:])
-    return {**answers, "pp": 1, "prefill": PrefillPool(**prompts)}
+    return {**answers, "pp": 1, "prefill": PrefillPool.model_validate(prompts)}
 
 
 def _degrees(name: str, cells: tuple[str | None, ...]) -> dict[str, int]:

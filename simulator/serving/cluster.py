@@ -71,6 +71,7 @@ def serve(
     record: bool = False,
     step_time: Callable[[Batch], StepSeconds] | None = None,
     on_ended: Callable[[int, int], None] | None = None,
+    without: str = "",
 ) -> Served:
     """Serve a workload to its last token.
 
@@ -81,6 +82,7 @@ def serve(
         record: Whether to keep the steps of all replicas.
         step_time: Seconds of a batch; by default from the deployment's kernels.
         on_ended: Told how many more requests ended where answers are made, and the number of all.
+        without: Source of measured runs that tell ``step_time``'s default nothing.
 
     Raises:
         InputError: A request is longer than the cache, or there are too many blocks to simulate.
@@ -97,11 +99,13 @@ def serve(
     # Who arrives as soon as somebody is done, or as soon as blocks are free.
     waits_for_ends = bool(workload.arrivals.users or deployment.prefill)
     lengths = [r.prompt_tokens + r.output_tokens for r in requests]
-    replicas, memory = _pool(deployment, lengths, step_time, waits_for_ends=waits_for_ends)
+    time_of = step_time or StepTime(deployment, without=without)
+    replicas, memory = _pool(deployment, lengths, time_of, waits_for_ends=waits_for_ends)
     between = None
     if deployment.prefill:
         pool = deployment.prefill_deployment
-        prompts, _ = _pool(pool, lengths, step_time, waits_for_ends=waits_for_ends)
+        time_of = step_time or StepTime(pool, without=without)
+        prompts, _ = _pool(pool, lengths, time_of, waits_for_ends=waits_for_ends)
         between = Handovers(deployment, prompts, replicas, requests)
         replicas = [*replicas, *prompts]
     if workload.shared_prefix.cached:
@@ -131,7 +135,7 @@ def _reached(memory: MemoryPlan, deployment: Deployment, lengths: Sequence[int])
 def _pool(
     deployment: Deployment,
     lengths: Sequence[int],
-    step_time: Callable[[Batch], StepSeconds] | None,
+    step_time: Callable[[Batch], StepSeconds],
     *,
     waits_for_ends: bool,
 ) -> tuple[list[Replica], MemoryPlan]:
@@ -140,7 +144,7 @@ def _pool(
     Args:
         deployment: What runs where.
         lengths: Tokens of each request, prompt and answer.
-        step_time: Seconds of a batch; by default from the deployment's kernels.
+        step_time: Seconds of a batch.
         waits_for_ends: Whether somebody arrives as soon as somebody is done.
     """
     longest, most = max(lengths, default=1), deployment.max_model_tokens
@@ -159,7 +163,6 @@ def _pool(
         hint = "each is simulated; use fewer GPUs, or blocks of more tokens"
         raise InputError.single("deployment", rule, hint=hint)
     keeps = keeps_prefixes(deployment)
-    step_time = step_time or StepTime(deployment)
     name = scheduler_name(deployment)
     make = SCHEDULERS[name]
     _check_settings(deployment, name)

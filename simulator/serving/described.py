@@ -44,6 +44,8 @@ Engine = Literal[
 WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
 CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
+_DEGREES = ("tp", "pp", "attention_dp")
+"""What the GPUs of a pool are divided by, in the order of their fields."""
 
 
 class Speculation(Spec):
@@ -94,16 +96,25 @@ class PrefillPool(Spec):
     """Ranks that share every head and product."""
     pp: Count = Field(default=1, validate_default=True)
     """Pipeline stages."""
+    attention_dp: Count = Field(default=1, validate_default=True)
+    """Groups of ``tp`` ranks that attend to prompts of their own and share the experts."""
+    ep: Count = 1
+    """Ranks over which whole experts lie; 1 cuts every expert over all ranks of a replica."""
     max_tokens: CountOrZero = 0
     """Tokens of a step; 0 is the engine's own."""
     layer_wise: Flag = False
     """Whether a prompt's keys and values are sent layer by layer while its last step computes them
     (Splitwise, Mooncake); by default after it (DistServe, NIXL)."""
 
-    @field_validator("tp", "pp")
+    @field_validator("tp", "pp", "attention_dp")
     @classmethod
     def _fill_whole_replicas(cls, degree: int, info: ValidationInfo) -> int:
         return _divides_the_gpus(degree, info)
+
+    @field_validator("ep")
+    @classmethod
+    def _divides_the_ranks_of_a_stage(cls, ep: int, info: ValidationInfo) -> int:
+        return _divides_a_stage(ep, info)
 
 
 def _divides_the_gpus(degree: int, info: ValidationInfo) -> int:
@@ -112,13 +123,25 @@ def _divides_the_gpus(degree: int, info: ValidationInfo) -> int:
     Raises:
         ValueError: It does not.
     """
-    others = [*itertools.takewhile(lambda name: name != info.field_name, ("tp", "pp"))]
+    others = [*itertools.takewhile(lambda name: name != info.field_name, _DEGREES)]
     gpus, degrees = info.data.get("gpus"), [info.data.get(name) for name in others]
     ranks = degree * math.prod(each or 1 for each in degrees)
     if gpus and None not in degrees and gpus % ranks:
         names = f"{' x '.join((*others, str(info.field_name)))} = {ranks} " if others else ""
         raise ValueError(f"{names}must divide the {gpus} GPUs")
     return degree
+
+
+def _divides_a_stage(ep: int, info: ValidationInfo) -> int:
+    """A degree of experts that the ranks of a stage are a multiple of.
+
+    Raises:
+        ValueError: They are not.
+    """
+    tp, dp = info.data.get("tp", 1), info.data.get("attention_dp", 1)
+    if (tp * dp) % ep:
+        raise ValueError(f"must divide tp x attention_dp = {tp * dp}")
+    return ep
 
 
 class Deployment(Spec):
@@ -231,9 +254,9 @@ class Deployment(Spec):
     def prefill_deployment(self) -> Deployment:
         """The pool that computes prompts as a deployment of its own."""
         assert self.prefill is not None
-        alone = {"prefill": None, "speculation": None, "attention_dp": 1, "kv_blocks": 0}
+        alone = {"prefill": None, "speculation": None, "kv_blocks": 0}
         pool = self.prefill.model_dump(exclude={"layer_wise"})
-        return self.model_copy(update={**alone, **pool, "ep": 1})
+        return self.model_copy(update={**alone, **pool})
 
     @field_validator("model")
     @classmethod
@@ -250,10 +273,7 @@ class Deployment(Spec):
     @field_validator("ep")
     @classmethod
     def _divides_the_ranks_of_a_stage(cls, ep: int, info: ValidationInfo) -> int:
-        tp, dp = info.data.get("tp", 1), info.data.get("attention_dp", 1)
-        if (tp * dp) % ep:
-            raise ValueError(f"must divide tp x attention_dp = {tp * dp}")
-        return ep
+        return _divides_a_stage(ep, info)
 
 
 class ServingJob(Spec):

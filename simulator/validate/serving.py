@@ -17,10 +17,9 @@ from typing import Any
 from simulator.errors import ClustersimError
 from simulator.serving.cluster import serve
 from simulator.serving.requests import Request
-from simulator.serving.step_time import StepTime
+from simulator.validate.serving_pools import SkippedRowError
 from simulator.validate.serving_rows import (
     ServingRow,
-    SkippedRowError,
     deployment_of,
     read_serving_rows,
     workload_of,
@@ -127,8 +126,8 @@ def _errors(row: ServingRow, without: str) -> dict[str, Any]:
     deployment = deployment_of(row, without=without)
     workload = workload_of(row, deployment)
     # Replicas are alike: one of them with its share of the traffic is all of them.
-    replicas = deployment.replicas
-    deployment = deployment.model_copy(update={"gpus": deployment.ranks})
+    whole, deployment = deployment, deployment.unit
+    replicas = whole.replicas // deployment.replicas
     workload = workload.model_copy(update={"requests": -(-workload.requests // replicas)})
     if workload.arrivals.rate is not None:
         rate = workload.arrivals.rate / replicas
@@ -138,8 +137,7 @@ def _errors(row: ServingRow, without: str) -> dict[str, Any]:
         users = max(1, workload.arrivals.users // replicas)
         arrivals = workload.arrivals.model_copy(update={"users": users})
         workload = workload.model_copy(update={"arrivals": arrivals})
-    step_time = StepTime(deployment, without=without)
-    requests = serve(deployment, workload, step_time=step_time).requests
+    requests = serve(deployment, workload, without=without).requests
     span_s = max(r.last_token_s for r in requests) - min(r.arrival_s for r in requests)
     answers = sum(r.output_tokens for r in requests)
     prompts = sum(r.prompt_tokens for r in requests)

@@ -24,6 +24,7 @@ from simulator.validate.serving_commands import (
     number_in,
     tuned_limits,
 )
+from simulator.validate.serving_pools import SkippedRowError, is_apart, pools_of
 
 _MOST_BYTES = 2**28
 """Unpacked; a hundred thousand rows are a tenth of it."""
@@ -31,6 +32,7 @@ _MOST_BYTES = 2**28
 _MODELS = {
     "deepseek-r1": "deepseek-v3",
     "deepseek-r1-0528": "deepseek-v3",
+    "deepseek-v3.1": "deepseek-v3",
     "llama3-405b": "llama3.1-405b",
     "qwen2-7b": "qwen2.5-7b",
     "qwen2-72b": "qwen2.5-72b",
@@ -42,11 +44,15 @@ _ENGINES = {
     "tensorrt-llm": "tensorrt-llm",
     "tensorrt-llm (triton)": "tensorrt-llm",
     "atom": "vllm",
+    "dynamo-sglang": "sglang",
+    "dynamo-trt": "tensorrt-llm",
+    "mori-sglang": "sglang",
     "deepspeed-mii": "fastgen",
     "lmdeploy": "lmdeploy",
     "tgi": "tgi",
 }
-"""Engine whose rules a row's follows; ATOM (AMD) takes vLLM's scheduler as its model."""
+"""Engine whose rules a row's follows; ATOM (AMD) takes vLLM's scheduler as its model, and some
+are named after what moves keys and values between their pools."""
 _WEIGHTS = {
     "fp16": "fp16",
     "bf16": "bf16",
@@ -70,15 +76,13 @@ _LARGEST = 2.0**60
 _CONTRADICTION = 3.0
 """Users that a closed loop's own rate and latencies imply, over those that it states, or the
 reverse, from which on one of its numbers is wrong (Little's law holds for all of them)."""
+_EVEN = 1e-6
+"""Burstiness of a constant rate: gaps that differ by a thousandth."""
 _DRAFTS = 3
 _ACCEPTANCE = (0.85, 0.7, 0.6)
 """Of multi-token prediction, where nothing says it: DeepSeek-V3 (arXiv 2412.19437, section 5.4.3)
 reports 85 to 90 % for the second token; the further places are assumed."""
 _OFFLINE_REQUESTS = 6000
-
-
-class SkippedRowError(Exception):
-    """A row that cannot be predicted; its text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
         "weights": _weights(weights, cells),
         "cache": _cache(cells, engine),
         "has_front_end": "closed loop" in row.scenario or "HTTP" in row.scenario,
-        **_degrees(row),
+        **(pools_of(notes) if is_apart(row.scenario) else _degrees(row)),
     }
     fields |= _commanded(row, fields, command) | _noted(notes)
     try:
@@ -300,8 +304,8 @@ def _workload(row: ServingRow, deployment: Deployment) -> Workload:
         return _closed_loop(row, int(load), prompt, answer)
     if "offline" in row.scenario:
         return _offline(row, deployment, prompt, answer)
-    if "Poisson" in row.scenario and row.number("request_rate"):
-        return _poisson(row, deployment, prompt, answer)
+    if row.number("request_rate") and _is_online(row):
+        return _online(row, deployment, prompt, answer)
     if "fixed batch" in row.scenario and load:
         return Workload(
             requests=int(load), prompt=Lengths(mean=prompt), answer=Lengths(mean=answer)
@@ -356,25 +360,27 @@ def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     )
 
 
-def _poisson(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:
+def _is_online(row: ServingRow) -> bool:
+    return "Poisson" in row.scenario or "constant rate" in row.scenario
+
+
+def _online(row: ServingRow, deployment: Deployment, prompt: int, answer: int) -> Workload:
     rate = row.number("request_rate")
     assert rate is not None
     prompts, answers = _spreads(row, prompt, answer)
+    arrivals = Arrivals(kind="poisson", rate=rate)
+    if "constant rate" in row.scenario:
+        arrivals = Arrivals(kind="gamma", rate=rate, burstiness=_EVEN)
     known = row.command().workload.requests
     if known:
         # All that the client sends: its clock stops with the last answer, and nothing warms up.
-        return Workload(
-            requests=known,
-            arrivals=Arrivals(kind="poisson", rate=rate),
-            prompt=prompts,
-            answer=answers,
-        )
+        return Workload(requests=known, arrivals=arrivals, prompt=prompts, answer=answers)
     per_replica = rate / deployment.replicas
     seconds = max(_LEAST_SPAN_S, answer * _SPAN_PER_TOKEN_S)
     count = max(400, min(_MOST_REQUESTS, math.ceil(per_replica * seconds)))
     return Workload(
         requests=count * deployment.replicas,
-        arrivals=Arrivals(kind="poisson", rate=rate),
+        arrivals=arrivals,
         prompt=prompts,
         answer=answers,
         warm_up_share=_WARM_UP_SHARE,

@@ -108,6 +108,19 @@ def test_every_token_is_made_and_every_block_comes_back(engine, blocks, layer_wi
         assert replica.scheduler.used_share == pytest.approx(0.0)
 
 
+def test_a_pool_for_prompts_may_share_experts_between_groups_that_attend_apart():
+    pools = {"gpus": 8, "tp": 2, "attention_dp": 2, "ep": 4}
+    model = load_model("mixtral-8x7b")
+    pool = PrefillPool(**pools)
+    alone = deployment_of(gpus=1).model_copy(update={"model": model, "prefill": pool})
+    prompts = alone.prefill_deployment
+    assert {name: getattr(prompts, name) for name in pools} == pools
+    assert (prompts.replicas, alone.replicas) == (2, 1)
+    for wrong in ({"attention_dp": 3}, {"ep": 3}):
+        with pytest.raises(ValueError, match="must divide"):
+            PrefillPool(**{**pools, **wrong})
+
+
 def test_answers_do_not_wait_for_the_prompts_of_others():
     """DistServe (arXiv 2401.09670), figure 2: prompts slow the decodes beside them."""
     workload = Workload(

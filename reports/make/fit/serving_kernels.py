@@ -226,12 +226,12 @@ _HEADER = """\
 # Left out are rows of vLLM 0.24 with blocks of fp8 and with latent attention, whose least time of
 # 80 to 180 us is the host's, and experts on Hopper that engines do not run (see the file).
 # in_situ has factors that measured runs of serving told.
-# sm80 is Ampere (measured on A100; that Volta behaves alike is assumed), sm90 Hopper (H100, H200,
-# H800), sm100 Blackwell (B200, GB200), sm120 consumer Blackwell (RTX PRO 6000), sm89 Ada, of which
-# that it behaves alike is assumed, gfx942 MI300X and MI325X (and MI100 to MI250X: 393 runs of
-# LLM-Inference-Bench on MI250, of which every fifth is 14 % off, and 21 % with Hopper's), gfx950
-# MI355X. sm_flop_per_cycle is that of the measured device, dense in 16 bits (NVIDIA's white papers
-# of its architectures).
+# sm80 is Ampere (measured on A100; that Volta behaves alike is assumed), sm86 Ampere with memory of
+# graphics cards, sm90 Hopper (H100, H200, H800), sm100 Blackwell (B200, GB200), sm120 consumer
+# Blackwell (RTX PRO 6000), sm89 Ada, of which that it behaves alike is assumed, gfx942 MI300X and
+# MI325X (and MI100 to MI250X: 393 runs of LLM-Inference-Bench on MI250, of which every fifth is
+# 14 % off, and 21 % with Hopper's), gfx950 MI355X. sm_flop_per_cycle is that of the measured
+# device, dense in 16 bits (NVIDIA's white papers of its architectures).
 
 """
 

@@ -199,16 +199,6 @@ def pat(num_bytes: float, group: Group, network: Network) -> Demand | None:
     return Demand(0, tree_depth(n), 0.0, num_bytes * (n - 1) / n, fabric_efficiency=PAT_EFFICIENCY)
 
 
-LATE_NODE_HOP = 0.226
-"""Part of a hop over the fabric that an all_to_all takes for each node beyond the first partner.
-
-Source: 35 all_to_alls of 32 MiB to 2 GiB over 2 to 32 nodes of P5 (collectives_gathered.csv,
-efabench), with latency, rate and fill of EFA from rings and trees. Fitted without one number of
-nodes in turn it is 0.217 to 0.247, and leaves 9 % in place of 28 of 32 nodes, 7 of 19 of 16 and 2
-of 9 of 8. That other fabrics take the same part of their shorter hops is an assumption.
-"""
-
-
 def pairwise_all_to_all(num_bytes: float, group: Group, network: Network) -> Demand:
     """Every rank sends S/n to every other at once, limited by its own ports.
 
@@ -221,14 +211,14 @@ def pairwise_all_to_all(num_bytes: float, group: Group, network: Network) -> Dem
     Source: small all_to_alls of 2, 4 and 8 A100, H100, B200, B300, GB200, L40S and RTX PRO 6000
     take 1.7, 2.8 and 3.7 of their hops in rings, in the mean (ai-dynamo/aiconfigurator); those of
     1 MB hardly grow with the ranks. More ranks are taken to go on so (assumption). Of nodes:
-    :data:`LATE_NODE_HOP`.
+    ``Fabric.late_node_hop``.
     """
     n, r, torus = group.ranks, group.local_ranks, network.scale_up.torus
     late_nodes = max(0, group.nodes - 2)
     share = 1.0 if torus is None else all_to_all_share(r, torus) / ring_link_share(r, torus)
     return Demand(
         2 if r > 1 else 0,
-        1 + LATE_NODE_HOP * late_nodes if n > r else 0,
+        1 + network.fabric.late_node_hop * late_nodes if n > r else 0,
         num_bytes * (r - 1) / n,
         num_bytes * (n - r) / n,
         copied_bytes=num_bytes / n,

@@ -17,9 +17,15 @@ GATHERED = Path(__file__).parents[2] / "reports/data/collectives_gathered.csv"
 def test_it_waits_part_of_a_hop_for_each_node_beyond_the_first_partner(
     nodes: int, hops: float
 ) -> None:
-    network = flat_network(latency="1 s", bulk_latency="1 s")
+    network = flat_network(latency="1 s", bulk_latency="1 s", late_node_hop=0.226)
     cost = collective_cost(CollectiveKind.ALL_TO_ALL, 1e-6, Group(nodes, 1), network)
     assert cost.seconds == pytest.approx(hops)
+
+
+def test_where_nothing_is_known_of_further_nodes_it_waits_for_one_hop() -> None:
+    network = flat_network(latency="1 s", bulk_latency="1 s")
+    cost = collective_cost(CollectiveKind.ALL_TO_ALL, 1e-6, Group(32, 1), network)
+    assert cost.seconds == pytest.approx(1.0)
 
 
 def test_it_sends_what_leaves_a_node_at_the_rate_of_its_nic_however_many_nodes_there_are() -> None:

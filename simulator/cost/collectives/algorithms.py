@@ -205,8 +205,8 @@ def pairwise_all_to_all(num_bytes: float, group: Group, network: Network) -> Dem
     In the node a hop says that the buffer is ready and one brings the data; over the
     fabric, receivers announce buffers ahead. A rank waits for the last of all its partners: a small
     message takes a hop more for each doubling of them, and every one part of a hop for each node
-    beyond the first partner. Its own S/n a rank copies. Through a torus, what goes far takes links
-    of those between.
+    beyond the first partner, where that is known. Its own S/n a rank copies. Through a torus, what
+    goes far takes links of those between.
 
     Source: small all_to_alls of 2, 4 and 8 A100, H100, B200, B300, GB200, L40S and RTX PRO 6000
     take 1.7, 2.8 and 3.7 of their hops in rings, in the mean (ai-dynamo/aiconfigurator); those of

@@ -147,7 +147,8 @@ def _is_without_effect(field: str, profile: HardwareProfile) -> bool:
     if field in ("wide_launch_s", "loaded_latency_s", "line_latency_s", "chunk_latency_s"):
         return profile.network.tuning is None
     is_off = field in (
-        "background_load", "slowness", "ring_piece_bytes", "grouped_results_exposed",
+        "background_load", "slowness", "ring_piece_bytes", "late_node_hop",
+        "grouped_results_exposed",
     )  # fmt: skip
     of_cards = field in ("crowding", "socket_link_bytes_per_s")
     return is_off or (of_cards and up.kind != "pcie") or field == "host_ring_share"

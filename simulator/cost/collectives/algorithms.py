@@ -204,18 +204,21 @@ def pairwise_all_to_all(num_bytes: float, group: Group, network: Network) -> Dem
 
     In the node a hop says that the buffer is ready and one brings the data; over the
     fabric, receivers announce buffers ahead. A rank waits for the last of all its partners: a small
-    message takes a hop more for each doubling of them. Its own S/n a rank copies. Through a torus,
-    what goes far takes links of those between.
+    message takes a hop more for each doubling of them, and every one part of a hop for each node
+    beyond the first partner, where that is known. Its own S/n a rank copies. Through a torus, what
+    goes far takes links of those between.
 
     Source: small all_to_alls of 2, 4 and 8 A100, H100, B200, B300, GB200, L40S and RTX PRO 6000
     take 1.7, 2.8 and 3.7 of their hops in rings, in the mean (ai-dynamo/aiconfigurator); those of
-    1 MB hardly grow with the ranks. More ranks are taken to go on so (assumption).
+    1 MB hardly grow with the ranks. More ranks are taken to go on so (assumption). Of nodes:
+    ``Fabric.late_node_hop``.
     """
     n, r, torus = group.ranks, group.local_ranks, network.scale_up.torus
+    late_nodes = max(0, group.nodes - 2)
     share = 1.0 if torus is None else all_to_all_share(r, torus) / ring_link_share(r, torus)
     return Demand(
         2 if r > 1 else 0,
-        1 if n > r else 0,
+        1 + network.fabric.late_node_hop * late_nodes if n > r else 0,
         num_bytes * (r - 1) / n,
         num_bytes * (n - r) / n,
         copied_bytes=num_bytes / n,
@@ -257,7 +260,8 @@ def gloo_all_gather(num_bytes: float, group: Group, network: Network) -> Demand:
 def gloo_all_to_all(num_bytes: float, group: Group, network: Network) -> Demand:
     """Direct exchanges of all pairs, each in one direction at a time."""
     factor = _GLOO_EXCHANGE.get(group.ranks, _GLOO_EXCHANGE_OF_MANY)
-    demand = pairwise_all_to_all(num_bytes, group, network)._replace(late_hops=0.0)
+    direct = pairwise_all_to_all(num_bytes, group, network)
+    demand = direct._replace(late_hops=0.0, fabric_hops=float(group.nodes > 1))
     return _times(factor, demand)
 
 

@@ -164,6 +164,9 @@ class Fabric(Spec):
     ring_piece_bytes: Bytes = 0.0
     """Part of a message from which on a hop of a ring takes all of ``bulk_latency``; a smaller one
     is stored and sent on sooner, in no less than ``latency``. 0 where parts of any size take it."""
+    late_node_hop: Load = 0.0
+    """Part of a hop that an all_to_all takes for each node beyond the first partner; 0 where
+    unknown."""
     nccl_chooses: Flag = True
     """Whether NCCL's own model chooses algorithm and protocol of groups that cross it, if it is of
     a kind for which that model is known (``facts/nccl_tuning.yaml``). Else the fastest is taken."""

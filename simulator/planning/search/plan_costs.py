@@ -363,7 +363,7 @@ class CostTables:
         """Forward and backward of one microbatch through each run [s]."""
         costs = self._costs(plan)
         phases = (Phase.FORWARD, Phase.BACKWARD)
-        return [costs.work(run, phase).seconds for phase in phases for run in shapes]
+        return [costs.seconds(run, phase) for phase in phases for run in shapes]
 
     def _held_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
         """What one microbatch saves in each run, and what its backward works with [B]."""

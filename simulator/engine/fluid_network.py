@@ -158,8 +158,6 @@ class _Flow(Alarm):
 
     def set_rate(self, rate: float, now_s: float) -> None:
         """Book the progress so far and go on at another rate."""
-        if rate == self.rate:
-            return
         self.remaining_s -= (now_s - self.updated_s) * self.rate
         self.updated_s = now_s
         self.rate = rate
@@ -292,12 +290,15 @@ class FluidNetwork:
 
     def _settle(self) -> None:
         changed, self._changed = self._changed, {}
+        now_s = self._env.now_s
         settled: set[Port] = set()
         for port in changed:
-            if port not in settled:
+            # Those that were there may all have ended at this instant.
+            if port not in settled and self._flows_at[port]:
                 flows = self._connected(port, settled)
                 for flow, rate in zip(flows, self._fair_rates(flows), strict=True):
-                    flow.set_rate(rate, self._env.now_s)
+                    if rate != flow.rate:
+                        flow.set_rate(rate, now_s)
 
     def _fair_rates(self, flows: Sequence[_Flow]) -> list[float]:
         routes = tuple(flow.route for flow in flows)

@@ -58,3 +58,12 @@ def test_ranks_that_hold_different_experts_add_up_their_norms():
         if each.name == "gradient_norm"
     ]
     assert [(each.ranks, each.num_bytes) for each in norms] == [(8, 4.0)]
+
+
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_how_long_a_run_takes_is_the_same_to_the_last_bit_without_its_parts(phase, recompute):
+    costs = StageCosts(a_job(recompute=recompute))
+    for run in (LAYER, EMBEDDING, Slice(0, 3), Slice(1, 4, has_head=True, has_loss=True)):
+        work = StageCosts(costs.job).work(run, phase)
+        assert costs.seconds(run, phase) == work.seconds > 0

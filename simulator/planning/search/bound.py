@@ -112,8 +112,11 @@ def _group_memory(
         return _per_rank(pipeline, tables.updates(plans, pipeline))
 
     def active_bytes(plans: Ints) -> Floats:
-        activations = tables.activations(plans, pipeline)
-        return _active_bytes(pipeline, activations, space.microbatches[plans])
+        # Plans whose passes hold the same differ in times, or in what they keep beside.
+        first, which = tables.hold_alike(plans)
+        some = plans[first]
+        activations = tables.activations(some, pipeline)
+        return _active_bytes(pipeline, activations, space.microbatches[some])[which]
 
     for further_bytes in (update_bytes, active_bytes):
         small = np.flatnonzero(held_bytes()[1] <= most_bytes)
@@ -137,10 +140,12 @@ def _step_s(pipeline: Pipeline, costs: PlanTimes, exposure: Exposure, microbatch
     after_s, way_s = _after_s(pipeline, costs, exposure), np.zeros_like(own_s)
     if not pipeline.splits_backward:
         way_s = _before(costs.backward_s)[:, nearest] + hops_s
-    # The last gradient of a rank passes those before it, which are not done before that.
-    passed = (nearest <= nearest[:, None]) if not pipeline.splits_backward else np.eye(len(nearest))
-    on_its_way_s = way_s[:, :, None] - way_s[:, None] + after_s[:, None]
-    behind_s = np.where(passed, on_its_way_s, 0.0).max(axis=2)
+    behind_s, ranks = np.zeros_like(own_s), np.arange(len(nearest))
+    for rank, first in enumerate(nearest.tolist()):
+        # The last gradient of a rank passes those before it, which are not done before that.
+        passes_it = (nearest >= first) if not pipeline.splits_backward else ranks == rank
+        on_its_way_s = way_s - way_s[:, [rank]] + after_s[:, [rank]]
+        np.maximum(behind_s, on_its_way_s, out=behind_s, where=passes_it)
     step_s = own_s + behind_s
     if pipeline.copies == 1 and not pipeline.splits_backward:
         ends_s = first_s + costs.forward_s[:, nearest] + costs.backward_s[:, nearest] + behind_s
@@ -218,8 +223,9 @@ def _rounds_s(
     of_rank_s, all_s = both_s[:, pipeline.parts], both_s.sum(axis=1, keepdims=True)
     behind = pipeline.stages - 1 - np.arange(pipeline.stages)
     behind_s = (all_s - np.cumsum(both_s, axis=1))[:, pipeline.parts[:, -1]]
-    lengths = [round_length(pipeline.stages, count) for count in microbatches.tolist()]
-    length = np.asarray(lengths)[:, None]
+    counts, which = np.unique(microbatches, return_inverse=True)
+    lengths = [round_length(pipeline.stages, count) for count in counts.tolist()]
+    length = np.asarray(lengths)[which][:, None]
     first = (pipeline.chunks - 1) * length + 2 * behind + 1
     outside = _of_chunks(first, length, pipeline.chunks)
     between_s = ((microbatches[:, None, None] - outside) * of_rank_s).sum(axis=2)

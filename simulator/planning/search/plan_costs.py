@@ -260,6 +260,18 @@ class CostTables:
         saved, working = np.split(held, 2, axis=1)
         return PlanActivations(saved[:, pipeline.shape_of], working[:, pipeline.shape_of])
 
+    def hold_alike(self, plans: Ints) -> tuple[Ints, Ints]:
+        """One of some plans for each kind of what passes hold and how many there are.
+
+        Returns:
+            The first place of each kind, shape (kinds,), and the kind of each plan, (plans,).
+        """
+        kinds, microbatches = self._held_kind.of_plans[plans], self._space.microbatches[plans]
+        _, first, which = np.unique(
+            kinds * (1 + microbatches.max()) + microbatches, return_index=True, return_inverse=True
+        )
+        return first, which
+
     def resident(self, plans: Ints, pipeline: Pipeline) -> Floats:
         """What the same keep of each run from step to step, in the same shape [B]."""
         by_shape = self._of_parameters(plans, pipeline, "kept", self._kept_row)
@@ -351,7 +363,7 @@ class CostTables:
         """Forward and backward of one microbatch through each run [s]."""
         costs = self._costs(plan)
         phases = (Phase.FORWARD, Phase.BACKWARD)
-        return [costs.work(run, phase).seconds for phase in phases for run in shapes]
+        return [costs.seconds(run, phase) for phase in phases for run in shapes]
 
     def _held_row(self, plan: int, shapes: Sequence[Slice]) -> list[float]:
         """What one microbatch saves in each run, and what its backward works with [B]."""

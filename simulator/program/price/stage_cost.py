@@ -53,6 +53,9 @@ from simulator.schedule.slots import Phase
 SHARDING_COPY = "sharding_copy"
 """Name of the part that copies between whole parameters and shards on the device."""
 
+_Sums = dict[tuple[str, Category], tuple[float, int]]
+"""Seconds and repeats, by name and category."""
+
 
 @dataclass
 class StageCosts:
@@ -70,6 +73,9 @@ class StageCosts:
     _work: dict[tuple[Phase, Contents, float, float], Work] = field(default_factory=dict)
     _tied: dict[tuple[Slice, float, bool], BackwardMemory] = field(default_factory=dict)
     _forward: dict[Contents, ForwardMemory] = field(default_factory=dict)
+    _one: dict[tuple[UnitCost, Phase, float], tuple[float, float, int]] = field(
+        default_factory=dict
+    )
 
     @cached_property
     def units(self) -> UnitCosts:
@@ -94,6 +100,11 @@ class StageCosts:
                 work = replace(work, seconds=work.seconds + host_s, parts=(wait, *work.parts))
             self._work[key] = work
         return self._work[key]
+
+    def seconds(self, run: Slice, phase: Phase) -> float:
+        """Duration of that, to the last bit, for those who need nothing else of it [s]."""
+        sums, _ = self._sums(run, self._contents_of(run), phase, 1.0)
+        return math.fsum(seconds for seconds, _ in sums.values())
 
     def exposed_share(self, run: Slice, phase: Phase, beside: Slice, beside_phase: Phase) -> float:
         """Share of a pass's expert exchanges that a pass beside it does not hide, 0 to 1.
@@ -287,7 +298,16 @@ class StageCosts:
 
     def _total(self, run: Slice, contents: Contents, phase: Phase, exposed: float) -> Work:
         """The units of a run one after another, and what the device waits for its host."""
-        sums: dict[tuple[str, Category], tuple[float, int]] = {}
+        sums, flop = self._sums(run, contents, phase, exposed)
+        ordered = tuple(Part(*named, *total) for named, total in sums.items())
+        seconds = math.fsum(part.seconds for part in ordered)
+        return Work(seconds, ordered, flop=flop, collectives=self._collectives(run, phase))
+
+    def _sums(
+        self, run: Slice, contents: Contents, phase: Phase, exposed: float
+    ) -> tuple[_Sums, float]:
+        """Seconds and repeats of parts that have one name and category, and floating point work."""
+        sums: _Sums = {}
         flop, launches, queue = 0.0, 0, list[Launched]()
         for unit, count in contents.units:
             for pass_time in _directions(unit.times.time, phase):
@@ -309,14 +329,22 @@ class StageCosts:
         waits_s += unpredicted_wait_s(layer_wait_s, share * (run.end - run.first), queue)
         if waits_s:
             sums["launch", Category.HOST] = waits_s, launches
-        ordered = tuple(Part(*named, *total) for named, total in sums.items())
-        seconds = math.fsum(part.seconds for part in ordered)
-        return Work(seconds, ordered, flop=flop, collectives=self._collectives(run, phase))
+        return sums, flop
 
     def _launched(
         self, unit: UnitCost, count: int, phase: Phase, exposed: float
     ) -> tuple[Launched, int]:
         """So many equal units as the host launches them, and the launches of one."""
+        key = unit, phase, exposed
+        if key not in self._one:
+            self._one[key] = self._launched_once(*key)
+        device_s, host_s, launches = self._one[key]
+        return launched(self.job.cluster.profile, count, device_s, host_s, launches), launches
+
+    def _launched_once(
+        self, unit: UnitCost, phase: Phase, exposed: float
+    ) -> tuple[float, float, int]:
+        """Time of the device and of the host for a unit [s], and its launches."""
         device_s, host_s, launches = 0.0, 0.0, 0
         steps: list[Step] = []
         times, time = unit.times, unit.times.time
@@ -341,8 +369,7 @@ class StageCosts:
         host_s += hooks.host_s
         if times.waits and (phase is Phase.FORWARD or repeats):
             host_s = device_s + self._expert_stall_s(times.waits, [*steps[1:], hooks], exposed)
-        host_s = with_hooks_s(self.job, host_s, device_s, visits * times.hooks_s)
-        return launched(self.job.cluster.profile, count, device_s, host_s, launches), launches
+        return device_s, with_hooks_s(self.job, host_s, device_s, visits * times.hooks_s), launches
 
     def _step(self, time: PassTime, exposed: float, *counts: int, work: float = 1.0) -> Step:
         """A pass, or a piece of one, as the host launches it."""
@@ -435,9 +462,7 @@ def _directions(time: LayerTime, phase: Phase) -> list[PassTime]:
             return [time.backward_weight]
 
 
-def _add_part(
-    sums: dict[tuple[str, Category], tuple[float, int]], part: Part, count: int, share: float = 1.0
-) -> None:
+def _add_part(sums: _Sums, part: Part, count: int, share: float = 1.0) -> None:
     """Add so many parts to the seconds and repeats of those of their name."""
     key = (part.name, part.category)
     seconds, repeats = sums.get(key, (0.0, 0))

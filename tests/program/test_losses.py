@@ -37,6 +37,7 @@ def a_job(kind: str, **plan) -> Job:
         ("fused", HALF, HALF),
         ("compiled", FULL, FULL + HALF),
         ("whole-graph", HALF, 2 * HALF),
+        ("whole-graph-scattered", HALF, FULL + 2 * HALF),
         ("eager", FULL, 2 * FULL),
         ("eager-16bit", HALF, 2 * HALF),
         ("eager-32bit", FULL, 2 * FULL),

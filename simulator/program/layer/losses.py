@@ -137,6 +137,12 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             forward=Copies(2), backward=Copies(4), kernels=2, kept=_ONE_HALF, returned=_NOTHING,
             working=(_ONE_HALF,) * 2,
         ),
+        # As before, but the gradient of log-probabilities is first written in fp32: zeros, into
+        # which targets are scattered. The gradient of the loss reads it twice, for the sum, too.
+        "whole-graph-scattered": LossKernel(
+            forward=Copies(2), backward=Copies(4, 3), kernels=4, kept=_ONE_HALF, returned=_NOTHING,
+            working=(_ONE_FULL, _ONE_HALF, _ONE_HALF),
+        ),
         # What is subtracted from stays with its caller until the loss is there.
         "copied": replace(
             _WRITTEN_OUT, passing=(_ONE_FULL,), freed=(_ONE_HALF,), working=(_ONE_HALF,)

@@ -31,7 +31,8 @@ def test_deepspeed_holds_whole_buckets_however_little_is_trained(zero, overlaps,
 def test_releases_before_0_13_hold_a_bucket_for_sharded_gradients_alone():
     """pangu-004, ZeRO 1, holds 0.6 GiB less than pangu-005, ZeRO 2, which has a buffer of 1 GB."""
     stack = {**STACK, "holds_bucket_of_whole": False}
-    held = [total_bytes(bucket_memory(a_job(zero=z, stack=stack), ParameterCount())) for z in (1, 2)]
+    jobs = [a_job(zero=zero, stack=stack) for zero in (1, 2)]
+    held = [total_bytes(bucket_memory(job, ParameterCount())) for job in jobs]
     assert held == [0, 100e6]
 
 

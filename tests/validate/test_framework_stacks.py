@@ -148,7 +148,7 @@ def test_a_compiler_has_the_loss_of_models_that_compute_it_in_forward():
 
 
 def test_a_compiler_before_pytorch_2_5_scatters_targets_into_fp32_zeros():
-    """32 sequences of gptscratch ran out of memory at 6.14 GiB, which are 32 x 1024 x 50304 x 4 B."""
+    """32 sequences of gptscratch ran out of memory at 6.14 GiB: 32 x 1024 x 50304 x 4 bytes."""
     for version, loss in (("2.4.1", "whole-graph-scattered"), ("2.10", "whole-graph")):
         found = stack_facts("torch nanogpt", f"PyTorch {version}, torch.compile")
         assert found["cross_entropy"] == loss

@@ -7,7 +7,7 @@ Ignores: what Liger and cut cross-entropy hold of a part of the logits beside th
 torch reads rows below 48 KiB once only.
 Source: Megatron-LM's ``cross_entropy``; PyTorch's, with ``cunn_SoftMaxForward`` and ``Backward`` of
 ``SoftMax.cu`` and ``nll_loss_backward_out_cuda_template`` of ``Loss.cu``,
-``cross_entropy_loss_symint`` of ``LossNLL.cpp`` and ``fp32_set_opt_dtype`` of ``autocast_mode.h``, and
+``cross_entropy_loss_symint`` of ``LossNLL.cpp``, ``fp32_set_opt_dtype`` of ``autocast_mode.h`` and
 ``torch.distributed.tensor.parallel.loss``; Megatron-Core,
 ``fusions/fused_cross_entropy.py``; the graphs that AOTAutograd and its min-cut partitioner make of
 a GPT-2 that returns its logits and their loss (PyTorch 2.13), and ``set_materialize_grads``, which
@@ -165,8 +165,8 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
                 _OF_DTENSORS, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL)
             ),
         ),
-        # A softmax of 16-bit logits, as their loss asks for their own format, and a cast of its result
-        # for the rest. Backward fills fp32 zeros, casts them and makes the gradient from that.
+        # A softmax of 16-bit logits, as their loss asks for their own format, and a cast of its
+        # result for the rest. Backward fills fp32 zeros, casts them and makes the gradient from that.
         "eager-autocast": LossKernel(
             forward=Copies(5, 1), backward=Copies(5, 2), kernels=4, kept=Copies(1, 1),
             passing=(_ONE_HALF,), working=(_ONE_FULL,),

@@ -166,7 +166,7 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             ),
         ),
         # A softmax of 16-bit logits, as their loss asks for their own format, and a cast of its
-        # result for the rest. Backward fills fp32 zeros, casts them and makes the gradient from that.
+        # result for the rest. Backward fills fp32 zeros, casts them and makes gradients from that.
         "eager-autocast": LossKernel(
             forward=Copies(5, 1), backward=Copies(5, 2), kernels=4, kept=Copies(1, 1),
             passing=(_ONE_HALF,), working=(_ONE_FULL,),

@@ -28,6 +28,14 @@ def test_deepspeed_holds_whole_buckets_however_little_is_trained(zero, overlaps,
     assert total_bytes(bucket_memory(job, ParameterCount())) == buffers * 100e6
 
 
+def test_releases_before_0_13_hold_a_bucket_for_sharded_gradients_alone():
+    """pangu-004, ZeRO 1, holds 0.6 GiB less than pangu-005, ZeRO 2, which has a buffer of 1 GB."""
+    stack = {**STACK, "holds_bucket_of_whole": False}
+    jobs = [a_job(zero=zero, stack=stack) for zero in (1, 2)]
+    held = [total_bytes(bucket_memory(job, ParameterCount())) for job in jobs]
+    assert held == [0, 100e6]
+
+
 def test_gradients_that_come_back_from_the_host_pass_a_buffer_of_the_largest_parameter():
     """``temp_grad_buffer_for_gpu_offload`` has ``largest_param_numel`` elements of 16 bits."""
     job = a_job(zero=2, offload={"optimizer": "cpu"}, overlap_grad_reduce=False)

@@ -37,7 +37,9 @@ def a_job(kind: str, **plan) -> Job:
         ("fused", HALF, HALF),
         ("compiled", FULL, FULL + HALF),
         ("whole-graph", HALF, 2 * HALF),
+        ("whole-graph-scattered", HALF, FULL + 2 * HALF),
         ("eager", FULL, 2 * FULL),
+        ("eager-autocast", HALF + FULL, FULL),
         ("eager-16bit", HALF, 2 * HALF),
         ("eager-32bit", FULL, 2 * FULL),
         ("shifted", FULL, FULL),
@@ -175,7 +177,7 @@ def test_torch_holds_three_16_bit_copies_of_logits_that_nothing_casts():
     ("kind", "more"),
     [("fused", 0), ("chunked", 0), ("whole-graph", 0), ("linear-fused", 0), ("sum", HALF),
      ("compiled", HALF), ("eager", HALF), ("eager-16bit", HALF), ("eager-32bit", FULL),
-     ("eager-shifted", FULL)],
+     ("eager-autocast", HALF), ("eager-shifted", FULL)],
 )  # fmt: skip
 def test_a_loop_that_names_its_logits_keeps_them_where_their_loss_does_not(kind, more):
     assert total_bytes(returned_logits_memory(named_job(kind))) == more

@@ -200,6 +200,8 @@ class Stack(NarrowProductFacts, ExpertFacts):
     """With ZeRO 1 and 2, gradients that are reduced are copied into a buffer as large as a bucket,
     or in turn into two where reductions overlap, which are there all through backward, however
     little is trained (DeepSpeed's ``contiguous_gradients``)."""
+    holds_bucket_of_whole: Flag = True
+    """``holds_bucket`` is also so with ZeRO 1, whose gradients are whole."""
     uneven_layers: UnevenLayers = "middle"
     """Layers that do not divide go to the ``middle`` of the pipeline, as Llama 3 was laid out, or
     to its ``last`` stages (``partition_uniform`` of Colossal-AI and InternEvo); ``by-cost``, each

@@ -28,8 +28,10 @@ CrossEntropy = Literal[
     "in-place",
     "compiled",
     "whole-graph",
+    "whole-graph-scattered",
     "copied",
     "eager",
+    "eager-autocast",
     "eager-shifted",
     "eager-16bit",
     "eager-32bit",
@@ -48,9 +50,13 @@ an fp32 copy and overwrites that (Megatron's vocabulary-parallel loss); ``compil
 ``fused``, but keeps that copy, and makes another in backward (Megatron-Core's
 ``cross_entropy_loss_fusion``, implementation ``native``); ``whole-graph`` is that of a compiled
 model that returns its logits and their loss: it keeps 16-bit logits and makes their gradient beside
-zeros for that of the returned ones (nanoGPT's ``model.py``); ``copied`` makes another beside it in
-forward (nanotron's ``sharded_cross_entropy``); ``eager`` keeps fp32 log-probabilities and
-makes fp32 gradients beside them (PyTorch's own); ``eager-shifted`` is that of an fp32 copy of fp32
+zeros for that of the returned ones (nanoGPT's ``model.py``); ``whole-graph-scattered`` is the same
+by PyTorch before 2.5, which first scatters targets into fp32 zeros as large; ``copied`` makes
+another beside it in forward (nanotron's ``sharded_cross_entropy``); ``eager`` keeps fp32
+log-probabilities and makes fp32 gradients beside them (PyTorch's own of fp32 logits);
+``eager-autocast`` is PyTorch's own of 16-bit logits under CUDA's autocast, which keeps 16-bit
+log-probabilities and an fp32 copy;
+``eager-shifted`` is that of an fp32 copy of fp32
 logits, those of all tokens but the last, while the 16-bit ones are there, too (``logits.float()``
 and ``shift_logits`` of transformers 4.46). ``eager-16bit`` is that of a copy of 16-bit logits,
 which nothing casts, neither autocast nor the model; ``eager-32bit`` that of fp32 logits, which the

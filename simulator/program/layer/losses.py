@@ -6,7 +6,8 @@ counted in copies of the logits, in the format of activations and in fp32.
 Ignores: what Liger and cut cross-entropy hold of a part of the logits beside that part, and that
 torch reads rows below 48 KiB once only.
 Source: Megatron-LM's ``cross_entropy``; PyTorch's, with ``cunn_SoftMaxForward`` and ``Backward`` of
-``SoftMax.cu`` and ``nll_loss_backward_out_cuda_template`` of ``Loss.cu``, and
+``SoftMax.cu`` and ``nll_loss_backward_out_cuda_template`` of ``Loss.cu``,
+``cross_entropy_loss_symint`` of ``LossNLL.cpp``, ``fp32_set_opt_dtype`` of ``autocast_mode.h`` and
 ``torch.distributed.tensor.parallel.loss``; Megatron-Core,
 ``fusions/fused_cross_entropy.py``; the graphs that AOTAutograd and its min-cut partitioner make of
 a GPT-2 that returns its logits and their loss (PyTorch 2.13), and ``set_materialize_grads``, which
@@ -137,6 +138,12 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
             forward=Copies(2), backward=Copies(4), kernels=2, kept=_ONE_HALF, returned=_NOTHING,
             working=(_ONE_HALF,) * 2,
         ),
+        # As before, but the gradient of log-probabilities is first written in fp32: zeros, into
+        # which targets are scattered. The gradient of the loss reads it twice, for the sum, too.
+        "whole-graph-scattered": LossKernel(
+            forward=Copies(2), backward=Copies(4, 3), kernels=4, kept=_ONE_HALF, returned=_NOTHING,
+            working=(_ONE_FULL, _ONE_HALF, _ONE_HALF),
+        ),
         # What is subtracted from stays with its caller until the loss is there.
         "copied": replace(
             _WRITTEN_OUT, passing=(_ONE_FULL,), freed=(_ONE_HALF,), working=(_ONE_HALF,)
@@ -158,7 +165,13 @@ LOSSES: Mapping[CrossEntropy, LossKernel] = MappingProxyType(
                 _OF_DTENSORS, passing=(_ONE_HALF, _ONE_FULL, _ONE_FULL)
             ),
         ),
-        # The same without a cast.
+        # A softmax of 16-bit logits, as their loss asks for their own format, and a cast of its
+        # result for the rest. Backward fills fp32 zeros, casts them and makes gradients from that.
+        "eager-autocast": LossKernel(
+            forward=Copies(5, 1), backward=Copies(5, 2), kernels=4, kept=Copies(1, 1),
+            passing=(_ONE_HALF,), working=(_ONE_FULL,),
+        ),
+        # That of "eager" without a cast.
         "eager-16bit": LossKernel(
             forward=Copies(6), backward=Copies(8), kernels=5, kept=_ONE_HALF,
             passing=(_ONE_HALF,) * 2, working=(_ONE_HALF,) * 2,

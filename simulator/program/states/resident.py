@@ -309,7 +309,9 @@ def workspace_memory(job: Job) -> Memory:
 
 def holds_bucket(job: Job) -> bool:
     """Whether gradients are copied into a buffer that is always there, to be reduced."""
-    return job.plan.stack.holds_bucket and job.choices.hands_out_weights
+    stack, choices = job.plan.stack, job.choices
+    is_held = stack.holds_bucket_of_whole or choices.shards_gradients
+    return stack.holds_bucket and choices.hands_out_weights and is_held
 
 
 def bucket_traffic_bytes(job: Job) -> float:

@@ -124,9 +124,15 @@ def _first_flash_kernel(said: str) -> bool:
 
 def _compiled_model(base: str, said: str) -> dict[str, Any]:
     """What a compiler of a whole model changes."""
-    loss = "fused" if _says("loss_alone", said) else "whole-graph"
-    of_loss = {"cross_entropy": loss} if _says("loss_in_model", said) else {}
+    of_loss = {"cross_entropy": _loss_of_graph(said)} if _says("loss_in_model", said) else {}
     return {**compiled_facts(STACKS[base]), **of_loss}
+
+
+def _loss_of_graph(said: str) -> str:
+    """How a compiler computes the loss that a model's forward returns."""
+    if _says("loss_alone", said):
+        return "fused"
+    return "whole-graph-scattered" if _says("scatters_targets", said) else "whole-graph"
 
 
 def untuned_fabric(kind: str, framework: str, version: str) -> dict[str, Any]:

@@ -195,10 +195,10 @@ def signed_seconds(seconds: float) -> str:
     return text if text == "0 s" else f"{'+' if seconds > 0 else '-'}{text}"
 
 
-def signed_percent(share: float) -> str:
-    """A relative difference for people, with its sign ("+6.2 %")."""
-    text = f"{100 * share:+.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
+def signed_percent(share: float, digits: int = 1) -> str:
+    """A relative difference for people, with its sign ("+6.2 %"), which zero has not."""
+    text = f"{100 * share:+.{digits}f} %"
+    return text if text.strip("+-0. %") else text[1:]
 
 
 def error_text(error_pct: float | None) -> str:

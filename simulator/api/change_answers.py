@@ -24,6 +24,7 @@ from simulator.units import (
     chance,
     format_bytes,
     percent,
+    signed_percent,
 )
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def value_text(found: Sensitivity) -> str:
 
 def change_text(change: float | None) -> str:
     """A change of the step time as people read it."""
-    return "not valid" if change is None else f"{100 * change:+.2f} %"
+    return "not valid" if change is None else signed_percent(change, 2)
 
 
 def sensitivity(

@@ -75,8 +75,9 @@ def _sentences(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:
     best = max(fitting, key=lambda row: row["tokens_per_s_per_gpu"])
     where = ", ".join(f"{name} = {best[name]}" for name in fields)
     rate = f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU"
-    step = format_seconds(best["step_time_s"])
-    return [f"Of those that fit, {where} is fastest: {rate}, {step} a step.", counts]
+    step, fits = format_seconds(best["step_time_s"]), chance(best["fits_probability"])
+    words = f"Of those that fit, {where} is fastest: {rate}, {step} a step, {fits} likely to fit."
+    return [words, counts]
 
 
 def _heat_map(rows: Sequence[Row], fields: Sequence[str]) -> list[Table]:
@@ -92,7 +93,7 @@ def _heat_map(rows: Sequence[Row], fields: Sequence[str]) -> list[Table]:
         [Cell(value), *(_heat(found.get((value, name)), best) for name in names)]
         for value in dict.fromkeys(str(row[down]) for row in rows)
     ]
-    caption = "tokens/s per GPU; darker is faster; empty if the combination does not fit"
+    caption = "tokens/s per GPU; darker is faster"
     return [Table(f"{down} against {across}", caption, heads, body)]
 
 

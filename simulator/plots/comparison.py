@@ -11,6 +11,7 @@ longer is vermillion and goes right, what takes less is green and goes left.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,6 +43,9 @@ _LONGER, _SHORTER = style.VERMILLION, style.GREEN
 
 _SMALLEST_SHARE = 0.001
 """Causes below this share of the first step are drawn as one."""
+
+_ROW_NAME_LENGTH = 24
+"""Characters that have room left of a bar."""
 
 
 def build_breakdown_figure(result: StepResult) -> Figure:
@@ -218,14 +222,19 @@ def _draw_causes(axes: Axes, difference: Difference, names: tuple[str, str]) -> 
     for row, (x, text) in enumerate(amounts):
         style.annotate(axes, text, (x, row + 0.5), (5, 0), va="center")
     axes.grid(axis="x", color=style.GRID, linewidth=0.6)
-    labels = [names[0], *(name for name, _ in bars), names[1]]
-    style.name_rows(axes, [style.shorten(label, 24) for label in labels], _ROW_IN * 72)
+    labels = [_row_name(names[0]), *(name for name, _ in bars), _row_name(names[1])]
+    style.name_rows(axes, labels, _ROW_IN * 72)
     style.show_seconds(axes.xaxis, high_s)
     style.add_heading(axes, f"{names[1]}: {_in_words(difference)}")
     if left_s > 0:
         axes.set_xlabel(
             f"{axes.get_xlabel()}, axis from {format_seconds(left_s)} on, not from zero", fontsize=9
         )
+
+
+def _row_name(name: str) -> str:
+    """A step's name in the room beside its bar: fields by their last word, as a heading has all."""
+    return style.shorten(re.sub(r"(?:\w+\.)+(?=\w+=)", "", name), _ROW_NAME_LENGTH)
 
 
 def _in_words(difference: Difference) -> str:

@@ -197,7 +197,7 @@ def _draw_owners_over_time(
     style.show_seconds(axes.xaxis, step_s)
     axes.set_xlabel("")
     name = result.timeline.program.classes[worst].name
-    style.name_axes(axes, y=f"{name} [GiB]")
+    style.name_axes(axes, y=f"memory of {name} [GiB]")
     axes.grid(axis="y", color=style.GRID, linewidth=0.6)
 
 

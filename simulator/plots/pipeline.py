@@ -370,9 +370,7 @@ def _legend_handles(scene: Scene) -> list[Patch | tuple[Patch, ...]]:
             handles.append(Patch(color=color, lw=0, label=style.words(kind)))
     for category in style.CATEGORY_COLOR:
         if category in scene.waits:
-            is_idle = category in (Category.BUBBLE, Category.HOST)
-            name = style.words(category) if is_idle else f"{style.words(category)}, exposed"
-            handles.append(style.wait_patch(category, name))
+            handles.append(style.wait_patch(category, style.wait_words(category)))
     return handles
 
 

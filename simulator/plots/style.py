@@ -196,20 +196,22 @@ def wait_hatch_color(category: Category) -> str:
     return "#C4C4C4" if category is Category.BUBBLE else CATEGORY_COLOR[category]
 
 
+def wait_words(category: Category) -> str:
+    """A wait as people write it ("tensor parallel, exposed", "bubble")."""
+    return words(category) + (", exposed" if category in COMMUNICATION else "")
+
+
 def wait_patch(category: Category, label: str) -> Patch:
     """Legend entry of a wait."""
-    hatch_color = wait_hatch_color(category)
-    return Patch(
-        facecolor=wait_face(category), edgecolor=hatch_color, hatch="//////", lw=0.0, label=label
-    )
+    edge = wait_hatch_color(category)
+    return Patch(facecolor=wait_face(category), edgecolor=edge, hatch="//////", lw=0, label=label)
 
 
 def hatch_waits(collection: PolyCollection, category: Category) -> None:
     """Make boxes look like waiting."""
     collection.set_facecolor(wait_face(category))
     collection.set_edgecolor(wait_hatch_color(category))
-    collection.set_linewidth(0.0)
-    collection.set_hatch(WAIT_HATCH)
+    collection.set(linewidth=0.0, hatch=WAIT_HATCH)
 
 
 def outside_patch(label: str, face: str = "#DDDDDD", hatch: str = "////") -> Patch:

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from simulator.units import format_seconds
+
 
 def test_hypotheses_are_said_with_what_settles_them(clustersim, job_file):
     outcome = clustersim("diagnose", job_file, "--step", "200ms", "--memory", "6GiB", "--top", "2")
@@ -95,3 +97,12 @@ def test_what_is_all_but_impossible_is_not_said_to_be_checked(clustersim, job_fi
     outcome = clustersim("diagnose", job_file, "--step", "900ms", "--memory", "1GiB")
     assert "something that is not on the list" in outcome.out
     assert "To check" not in outcome.out
+
+
+def test_each_part_that_was_measured_is_said_beside_its_prediction(clustersim, job_file):
+    parts = ("--phase", "optimizer=100 ms", "--phase", "backward=0.3 s")
+    outcome = clustersim("diagnose", job_file, "--step", "900 ms", *parts)
+    step = json.loads(clustersim("run", job_file, "--json").out)["breakdown_s"]
+    for name, measured in (("optimizer", "100 ms"), ("backward", "300 ms")):
+        said = f"{name} measured {measured}, predicted {format_seconds(step[name])}\n"
+        assert said in outcome.out

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from simulator.api import load_job
-from simulator.api.change_answers import SensitivityAnswer
+from simulator.api.change_answers import SensitivityAnswer, change_text
 from simulator.planning.changes.profile_numbers import Sensitivity
 
 
@@ -48,3 +48,11 @@ def test_what_hardly_moves_the_step_need_not_be_calibrated(effect, text):
     assert answer.calibration_text() == text
     assert text in answer.page().sentences
     assert SensitivityAnswer(job, 0.1, numbers[:1]).calibration_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(0.0953, "+9.53 %"), (-0.0001, "-0.01 %"), (-0.00001, "0.00 %"), (0.0, "0.00 %")],
+)
+def test_a_change_that_rounds_to_nothing_has_no_sign(change, text):
+    assert change_text(change) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -211,3 +212,11 @@ def test_a_sweep_is_drawn_where_asked(clustersim, job_file, tmp_path):
     assert (outcome.code, outcome.out) == (0, "")
     assert f"wrote {picture}" in outcome.err
     assert picture.stat().st_size > 5000
+
+
+def test_a_page_says_how_likely_the_fastest_that_fits_fits(clustersim, job_file, tmp_path):
+    file = tmp_path / "sweep.html"
+    outcome = clustersim("sweep", job_file, *TP, "--grid", "batch.micro=1,2", "--html", file)
+    assert outcome.code == 0
+    page = file.read_text(encoding="utf-8")
+    assert re.search(r"is fastest: [\d,]+ tokens/s per GPU, .* a step, .* % likely to fit\.", page)

@@ -136,6 +136,12 @@ def test_colours_are_those_of_the_pictures(page):
     assert style.luminance(dark) > 4 * style.luminance(light)
 
 
+def test_waits_of_a_page_are_called_what_pictures_call_them(page):
+    legend = re.findall(r'swatch wait".*?</i> ([^<]+)</li>', page)
+    assert {"bubble", "tensor parallel, exposed"} <= set(legend)
+    assert set(legend) <= {sheet["name"] for sheet in data_in(page)["timeline"]["sheets"]}
+
+
 def test_the_job_of_a_page_can_be_run_again(page):
     found = re.search(r'<pre id="job">(.*?)</pre>', page, re.DOTALL)
     assert found

@@ -65,3 +65,11 @@ def test_no_bar_stands_for_causes_that_changed_nothing():
     causes = (Cause(Category.FORWARD, 1.0, 1.2), Cause(Category.OPTIMIZER, 0.1, 0.1))
     found = Difference(causes, 1.1, 1.3, 1.0)
     assert [name for name, _ in falls(found)] == ["forward"]
+
+
+def test_a_bar_of_changed_fields_is_named_by_their_last_words_below_a_heading_with_all():
+    change = "plan.precision=fp8 cluster.network.fabric.nic=x"
+    axes = build_differences_figure([FOUND], ["job.a", change]).axes[0]
+    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert (names[0], names[-1]) == ("job.a", "precision=fp8 nic=x")
+    assert axes.get_title(loc="left").startswith(f"{change}: ")

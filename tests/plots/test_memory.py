@@ -75,7 +75,7 @@ def test_the_fullest_stage_is_shown_by_owner_and_marked() -> None:
     result = PLAN.result()
     figure = build_memory_over_time_figure(result)
     assert fullest(result) == 0
-    assert figure.axes[0].get_ylabel() == "stage 0 [GiB]"
+    assert figure.axes[0].get_ylabel() == "memory of stage 0 [GiB]"
     peak = figure.axes[0].lines[0]
     assert peak.get_xdata()[0] == result.memory[0].peak_time_s
     assert peak.get_ydata()[0] * GIB == result.memory[0].peak_allocated_bytes

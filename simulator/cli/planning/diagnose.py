@@ -166,6 +166,7 @@ def _print(found: Diagnosis, top: int) -> None:
     )
     if observed.memory_bytes is not None:
         _echo_memory(found, observed.memory_bytes)
+    _echo_phases(found)
     _echo_interval(found)
     if found.agrees:
         typer.echo(AGREES)
@@ -202,6 +203,18 @@ def _echo_memory(found: Diagnosis, measured_bytes: float) -> None:
     if nearest != kind and abs(off[kind]) > found.errors.memory:
         kinds = ", ".join(f"{each} {format_bytes(held[each])}" for each in _MEMORY_KINDS)
         typer.echo(f"predicted of each kind: {kinds}; --memory-kind says which was measured")
+
+
+def _echo_phases(found: Diagnosis) -> None:
+    """How long each part that ``--phase`` gives was, and is predicted."""
+    from simulator.planning.observed_run import PhaseTimes
+
+    times = found.observation.times
+    if isinstance(times, PhaseTimes):
+        predicted_s = times.predicted_s(found.job, found.result)
+        for name, seconds in times.measured_s.items():
+            measured, predicted = format_seconds(seconds), format_seconds(predicted_s[name])
+            typer.echo(f"{name} measured {measured}, predicted {predicted}")
 
 
 def _echo_interval(found: Diagnosis) -> None:

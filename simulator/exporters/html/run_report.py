@@ -186,10 +186,9 @@ def timeline_legend(result: StepResult) -> Iterator[dict[str, Any]]:
             yield {"name": style.words(category), "color": both(color), "wait": False}
     for category in style.CATEGORY_COLOR:
         if category in result.waits.category:
-            name = "" if category is Category.BUBBLE else "waiting for "
             color = style.wait_hatch_color(category)
             yield {
-                "name": f"{name}{style.words(category)}",
+                "name": style.wait_words(category),
                 "color": (color, style.mix(color, "#16181C", 0.3)),
                 "wait": True,
             }

@@ -239,10 +239,9 @@ class _Tables:
         if known is None:
             known = self._sheet_of[category] = len(self._sheets)
             face, hatch = style.wait_face(category), style.wait_hatch_color(category)
-            is_bubble = category is Category.BUBBLE
             self._sheets.append(
                 {
-                    "name": "bubble" if is_bubble else f"waiting for {style.words(category)}",
+                    "name": style.wait_words(category),
                     "category": style.words(category),
                     "bands": [((face, style.mix(hatch, style.DARK_PAGE, 0.75)), 1.0)],
                     "hatch": (hatch, style.mix(hatch, style.DARK_PAGE, 0.4)),

@@ -3,7 +3,7 @@
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
 const signed = (share) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;
 const grouped = (value, digits = 0) => value.toLocaleString("en-US", { maximumFractionDigits: digits, minimumFractionDigits: digits });
-const FITS = { fits: "fits", tight: "too close to call", "probably does not fit": "probably does not fit", "does not fit": "does not fit" };
+const FITS = { fits: "fits", tight: "tight", "probably does not fit": "probably does not fit", "does not fit": "does not fit" };
 
 function dollars(usd) {
   const [name, factor] = [["MUSD", 1e6], ["kUSD", 1e3], ["USD", 1]].find(([, f]) => usd >= f) || ["USD", 1];

@@ -16,7 +16,7 @@ from simulator.facts import EVIDENCE
 from simulator.validate.published.published_rows import job_document, memory_kind
 from simulator.validate.published.published_runs import read_rows
 from simulator.validate.published.row_facts import RowFacts, with_known_facts
-from tests.validate.published_jobs import ROW
+from tests.validate.published_jobs import ROW, job_of
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "reports" / "data" / "runs_open.csv"
@@ -72,6 +72,13 @@ def test_a_table_may_state_facts_in_a_column_of_its_own():
     assert job_document(row)["plan"]["overlap_tp"] is True
     with pytest.raises(InputError, match="column facts"):
         job_document({**ROW, "facts": "[1"})
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi"])
+def test_a_model_without_gates_whose_positions_are_stated_has_no_table_of_them(positions):
+    row = {**ROW, "gated_mlp": "false", "facts": json.dumps({"model": {"positions": positions}})}
+    assert job_of({**ROW, "gated_mlp": "false"}).model.max_positions == 1024
+    assert job_of(row).model.max_positions == 0
 
 
 @pytest.mark.parametrize(

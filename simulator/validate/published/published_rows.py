@@ -125,6 +125,9 @@ def job_document(row: Row) -> dict[str, Any]:
     usual, told = spellings.usual_facts(said), spellings.facts_in_notes(said)
     for facts in (*usual, *told, stated_facts(row)):
         document = merged(document, facts)
+    model = document["model"]
+    if model.get("max_positions") and model.get("positions", "learned") != "learned":
+        del model["max_positions"]  # of the usual style of models without gates
     if not has_experts(document["model"]):
         # Phrases of whole tables, which hold dense models, too.
         document["model"].pop("experts", None)

@@ -42,7 +42,7 @@ def read_swift_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Im
     text = read_text(Path(origin), _WANTED)
     if Path(origin).suffix in (".json", ".yaml", ".yml"):
         values, gpus, is_megatron = flat(parse_mapping(text, origin, _WANTED), origin), None, False
-        notes: list[str] = []
+        notes, waits = list[str](), dict[str, str]()
     else:
         script = read_script(text, given.definitions, origin)
         command, is_megatron = _launch(script, origin)
@@ -50,9 +50,10 @@ def read_swift_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Im
             key: typed(value) if isinstance(value, str) else value
             for key, value in options_of(command).items()
         }
-        gpus, notes = launched_gpus([], script), script.notes
+        gpus, notes, waits = launched_gpus([], script), script.notes, script.waits
     settings = Settings(values, "ms-swift")
     settings.assumed += notes
+    settings.wait_for(waits)
     settings.define(given.definitions)
     settings.assume_whole_sequences("packing")
     gpus = given.gpus or gpus

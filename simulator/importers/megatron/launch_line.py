@@ -60,6 +60,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         _megatron_experts(options) if "deepspeed" in options else options, "Megatron-LM"
     )
     settings.assumed += script.notes
+    settings.wait_for(script.waits)
     settings.define(given.definitions)
     draft = megatron_draft(
         settings,

@@ -105,3 +105,79 @@ def test_matrices_that_nobody_knows_are_one_fault(tmp_path):
     (fault,) = faults_of("axolotl", text, tmp_path / "axolotl.yaml", gpus=8)
     assert fault.value == "linear_attn.in_proj_ba, mlp.gate"
     assert fault.rule.startswith("names matrices that are not known")
+
+
+ADAPTERS = (
+    "base_model: NousResearch/Llama-3.2-1B\nsequence_len: 2048\nmicro_batch_size: 1\n"
+    "adapter: lora\nlora_r: 8\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "targets"),
+    [
+        (r"'model.layers.[\d]+.(mlp|self_attn).(up|q|k)_proj'", ("query", "key", "up")),
+        (r'".*\\.self_attn\\.(q|v)_proj"', ("query", "value")),
+        (r"'model\.language_model\.layers\.\d+\.mlp\.(gate|down)_proj'", ("gate", "down")),
+        ("[self_attn.q_proj, mlp.down_proj]", ("query", "down")),
+    ],
+)
+def test_expressions_and_ends_of_names_say_matrices_as_peft_reads_them(tmp_path, said, targets):
+    """Source: PEFT, ``check_target_module_exists``."""
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(f"{ADAPTERS}lora_target_modules: {said}\n", encoding="utf-8")
+    job, _ = FORMATS["axolotl"].read([path], Given(gpus=8))
+    assert job.plan.lora.targets == targets
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (r"'.*\.layers\.(3|7|11)\.self_attn\.(q|k)_proj'", "gives some layers adapters"),
+        (r"'model.visual.blocks.\d+.attn.qkv'", "names a matrix that is not known"),
+        (r"'([a-z.]+)+x'", "names a matrix that is not known"),
+        ("'[q_proj'", "names a matrix that is not known"),
+    ],
+)
+def test_expressions_that_are_not_modelled_are_faults(tmp_path, said, rule):
+    text = f"{ADAPTERS}lora_target_modules: {said}\n"
+    (fault,) = faults_of("axolotl", text, tmp_path / "axolotl.yaml", gpus=8)
+    assert rule in fault.rule
+
+
+def test_numbers_of_adapters_mean_nothing_where_there_are_none(tmp_path):
+    path = tmp_path / "axolotl.yaml"
+    text = ADAPTERS.replace("adapter: lora", "adapter:") + "lora_target_modules: [q_proj]\n"
+    path.write_text(f"{text}attn_implementation: flex_attention\n", encoding="utf-8")
+    job, _ = FORMATS["axolotl"].read([path], Given(gpus=8))
+    assert (job.plan.lora, job.plan.attention_kernel) == (None, "flash")
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("unsloth/llama-3-8b-bnb-4bit", "nf4"),
+        ("someone/Meta-Llama-3-8B-Instruct-AWQ", "nf4"),
+        ("someone/Meta-Llama-3-8B-Instruct-GPTQ-Int8", "int8"),
+        ("meta-llama/Meta-Llama-3-8B", None),
+    ],
+)
+def test_a_model_that_the_hub_keeps_in_few_bits_is_trained_beside_in_them(tmp_path, name, form):
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(ADAPTERS.replace("NousResearch/Llama-3.2-1B", name), encoding="utf-8")
+    job, report = FORMATS["axolotl"].read([path], Given(gpus=8))
+    assert job.plan.lora.base_precision == form
+    assert any("fewer bits" in each for each in report.assumed) == bool(form)
+
+
+def test_adapters_of_megatron_swift_are_read(tmp_path):
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B --train_type lora --lora_rank 32 "
+        "--lora_alpha 64 --target_modules linear_qkv linear_proj --tensor_model_parallel_size 2 "
+        "--max_length 4096\n",
+        encoding="utf-8",
+    )
+    job, _ = FORMATS["ms-swift"].read([path], Given())
+    assert (job.plan.lora.rank, job.plan.tp) == (32, 2)
+    assert job.plan.lora.targets == ("query", "key", "value", "output")

@@ -97,6 +97,8 @@ def _megatron(
     settings.add_defaults(defaults)
     draft = megatron_draft(settings, gpus, None, model)
     draft.plan |= adapter_fields(settings)
+    if draft.plan.get("lora"):
+        settings.pass_over("lora_(alpha|bias|dtype)|use_rslora")
     draft.seq_len = settings.whole("max_length", "seq_length", default=None, least=1)
     rules = option_rules("megatron") | option_rules("ms-swift")
     return finished(draft, settings, rules, given, str(paths[0]))

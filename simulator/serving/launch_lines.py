@@ -261,8 +261,8 @@ def read_launch(
         ranks *= 1 if is_sglang else copies
     if shares and engine == "vllm":
         fields["ep"] = fields.get("tp", 1) * fields.get("attention_dp", 1)
-    own = OWN_CHOICE - ignored
-    own_choice = tuple(name for name in options if {name, name.partition(".")[0]} & own)
+    left = OWN_CHOICE - ignored
+    own_choice = tuple(name for name in options if {name, name.partition(".")[0]} & left)
     for name in sorted(set(options) - WITHOUT_COST - ignored - set(own_choice)):
         hint = f"give --ignore {name} to remove it"
         faults.append(Fault(name, "is not modelled", options[name], hint, str(path)))

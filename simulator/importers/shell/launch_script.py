@@ -126,9 +126,7 @@ class _Branch:
 class _Reader:
     """The state of a shell that runs nothing."""
 
-    def __init__(
-        self, definitions: Mapping[str, str], origin: str, header: Sequence[str]
-    ) -> None:
+    def __init__(self, definitions: Mapping[str, str], origin: str, header: Sequence[str]) -> None:
         self._fixed = frozenset(definitions)
         told = {**slurm_variables(header), **definitions}
         self._script = Script(variables=dict(told), directives=list(header))
@@ -272,10 +270,9 @@ class _Reader:
         match [self._words.text(word, is_condition=True) for word in words]:
             case ["-z" | "-n" as sign, value]:
                 return (sign == "-z") == (not value)
-            case [left, "=" | "==", right] if _is_argument(left) or _is_argument(right):
-                return None
             case [left, "=" | "==" | "!=" as sign, right]:
-                return (sign != "!=") == (left == right)
+                is_open = sign != "!=" and (_is_argument(left) or _is_argument(right))
+                return None if is_open else (sign != "!=") == (left == right)
             case [left, sign, right] if sign in _COMPARISONS and _are_whole(left, right):
                 return _COMPARISONS[sign](int(left), int(right))
         return None

@@ -181,3 +181,40 @@ def test_adapters_of_megatron_swift_are_read(tmp_path):
     job, _ = FORMATS["ms-swift"].read([path], Given())
     assert (job.plan.lora.rank, job.plan.tp) == (32, 2)
     assert job.plan.lora.targets == ("query", "key", "value", "output")
+
+
+PRIMUS = """modules:
+  pre_trainer:
+    framework: megatron
+    model: deepseek_v3.yaml
+    overrides:
+      seq_length: 4096
+      micro_batch_size: 1
+      global_batch_size: 64
+      expert_model_parallel_size: 8
+"""
+
+
+def test_what_a_file_states_of_the_model_that_it_names_counts(tmp_path):
+    path = tmp_path / "experiment.yaml"
+    further = "      num_layers: 4\n      num_experts: 64\n      mtp_num_layers: null\n"
+    path.write_text(PRIMUS + further, encoding="utf-8")
+    job, _ = FORMATS["primus"].read([path], Given(gpus=8))
+    assert (job.model.layers, job.model.experts.count, job.model.hidden) == (4, 64, 7168)
+    assert job.model.multi_token_layers == 0
+    path.write_text(PRIMUS + "      multi_latent_attention: false\n", encoding="utf-8")
+    with pytest.raises(InputError, match="another attention than the named model"):
+        FORMATS["primus"].read([path], Given(gpus=8))
+
+
+@pytest.mark.parametrize(("said", "layers"), [("", 0), ("--mtp_num_layers 1", 1)])
+def test_megatron_swift_predicts_further_tokens_only_where_it_is_told(tmp_path, said, layers):
+    """Source: ms-swift 4.6, ``mtp_num_layers`` of megatron_args.py, and ``lora_dropout``."""
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "NPROC_PER_NODE=8 megatron sft --model ZhipuAI/GLM-4.5-Air --tuner_type lora "
+        f"--expert_model_parallel_size 8 --max_length 4096 {said}\n",
+        encoding="utf-8",
+    )
+    job, _ = FORMATS["ms-swift"].read([path], Given())
+    assert (job.model.multi_token_layers, job.plan.lora.dropout) == (layers, 0.05)

@@ -22,9 +22,10 @@ from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Given, finished, flat, parse_mapping
 from simulator.importers.finetuning.sharding import files_beside
 from simulator.importers.finetuning.trainer import Defaults, trainer_draft
-from simulator.importers.hub_models import named_model
+from simulator.importers.hub_models import named_model, with_multi_token_layers
 from simulator.importers.interpolation import typed
 from simulator.importers.megatron.megatron_core import megatron_draft
+from simulator.importers.megatron.megatron_model import changed_model
 from simulator.importers.settings import Settings, option_rules, option_table
 from simulator.importers.shell.command_options import launched_gpus, options_of
 from simulator.importers.shell.launch_script import Script, read_script
@@ -32,6 +33,7 @@ from simulator.importers.shell.launch_script import Script, read_script
 _WANTED = "give a launch script of ms-swift, or its arguments as YAML or JSON"
 _DEFAULTS = Defaults(stack="ms-swift", micro=1, precision="bf16", recomputes=True)
 _TRAINS = ("sft", "pt", "rlhf")
+_ADAPTER_DROPOUT = 0.05
 _PROGRAMS = {"swift": False, "megatron": True}
 """Commands, and whether they are Megatron-SWIFT's."""
 
@@ -56,6 +58,7 @@ def read_swift_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, Im
     settings.wait_for(waits)
     settings.define(given.definitions)
     settings.assume_whole_sequences("packing")
+    settings.add_defaults({"lora_dropout": _ADAPTER_DROPOUT})
     gpus = given.gpus or gpus
     return (_megatron if is_megatron else _trainer)(settings, paths, given, gpus)
 
@@ -93,6 +96,9 @@ def _megatron(
     settings: Settings, paths: Sequence[str | Path], given: Given, gpus: int | None
 ) -> tuple[Job, ImportReport]:
     model = named_model(settings, given, "model", "model_id_or_path")
+    if model and not given.model:
+        model = changed_model(settings, model)
+        model = with_multi_token_layers(model, settings.whole("mtp_num_layers", default=0))
     defaults: Mapping[str, Any] = option_table("ms-swift", "megatron_defaults")
     settings.add_defaults(defaults)
     draft = megatron_draft(settings, gpus, None, model)

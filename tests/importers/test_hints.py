@@ -218,3 +218,22 @@ def test_megatron_swift_predicts_further_tokens_only_where_it_is_told(tmp_path, 
     )
     job, _ = FORMATS["ms-swift"].read([path], Given())
     assert (job.model.multi_token_layers, job.plan.lora.dropout) == (layers, 0.05)
+
+
+SWIFT = "megatron sft --load Qwen3-30B-A3B-Base-mcore --expert_model_parallel_size 4"
+
+
+def test_a_copy_for_megatron_core_is_the_model_that_its_name_says(tmp_path):
+    path = tmp_path / "train.sh"
+    path.write_text(f"NPROC_PER_NODE=4 {SWIFT} --max_length 4096\n", encoding="utf-8")
+    job, _ = FORMATS["ms-swift"].read([path], Given())
+    assert (job.model.name, job.cluster.gpus) == ("qwen3-30b-a3b", 4)
+
+
+@pytest.mark.parametrize("launch", ["", "torchrun --nproc_per_node 8 --nnodes $NNODES "])
+def test_nodes_that_only_the_environment_knows_are_asked_for(tmp_path, launch):
+    path = tmp_path / "train.sh"
+    command = SWIFT if not launch else SWIFT.replace("megatron sft", "cli/_megatron/sft.py")
+    text = f"NNODES=${{CLOUD_NODES}}\nNPROC_PER_NODE=8\n{launch}{command} --max_length 4096\n"
+    (fault,) = faults_of("ms-swift", text, path)
+    assert "--gpus N" in fault.hint

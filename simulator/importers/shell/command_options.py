@@ -66,6 +66,7 @@ def launched_gpus(launcher: Sequence[str], script: Script) -> int | None:
     if in_all := in_all or _variable(script, ("WORLD_SIZE",)):
         return in_all
     says_nodes = any(word.partition("=")[0] in NODES for word in launcher)
+    says_nodes = says_nodes or any("$" in script.variables.get(n, "") for n in _NODE_VARIABLES)
     is_alone = any(re.fullmatch(_ONE_NODE, word) for word in launcher) or not launcher
     return per_node if per_node and is_alone and not says_nodes else None
 

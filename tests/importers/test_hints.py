@@ -237,3 +237,17 @@ def test_nodes_that_only_the_environment_knows_are_asked_for(tmp_path, launch):
     text = f"NNODES=${{CLOUD_NODES}}\nNPROC_PER_NODE=8\n{launch}{command} --max_length 4096\n"
     (fault,) = faults_of("ms-swift", text, path)
     assert "--gpus N" in fault.hint
+
+
+def test_llm_foundry_takes_no_more_at_a_time_than_a_rank_has(tmp_path):
+    """Source: llm-foundry 0.22, ``calculate_batch_size_info`` of utils/config_utils.py."""
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "model: {name: hf_causal_lm, pretrained_model_name_or_path: meta-llama/Llama-3.1-8B}\n"
+        "max_seq_len: 2048\nglobal_train_batch_size: 32\ndevice_train_microbatch_size: 16\n"
+        "precision: amp_bf16\noptimizer: {name: decoupled_adamw}\n"
+        "fsdp_config: {sharding_strategy: FULL_SHARD, mixed_precision: PURE}\n",
+        encoding="utf-8",
+    )
+    job, _ = FORMATS["llm-foundry"].read([path], Given(gpus=8))
+    assert (job.batch.global_batch, job.batch.micro_batch) == (32, 4)

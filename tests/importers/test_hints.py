@@ -251,3 +251,12 @@ def test_llm_foundry_takes_no_more_at_a_time_than_a_rank_has(tmp_path):
     )
     job, _ = FORMATS["llm-foundry"].read([path], Given(gpus=8))
     assert (job.batch.global_batch, job.batch.micro_batch) == (32, 4)
+
+
+@pytest.mark.parametrize(("said", "batch"), [("", 64), ("gradient_accumulation_steps: 2\n", 32)])
+def test_the_batch_of_a_rank_says_its_microbatches_where_nothing_else_does(tmp_path, said, batch):
+    """Source: axolotl 0.19, ``normalize_config`` of utils/config."""
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(f"{ADAPTERS}batch_size: 8\n{said}".replace("_size: 1", "_size: 2"))
+    job, _ = FORMATS["axolotl"].read([path], Given(gpus=8))
+    assert job.batch.global_batch == batch

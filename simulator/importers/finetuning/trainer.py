@@ -291,6 +291,10 @@ def read_axolotl_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, 
     """The job of axolotl's YAML, and of the ``ds_config.json`` that it names."""
     settings = Settings(read_flat(paths[0], _AXOLOTL), "axolotl")
     beside = files_beside(paths, _AXOLOTL)
+    # Sequences of a rank and step, which count where nobody says how many microbatches they make.
+    of_a_rank = settings.whole("batch_size", default=0)
+    micro = max(1, settings.whole(*_SPELLINGS["micro"], default=1))
+    settings.add_defaults({"gradient_accumulation_steps": max(1, of_a_rank // micro)})
     # Its bf16 is "auto" where nobody sets it: bf16 on Ampere and newer.
     form = "bf16" if settings.get("bf16") is None else "fp32"
     defaults = Defaults(stack="axolotl", micro=1, length=512, precision=form)

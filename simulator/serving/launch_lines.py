@@ -149,9 +149,10 @@ _WITHOUT_COST = """
     tokenizer_mode log_requests enable_metrics distributed_executor_backend
     enable_lora lora_modules lora_paths num_postprocess_workers
     response_format generation_config
-    nnodes node_rank dist_init_addr dist_timeout master_addr master_port enable_p2p_check
 """
-WITHOUT_COST = frozenset(_WITHOUT_COST.split())
+_MEETING = "nnodes node_rank dist_init_addr dist_timeout master_addr master_port enable_p2p_check"
+"""How the nodes of a launch find each other."""
+WITHOUT_COST = frozenset([*_WITHOUT_COST.split(), *_MEETING.split()])
 """Options that change no time."""
 
 _SETTINGS_FILES = ("config", "extra_llm_api_options")

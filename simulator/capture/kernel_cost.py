@@ -225,14 +225,18 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
 
 
 def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
-    """A convolution as the product that it is by im2col; backward as its two gradients."""
+    """A convolution as the product that it is by im2col; backward as the gradients it makes.
+
+    Nobody asks for that of an input without parameters before it, nor of frozen weights.
+    """
     is_backward = "backward" in call.name
     weight = call.inputs[2 if is_backward else 1]
     result = call.inputs[0] if is_backward else call.outputs[0]
     n, k = weight.shape[0], math.prod(weight.shape[1:])
     m = math.prod(result.shape) // n
     precision = _supported(_precision(call, 1), profile)
-    times = 2 if is_backward else 1
+    is_matrix = [len(made.shape) == len(weight.shape) for made in call.outputs]
+    times = sum(is_matrix) if is_backward else 1
     seconds = times * gemm_s(profile, m, n, k, precision=precision)
     return Cost(seconds, times * 2.0 * m * n * k, "convolution", precision=precision)
 

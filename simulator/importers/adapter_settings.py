@@ -9,14 +9,18 @@ Source: PEFT's LoraConfig, bitsandbytes' formats, the trainers' own settings; as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
+from simulator.importers.adapter_patterns import fitting, is_pattern
 from simulator.importers.settings import Settings, leave_out, option_table, spellings_table
 
 _KINDS = ("adapter", "finetuning_type", "tuner_type", "train_type", "sft_type", "use_peft")
 _WHOLE = ("full", "", "none", None, False)
 _LOW_RANK = ("lora", "qlora")
+_NUMBERS = "lora_(r|rank|dropout|target|target_modules|target_linear|target_parameters)"
+"""Settings of adapters, which have no meaning where there are none."""
 _RANK = 8
 """Of PEFT's LoraConfig."""
 _TRL_RANK, _TRL_DROPOUT = 16, 0.05
@@ -39,6 +43,7 @@ def adapter_fields(settings: Settings) -> dict[str, Any]:
     """
     key, kind = settings.first(*_KINDS)
     if kind in _WHOLE:
+        settings.pass_over(_NUMBERS)
         return {}
     by_trl = key == "use_peft"
     if not by_trl and kind not in _LOW_RANK:
@@ -46,7 +51,7 @@ def adapter_fields(settings: Settings) -> dict[str, Any]:
         settings.fault(key, rule, kind, leave_out(key))
         return {}
     spellings = spellings_table("trainer", "spellings")
-    base = _base_precision(settings, is_quantised=kind == "qlora")
+    base = _base_precision(settings, is_quantised=kind == "qlora") or _stored_format(settings)
     _check_what_else_is_trained(settings)
     return _lora(
         settings,
@@ -185,8 +190,27 @@ def _targets(settings: Settings, *keys: str) -> tuple[str, ...]:
     key, given = settings.first(*keys)
     if given is None:
         return _ALL
-    names = [str(name) for name in given] if isinstance(given, list) else str(given).split(",")
-    return _matrices(settings, key, names)
+    if isinstance(given, list):
+        return _matrices(settings, key, [_last_part(str(name)) for name in given])
+    if not is_pattern(str(given)):
+        return _matrices(settings, key, str(given).split(","))
+    known = option_table("trainer", "matrices")
+    found = fitting(str(given), known)
+    if found and found.in_some_layers:
+        rule = "is not modelled: it gives some layers adapters"
+        settings.fault(key, rule, given, leave_out(key))
+        return _ALL
+    return _matrices(settings, key, found.names if found and found.names else (given,))
+
+
+def _last_part(name: str) -> str:
+    """The matrix at the end of a module's name, where no layer is named before it."""
+    block, _, matrix = name.rpartition(".")
+    return matrix if re.fullmatch(r"[a-z_.]+", block) and _is_known(matrix) else name
+
+
+def _is_known(matrix: str) -> bool:
+    return matrix in option_table("trainer", "matrices")
 
 
 def _matrices(settings: Settings, key: str, names: Iterable[object]) -> tuple[str, ...]:
@@ -220,6 +244,20 @@ def _base_precision(settings: Settings, *, is_quantised: bool) -> str | None:
     if eight and not four:
         return "int8"
     return named if four or is_quantised else None
+
+
+def _stored_format(settings: Settings) -> str | None:
+    """Format in which the hub keeps a model whose name says so, which loading it keeps.
+
+    Simplified: AWQ, GPTQ and AQLM are taken for nf4, which has as many bits but for constants.
+    """
+    _, name = settings.first(*spellings_table("trainer", "spellings")["model"])
+    said = re.findall(r"[-_](4-?bit|int4|w4a16|awq|gptq|aqlm|8-?bit|int8)\b", str(name).lower())
+    if not said:
+        return None
+    ours = "int8" if any("8" in word for word in said) else "nf4"
+    settings.assumed.append(f"{name} keeps its frozen matrices in fewer bits, taken for {ours}")
+    return ours
 
 
 def _check_what_else_is_trained(settings: Settings) -> None:

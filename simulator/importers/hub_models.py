@@ -75,6 +75,14 @@ def layers_of(model: ModelDocument | None) -> int:
     return load_model(str(name)).layers if name else 0
 
 
+def with_multi_token_layers(known: ModelDocument, count: int) -> ModelDocument:
+    """A model with so many layers that predict further tokens (MTP), whatever its own number."""
+    base = known.get("base") if isinstance(known, dict) else known
+    if load_model(str(base)).multi_token_layers == count:
+        return known
+    return {**(known if isinstance(known, dict) else {"base": known}), "multi_token_layers": count}
+
+
 def configured_model(
     settings: Settings, config: Mapping[str, Any], name: str, section: str
 ) -> dict[str, Any] | None:

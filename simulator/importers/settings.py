@@ -43,6 +43,7 @@ class Settings(ForeignConfig):
 
     left_open: tuple[str, ...] = ()
     _defaults: Mapping[str, Any] = MappingProxyType({})
+    _conditions: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, values: Mapping[str, Any], framework: str) -> None:
         """Start reading ``values``, settings of a ``framework``."""
@@ -178,6 +179,13 @@ class Settings(ForeignConfig):
         }
         self._values = {**self._values, **said}
 
+    def wait_for(self, conditions: Mapping[str, str]) -> None:
+        """Take the conditions on which a script gives variables their values.
+
+        Whoever defines what a condition asks for answers for all variables that wait for it.
+        """
+        self._conditions = dict(conditions)
+
     def add_defaults(self, defaults: Mapping[str, Any]) -> None:
         """Take a framework's values of what the file leaves out; they are none of its settings."""
         self._defaults = {**self._defaults, **defaults}
@@ -211,7 +219,11 @@ class Settings(ForeignConfig):
         """Note what is wrong with a setting, once."""
         if _is_open(value):
             names = _open_names(str(value))
-            rule = f"{rule}, and the file does not define {', '.join(names) or 'it'}"
+            if waits := [self._conditions[name] for name in names if name in self._conditions]:
+                rule = f"{rule}, and the file does not decide ({waits[0]})"
+                names = _open_names(waits[0])
+            else:
+                rule = f"{rule}, and the file does not define {', '.join(names) or 'it'}"
             hint = " ".join(f"--define {name}=..." for name in names or (key,))
         said = (key, rule, repr(value), hint)
         if said not in self._said:

@@ -24,7 +24,7 @@ from simulator.files import read_text
 from simulator.importers.assembly import flat
 from simulator.importers.hub_models import shipped_model
 from simulator.importers.shell.command_options import options_of
-from simulator.importers.shell.launch_script import read_script
+from simulator.importers.shell.launch_script import Script, read_script
 from simulator.serving.checkpoint_formats import format_of_name
 from simulator.serving.described import Deployment
 
@@ -150,7 +150,9 @@ _WITHOUT_COST = """
     enable_lora lora_modules lora_paths num_postprocess_workers
     response_format generation_config
 """
-WITHOUT_COST = frozenset(_WITHOUT_COST.split())
+_MEETING = "nnodes node_rank dist_init_addr dist_timeout master_addr master_port enable_p2p_check"
+"""How the nodes of a launch find each other."""
+WITHOUT_COST = frozenset([*_WITHOUT_COST.split(), *_MEETING.split()])
 """Options that change no time."""
 
 _SETTINGS_FILES = ("config", "extra_llm_api_options")
@@ -161,7 +163,7 @@ _OWN_CHOICE = """
     moe_backend moe_runner_backend fp8_gemm_backend fp4_gemm_backend all2all_backend
     moe_a2a_backend deepep_mode compilation_config optimization_level max_cudagraph_capture_size
     cudagraph_capture_sizes cuda_graph_sizes cuda_graph_max_bs cuda_graph_bs cuda_graph_config
-    stream_interval
+    stream_interval moe_config.backend
 """
 OWN_CHOICE = frozenset(_OWN_CHOICE.split())
 """Options that pick kernels, graphs or how often words are sent: taken as the engine picks them."""
@@ -184,6 +186,14 @@ _STARTS = {
     "sglang": ("sglang.launch_server", "sglang serve"),
     "tensorrt-llm": ("trtllm-serve serve", "trtllm-serve"),
 }
+_IMAGES: Mapping[str, Collection[str]] = {
+    "vllm": ("vllm/vllm-openai", "vllm/vllm-openai-rocm"),
+    "sglang": (),
+    "tensorrt-llm": (),
+}
+"""Images whose entry point starts the engine, so that its options follow at once.
+
+Source: vLLM's documentation, *Using Docker*."""
 _COMMANDS = {
     "vllm": ["vllm", "serve"],
     "sglang": ["python3", "-m", "sglang.launch_server", "--model-path"],
@@ -213,10 +223,13 @@ def read_launch(
     Raises:
         InputError: The file starts no such engine, or has options that are not modelled.
     """
-    options = _options(engine, read_text(path, "give a script or a YAML file"), str(path))
+    text = read_text(path, "give a script or a YAML file")
+    is_file = path.suffix in (".yaml", ".yml")
+    script = Script() if is_file else read_script(text, {}, str(path))
+    options = _settings(text, str(path)) if is_file else _started(engine, script, str(path))
     ignored = {each.replace("-", "_") for each in ignore}
     faults: list[Fault] = []
-    options |= _further_settings(options, path, ignored, faults)
+    options |= _further_settings(options, path, script.documents, ignored, faults)
     fields: dict[str, Any] = {}
     for option in OPTIONS[engine]:
         for name in option.names:
@@ -249,7 +262,8 @@ def read_launch(
         ranks *= 1 if is_sglang else copies
     if shares and engine == "vllm":
         fields["ep"] = fields.get("tp", 1) * fields.get("attention_dp", 1)
-    own_choice = tuple(name for name in options if name.partition(".")[0] in OWN_CHOICE - ignored)
+    left = OWN_CHOICE - ignored
+    own_choice = tuple(name for name in options if {name, name.partition(".")[0]} & left)
     for name in sorted(set(options) - WITHOUT_COST - ignored - set(own_choice)):
         hint = f"give --ignore {name} to remove it"
         faults.append(Fault(name, "is not modelled", options[name], hint, str(path)))
@@ -261,11 +275,15 @@ def read_launch(
 
 
 def _further_settings(
-    options: dict[str, Any], path: Path, ignored: Collection[str], faults: list[Fault]
+    options: dict[str, Any],
+    path: Path,
+    documents: Mapping[str, str],
+    ignored: Collection[str],
+    faults: list[Fault],
 ) -> dict[str, Any]:
     """What a file that a launch line names sets, where the line itself does not.
 
-    TensorRT-LLM's file goes over the line.
+    The script itself may have written it. TensorRT-LLM's file goes over the line.
     """
     found: dict[str, Any] = {}
     for option in _SETTINGS_FILES:
@@ -273,11 +291,13 @@ def _further_settings(
         if name is None or option in ignored:
             continue
         file = path.parent / str(name)
-        if not file.is_file():
+        written = {Path(each): text for each, text in documents.items()}.get(Path(str(name)))
+        if written is None and not file.is_file():
             hint = f"put it beside the script, or remove it with --ignore {option}"
             faults.append(Fault(option, "names a file that does not exist", name, hint, str(path)))
             continue
-        settings = _settings(read_text(file, "give a YAML file"), str(file))
+        text = read_text(file, "give a YAML file") if written is None else written
+        settings = _settings(text, str(file))
         goes_over = option == "extra_llm_api_options"
         found |= {key: value for key, value in settings.items() if goes_over or key not in options}
     return found
@@ -328,21 +348,38 @@ def launch_line(deployment: Deployment, model: str) -> str:
     return line.rstrip("\n")
 
 
-def _options(engine: str, text: str, origin: str) -> dict[str, Any]:
-    """Options of the command that starts the engine, or settings of a YAML file."""
-    if origin.endswith((".yaml", ".yml")):
-        return _settings(text, origin)
-    for words in read_script(text, {}, origin).commands:
-        line = " ".join(words)
-        start = next((each for each in _STARTS[engine] if f"{each} " in f"{line} "), "")
-        if start:
-            rest = line.split(start, 1)[1].split()
-            options = options_of(rest)
-            if rest and not rest[0].startswith("-"):
-                options["model"] = rest[0]
-            return options
+def _started(engine: str, script: Script, origin: str) -> dict[str, Any]:
+    """Options of the command that starts the engine."""
+    for words in script.commands:
+        rest = _behind_start(engine, words)
+        if rest is None:
+            continue
+        options = options_of(rest)
+        if rest and not rest[0].startswith("-"):
+            options["model"] = rest[0]
+        elif not {*MODEL} & set(options):
+            options |= _model_behind_options(options)
+        return options
     rule, hint = f"starts no {engine}", f"it should have {_STARTS[engine][0]} and a model"
     raise InputError.single("", rule, hint=hint, file=origin)
+
+
+def _behind_start(engine: str, words: Sequence[str]) -> list[str] | None:
+    """Words behind what starts the engine, which an image may do by itself; None without it."""
+    line = " ".join(words)
+    for start in _STARTS[engine]:
+        if f"{start} " in f"{line} ":
+            return line.split(start, 1)[1].split()
+    images = [i for i, word in enumerate(words) if word.partition(":")[0] in _IMAGES[engine]]
+    return list(words[images[0] + 1 :]) if images else None
+
+
+def _model_behind_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The model where it stands behind an option, whose value it then seems to be part of."""
+    for name, value in options.items():
+        if isinstance(value, list) and len(value) == 2:
+            return {name: value[0], "model": value[1]}
+    return {}
 
 
 def _settings(text: str, origin: str) -> dict[str, Any]:

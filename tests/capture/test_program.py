@@ -309,3 +309,16 @@ def test_an_update_of_many_tensors_takes_as_long_as_measured(system, number_form
     )
     seconds = kernel_cost(call, load_profile(system)).seconds
     assert seconds == pytest.approx(ps * 1e-12 * numel, rel=0.04)
+
+
+def test_a_convolution_makes_only_the_gradients_that_are_asked_for():
+    """Torch's FlopCounterMode counts them so; a first layer makes none of its input."""
+    image, weight = Tensor("bfloat16", (8, 3, 64, 64)), Tensor("bfloat16", (32, 3, 4, 4))
+    result, bias = Tensor("bfloat16", (8, 32, 16, 16)), Tensor("bfloat16", (32,))
+    name, profile = "aten.convolution_backward.default", load_profile("h100-sxm-80gb")
+    flops = [
+        kernel_cost(Call(name, (result, image, weight), made, (), 0, 0, 0), profile).flop
+        for made in ((image, weight, bias), (weight, bias), (image,))
+    ]
+    product = 2.0 * 8 * 16 * 16 * 32 * 3 * 4 * 4
+    assert flops == [2 * product, product, product]

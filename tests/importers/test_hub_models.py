@@ -19,6 +19,8 @@ from simulator.importers.settings import Settings
         ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
         ("/models/Meta-Llama-3.1-8B-Instruct/", "llama3.1-8b"),
         ("unsloth/llama-3-8b-Instruct-bnb-4bit", "llama3-8b"),
+        ("nvidia/DeepSeek-R1-FP4", "deepseek-v3"),
+        ("RedHatAI/Qwen2.5-7B-Instruct-quantized.w4a16", "qwen2.5-7b"),
         ("codellama/CodeLlama-7b-hf", {"base": "llama2-7b", "vocab": 32016}),
         ("mistralai/Mistral-7B-Instruct-v0.3", {"base": "mistral-7b", "vocab": 32768}),
         ("mistralai/Mistral-7B-v0.1", "mistral-7b"),

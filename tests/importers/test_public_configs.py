@@ -67,7 +67,7 @@ CONFIGS = [
            {"precision": "fp8", "zero": 1, "grad_reduce_precision": "bf16"}),
     Public("megatron_mixtral.sh", {}, 2, 2, {"ep": 2, "etp": 1, "precision": "fp32", "zero": 1}),
     Public("megatron_deepspeed_llama2.sh", {"definitions": {"vocab_size": "32000"}}, 8, 2,
-           {"tp": 2, "pp": 2, "zero": 0, "recompute": "none", "precision": "bf16"}),
+           {"tp": 2, "pp": 2, "zero": 1, "recompute": "none", "precision": "bf16"}),
     Public("megatron_deepspeed_350m.sh", {"gpus": 8, "ignore": ("deepspeed_config",)}, 8, 8,
            {"recompute": "full", "precision": "fp16", "ep": 1}),
     Public("titan_llama3_405b.toml",

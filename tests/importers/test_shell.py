@@ -16,6 +16,7 @@ from simulator.importers.shell.launch_script import read_script
 SCRIPTS = {
     "quotes": """A='x  y'; B="$A z"; show "$A" $A "$B" '$A' \\$A a"b"c""",
     "arithmetic": "N=8; M=$((N * 2 / 3 % 4)); show $M $(($N*$M)) $((64/N)) $(( ${N} - 10 ))",
+    "choices in sums": "T=4; A=$(( ($T > 1) ? 2 : 3 )); show $A $((T == 4)) $((T<=3)) $((T>5?1:0))",
     "defaults": "A=1; E=; show ${A:-2} ${B:-3} ${E:-4} ${E-5} ${C:=6} ${A:+7} ${D:+8}",
     "arrays": "A=(--x 1 'a b' # no\n --y); A+=(--z); show ${A[@]} end; show \"${A[@]}\" ${A[1]}",
     "continued lines": "show --a 1 \\\n  --b 2 \\\n  --c",
@@ -168,3 +169,40 @@ def test_a_quote_that_backticks_hide_ends_with_its_word(tmp_path, mark):
     )
     with pytest.raises(InputError):
         read_megatron_script(path, Given(gpus=8))
+
+
+def test_a_batch_script_knows_what_slurm_tells_it_of_its_headers():
+    header = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n#SBATCH --ntasks-per-node=2  # each\n"
+    names = ("SLURM_NNODES", "SLURM_GPUS_PER_NODE", "SLURM_NTASKS", "SLURM_GPUS_ON_NODE")
+    script = header + "show " + " ".join(f"${name}" for name in names)
+    assert read_script(script, {}).commands == [["show", "4", "8", "8", "8"]]
+    assert read_script(header + "show $SLURM_NNODES", {"SLURM_NNODES": "2"}).commands == [
+        ["show", "2"]
+    ]
+
+
+BY_SIZE = """MODEL_SIZE=$1
+if [ $MODEL_SIZE = 1B ]; then
+LAYERS=16
+OPTIONS=" --swiglu"
+elif [ $MODEL_SIZE = 8B ]; then
+LAYERS=32
+OPTIONS=""
+fi
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers $LAYERS $OPTIONS --hidden-size 64 \
+  --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 8 --seq-length 64 \
+  --max-position-embeddings 64 --vocab-size 512 --bf16
+"""
+
+
+def test_a_word_waits_for_the_condition_that_sets_it_and_an_option_does_not(tmp_path):
+    script = read_script(BY_SIZE, {})
+    assert script.commands[-1][5:8] == ["$LAYERS", "--hidden-size", "64"]
+    assert script.waits["LAYERS"] == "$MODEL_SIZE = 1B"
+    path = tmp_path / "train.sh"
+    path.write_text(BY_SIZE)
+    with pytest.raises(InputError) as caught:
+        read_megatron_script(path, Given())
+    assert [fault.hint for fault in caught.value.faults] == ["--define MODEL_SIZE=..."]
+    sized = Given(definitions={"MODEL_SIZE": "8B"})
+    assert read_megatron_script(path, sized)[0].model.layers == 32

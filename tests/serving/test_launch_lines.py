@@ -189,3 +189,35 @@ def test_which_kernels_and_graphs_are_picked_is_said_and_not_refused(tmp_path, c
     assert end.value.code in (0, None)
     assert yaml.safe_load(said.out)["deployment"] == read("sglang", SGLANG, tmp_path)
     assert "attention_backend, cuda_graph_max_bs, moe_a2a_backend, compilation_config" in said.err
+
+
+def test_an_image_that_starts_the_engine_is_followed_by_its_options(tmp_path):
+    """Source: vLLM's documentation, *Using Docker*."""
+    line = (
+        "docker run --runtime nvidia --gpus all -p 8000:8000 vllm/vllm-openai:v0.9.0 "
+        "--model meta-llama/Llama-3.1-8B --tensor-parallel-size 2"
+    )
+    found = read("vllm", line, tmp_path)
+    assert (found["model"], found["tp"], found["gpus"]) == ("llama3.1-8b", 2, 2)
+
+
+def test_a_model_may_stand_behind_options(tmp_path):
+    line = "vllm serve --host 0.0.0.0 meta-llama/Llama-3.1-8B --max-num-seqs 64"
+    found = read("vllm", line, tmp_path)
+    assert (found["model"], found["max_requests"]) == ("llama3.1-8b", 64)
+
+
+def test_settings_that_the_script_writes_itself_are_read(tmp_path):
+    script = (
+        "cat > more.yaml <<EOF\nmax_batch_size: 32\nEOF\n"
+        "trtllm-serve meta-llama/Llama-3.1-8B --extra_llm_api_options more.yaml\n"
+    )
+    assert read("tensorrt-llm", script, tmp_path)["max_requests"] == 32
+
+
+def test_how_nodes_find_each_other_costs_nothing(tmp_path):
+    line = (
+        "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 "
+        "--dist-init-addr 10.0.0.1:5000 --nnodes 2 --node-rank 0 --enable-p2p-check"
+    )
+    assert read("sglang", line, tmp_path)["gpus"] == 16

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from simulator.described.job import Job
 from simulator.importers.adapter_settings import adapter_fields
 from simulator.importers.assembly import Draft, Given, finished, read_flat
 from simulator.importers.deepspeed import read_deepspeed_config
+from simulator.importers.finetuning.llamafactory_v1 import earlier_settings, is_version_1
 from simulator.importers.finetuning.sharding import (
     PLUGIN_CHECKPOINTS,
     Beside,
@@ -290,6 +291,10 @@ def read_axolotl_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, 
     """The job of axolotl's YAML, and of the ``ds_config.json`` that it names."""
     settings = Settings(read_flat(paths[0], _AXOLOTL), "axolotl")
     beside = files_beside(paths, _AXOLOTL)
+    # Sequences of a rank and step, which count where nobody says how many microbatches they make.
+    of_a_rank = settings.whole("batch_size", default=0)
+    micro = max(1, settings.whole(*_SPELLINGS["micro"], default=1))
+    settings.add_defaults({"gradient_accumulation_steps": max(1, of_a_rank // micro)})
     # Its bf16 is "auto" where nobody sets it: bf16 on Ampere and newer.
     form = "bf16" if settings.get("bf16") is None else "fp32"
     defaults = Defaults(stack="axolotl", micro=1, length=512, precision=form)
@@ -303,10 +308,15 @@ def read_axolotl_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, 
 
 def read_llamafactory_files(paths: Sequence[str | Path], given: Given) -> tuple[Job, ImportReport]:
     """The job of LLaMA-Factory's YAML or JSON, and of the ``ds_config.json`` that it names."""
-    settings = Settings(read_flat(paths[0], _LLAMAFACTORY), "LLaMA-Factory")
+    values = read_flat(paths[0], _LLAMAFACTORY)
+    is_new = is_version_1(values)
+    settings = Settings(earlier_settings(values) if is_new else values, "LLaMA-Factory")
     _check_that_it_trains(settings)
     beside = files_beside(paths, _LLAMAFACTORY)
-    draft = trainer_draft(settings, given, beside, _LLAMAFACTORY_DEFAULTS)
+    defaults = replace(_LLAMAFACTORY_DEFAULTS, micro=1) if is_new else _LLAMAFACTORY_DEFAULTS
+    draft = trainer_draft(settings, given, beside, defaults)
+    if is_new and (batch := settings.whole("global_batch_size", least=1)):
+        draft.global_batch = batch
     if settings.get("stage") == _PREFERENCES:
         keeps_copy = settings.get("ref_model") is not None
         _compare(settings, draft, given, "pref_loss", keeps_copy=keeps_copy)

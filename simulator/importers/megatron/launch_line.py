@@ -60,6 +60,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         _megatron_experts(options) if "deepspeed" in options else options, "Megatron-LM"
     )
     settings.assumed += script.notes
+    settings.wait_for(script.waits)
     settings.define(given.definitions)
     draft = megatron_draft(
         settings,
@@ -73,6 +74,7 @@ def read_megatron_script(path: str | Path, given: Given) -> tuple[Job, ImportRep
         draft.stack = "megatron-deepspeed"
         inner_keys = _add_deepspeed(settings, script, draft.plan, given)
         _add_checkpoints(settings, draft.plan)
+        _shard_bf16_states(settings, draft.plan)
     return finished(draft, settings, option_rules("megatron"), given, origin, inner_keys)
 
 
@@ -167,6 +169,18 @@ def _add_deepspeed(
         settings.get("cpu_optimizer")  # says the same once more
     add_inner_faults(inner, settings, name, given)
     return inner.keys
+
+
+def _shard_bf16_states(settings: Settings, plan: dict[str, Any]) -> None:
+    """Shard fp32 weights and moments where a pipeline of bf16 has no ZeRO, as DeepSpeed does.
+
+    Source: DeepSpeed 0.19, ``_do_optimizer_sanity_check`` of engine.py and bf16_optimizer.py:
+    each data rank has a part of them and all of the gradients.
+    """
+    has_pipeline = not settings.switch("no_pipeline_parallel")
+    if has_pipeline and plan["precision"] == "bf16" and not plan["zero"]:
+        plan["zero"] = 1
+        settings.assumed.append("DeepSpeed's BF16_Optimizer shards states, as ZeRO 1 does")
 
 
 def _add_checkpoints(settings: Settings, plan: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from simulator.importers.megatron.megatron_experts import (
     pass_over_experts,
 )
 from simulator.importers.megatron.megatron_model import (
+    COUNTS,
     count_of,
     model_fields,
     named_keys,
@@ -64,7 +65,8 @@ def megatron_draft(
     """
     tp, pp = count_of(settings, "plan.tp", 1), count_of(settings, "plan.pp", 1)
     layers = count_of(settings, "model.layers", None)
-    model = model_fields(settings, tp, name) if layers is not None else None
+    says_layers = any(settings.get(key) is not None for key in COUNTS["model.layers"])
+    model = model_fields(settings, tp, name) if says_layers else None
     draft = Draft(model=known or model, gpus=gpus)
     if known is not None or name is None:
         settings.pass_over("|".join(named_keys("model.")))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.importers.assembly import ASK_FOR_MODEL
-from simulator.importers.settings import Settings, option_table, spellings_table
+from simulator.importers.settings import Settings, leave_out, option_table, spellings_table
 
 COUNTS = spellings_table("megatron", "counts")
 """Fields that are one whole number, and the options that set it."""
@@ -307,3 +307,32 @@ def _listed(node: ast.expr) -> list[int]:
         if type(number) is int and len(part) * number <= _MOST_LAYERS:
             return part * number
     raise ValueError("no list of layers")
+
+
+_FOLLOW = ("model.vocab", "model.max_positions", "model.multi_token_layers")
+"""Fields that a tokenizer, a length or a trainer says, so that a named model keeps its own."""
+
+
+def changed_model(settings: Settings, known: dict[str, Any] | str) -> dict[str, Any] | str:
+    """A model that a file names, with what the same file states of it; faults go to ``settings``.
+
+    Args:
+        settings: What the file says.
+        known: The model as a job writes it.
+    """
+    base = known if isinstance(known, dict) else {"base": known}
+    changes: dict[str, Any] = {}
+    for field, keys in COUNTS.items():
+        if not field.startswith("model.") or field in _FOLLOW:
+            continue
+        value = settings.whole(*keys, default=None, least=1)
+        if value is not None:
+            *parents, name = field.removeprefix("model.").split(".")
+            place = changes
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[name] = value
+    if settings.get("multi_latent_attention") is False:
+        rule = "is not modelled: it takes another attention than the named model"
+        settings.fault("multi_latent_attention", rule, False, leave_out("multi_latent_attention"))
+    return {**base, **changes} if changes else known

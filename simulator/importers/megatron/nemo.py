@@ -26,6 +26,7 @@ from simulator.importers.assembly import Given, finished, flat, parse_mapping
 from simulator.importers.hub_models import named_model
 from simulator.importers.interpolation import resolved
 from simulator.importers.megatron.megatron_core import megatron_draft
+from simulator.importers.megatron.megatron_model import changed_model
 from simulator.importers.python_source.evaluation import (
     TARGET,
     function_names,
@@ -86,6 +87,8 @@ def read_nemo_recipe(path: str | Path, given: Given) -> tuple[Job, ImportReport]
     settings.assumed += notes
     settings.define(given.definitions)
     model = named_model(settings, given, "name_or_class") if is_python else None
+    if model and not given.model:
+        model = changed_model(settings, model)
     if is_python:
         settings.pass_over("vocab_size")  # of the tokenizer; the model is named
         settings.add_defaults(option_table("nemo", "recipe_defaults"))

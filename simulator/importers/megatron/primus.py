@@ -16,9 +16,10 @@ from simulator.described.foreign_config import ImportReport
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.importers.assembly import Draft, Given, finished, read_flat
-from simulator.importers.hub_models import named_model
+from simulator.importers.hub_models import named_model, with_multi_token_layers
 from simulator.importers.interpolation import resolved
 from simulator.importers.megatron.megatron_core import megatron_draft
+from simulator.importers.megatron.megatron_model import changed_model
 from simulator.importers.settings import Settings, option_rules, option_table
 from simulator.importers.torchtitan import torchtitan_draft
 
@@ -61,6 +62,10 @@ def _of_module(values: dict[str, Any], module: str) -> dict[str, Any]:
 def _megatron(settings: Settings, given: Given) -> Draft:
     model = named_model(settings, given, "model")
     settings.add_defaults(option_table("primus", "megatron_defaults"))
+    if model and not given.model:
+        model = changed_model(settings, model)
+        if "mtp_num_layers" in settings.keys:
+            model = with_multi_token_layers(model, settings.whole("mtp_num_layers", default=0))
     return megatron_draft(settings, given.gpus, None, model)
 
 

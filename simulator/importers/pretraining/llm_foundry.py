@@ -61,6 +61,9 @@ def read_foundry_config(path: str | Path, given: Given) -> tuple[Job, ImportRepo
     )
     draft.global_batch = settings.whole("global_train_batch_size", default=None, least=1)
     draft.micro_batch = _micro_batch(settings, given)
+    if draft.micro_batch and draft.global_batch and given.gpus:
+        # It takes no more at a time than a rank has at all, and warns (utils/config_utils.py).
+        draft.micro_batch = min(draft.micro_batch, max(1, draft.global_batch // given.gpus))
     return finished(draft, settings, option_rules("llm-foundry"), given, origin)
 
 

@@ -14,13 +14,16 @@ from typing import Any
 
 from simulator.importers.interpolation import typed
 from simulator.importers.shell.launch_script import Script
+from simulator.importers.shell.scheduler_headers import (
+    NODES,
+    TASKS,
+    gpus_per_node,
+    number_said,
+    whole,
+)
 
-_NODES = ("--nnodes", "--nnode", "--num_nodes", "--num-nodes", "-N", "--nodes")
 _PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
-_TASKS = ("--ntasks-per-node", "--ntasks_per_node", "--npernode", "-npernode")
-"""What starts one process for each GPU, or one that starts them."""
 _IN_ALL = ("-n", "-np", "--np", "--ntasks", "--num_processes", "--gpus", "-G")
-_GRES = ("--gres", "--gpus-per-node")
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _PER_NODE_VARIABLES = ("NPROC_PER_NODE", "GPUS_PER_NODE", "NGPUS_PER_NODE", "SLURM_GPUS_ON_NODE")
 _ONE_NODE = r"(.*/)?torchrun|torch\.distributed\.(run|launch)"
@@ -51,18 +54,19 @@ def launched_gpus(launcher: Sequence[str], script: Script) -> int | None:
     if script.gpus:
         return script.gpus
     header = script.directives
-    nodes = _number(launcher, _NODES) or _number(header, _NODES) or _selected(header, "")
-    per_node = _number(launcher, _PROCESSES) or _gres([*launcher, *header])
+    nodes = number_said(launcher, NODES) or number_said(header, NODES) or _selected(header, "")
+    per_node = number_said(launcher, _PROCESSES) or gpus_per_node([*launcher, *header])
     per_node = per_node or _selected(header, "n?gpus")
     nodes = nodes or _variable(script, _NODE_VARIABLES)
     per_node = per_node or _variable(script, _PER_NODE_VARIABLES) or _visible(script)
-    per_node = per_node or _number(launcher, _TASKS) or _number(header, _TASKS)
+    per_node = per_node or number_said(launcher, TASKS) or number_said(header, TASKS)
     if nodes and per_node:
         return nodes * per_node
-    in_all = _number(launcher, _IN_ALL) or _number(header, _IN_ALL)
+    in_all = number_said(launcher, _IN_ALL) or number_said(header, _IN_ALL)
     if in_all := in_all or _variable(script, ("WORLD_SIZE",)):
         return in_all
-    says_nodes = any(word.partition("=")[0] in _NODES for word in launcher)
+    says_nodes = any(word.partition("=")[0] in NODES for word in launcher)
+    says_nodes = says_nodes or any("$" in script.variables.get(n, "") for n in _NODE_VARIABLES)
     is_alone = any(re.fullmatch(_ONE_NODE, word) for word in launcher) or not launcher
     return per_node if per_node and is_alone and not says_nodes else None
 
@@ -81,31 +85,6 @@ def _value(words: list[str]) -> Any:
 
 def _is_number(word: str) -> bool:
     return word.strip("'\"").lower() not in ("true", "false")
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 10 else None
-
-
-def _number(words: Sequence[str], names: Iterable[str]) -> int | None:
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names:
-            return _whole(value if equals else next(iter(words[i + 1 :]), ""))
-        short = next((n for n in names if len(n) == 2 and word.startswith(n)), "")
-        if short and (found := _whole(word[2:])):
-            return found
-    return None
-
-
-def _gres(words: Sequence[str]) -> int | None:
-    """GPUs per node in ``--gres=gpu:a100:8`` or ``--gpus-per-node=h100:8``."""
-    for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in _GRES:
-            value = value if equals else next(iter(words[i + 1 :]), "")
-            return _whole(value.rpartition(":")[2])
-    return None
 
 
 def _selected(words: Sequence[str], resource: str) -> int | None:
@@ -129,7 +108,7 @@ def _lsf(text: str, pattern: str) -> int | None:
 def _variable(script: Script, names: Iterable[str]) -> int | None:
     for name in names:
         value = script.variables.get(name, "")
-        if isinstance(value, str) and (found := _whole(value)):
+        if isinstance(value, str) and (found := whole(value)):
             return found
     return None
 

@@ -8,27 +8,23 @@ No command is ever run; what only a running shell would know (``$1``, the enviro
 Simplified: loops are read once, and conditions on unknown things are taken to be false; both are
 reported. What a script would only set in a branch that it does not take is empty.
 
-A PyTorchJob, MPIJob or Job of Kubernetes holds the command of its containers and how many replicas
-have how many GPUs each; what runs in the first container that trains is a script like any other.
-
-Source: Kubeflow's Training Operator v1 (PyTorchJob), Kubernetes' batch/v1, as facts;
-POSIX.1-2017, Shell Command Language, sections 2.6 and 2.9, and the Bash manual on arrays and
-conditional constructs.
+Source: POSIX.1-2017, Shell Command Language, sections 2.6 and 2.9, and the Bash manual on arrays
+and conditional constructs.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from simulator.described.documents import parse_yaml
 from simulator.errors import InputError
 from simulator.files import read_text
+from simulator.importers.shell.kubernetes_job import KINDS, commands_inside, gpus_of_replicas
+from simulator.importers.shell.scheduler_headers import directives_of, slurm_variables
 from simulator.importers.shell.shell_language import (
     MAX_LETTERS,
     Command,
@@ -46,6 +42,7 @@ _MAX_BRANCHES = 20
 """Deepest nesting of ``if`` and ``case``."""
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<append>\+?)=(?P<value>.*)", re.DOTALL)
+_PLAIN = r"[\"']?\w[\w.]*[\"']?"
 _REDIRECTION = re.compile(r"[0-9]*(?:&>|>>?&?|<)(?P<target>.*)")
 _OPENING, _MIDDLE = ("if", "elif"), ("then", "do", "{", "!")
 _IGNORED = ("fi", "done", "esac", "}", "while", "until", "for")
@@ -70,6 +67,8 @@ class Script:
         commands: Every command that it reaches, its words expanded.
         variables: Value of each variable at the end; arrays as lists.
         documents: Text of each here-document by the file that it is written to.
+        waits: Variables that get a value only under a condition that the script does not decide,
+            and that condition.
         notes: Sentences on what was simplified.
         directives: Words of the headers that schedulers read (``#SBATCH``, ``#PBS``, ``#BSUB``).
         gpus: GPUs of the job where what holds the script says it; None for a plain script.
@@ -78,6 +77,7 @@ class Script:
     commands: list[list[str]] = field(default_factory=list)
     variables: dict[str, str | list[str]] = field(default_factory=dict)
     documents: dict[str, str] = field(default_factory=dict)
+    waits: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     directives: list[str] = field(default_factory=list)
     gpus: int | None = None
@@ -94,18 +94,12 @@ def read_script(text: str, definitions: Mapping[str, str], origin: str = "") -> 
     Raises:
         InputError: It is no complete script, or its variables grow without bound.
     """
+    header = directives_of(text)
     try:
-        script = _Reader(definitions, origin).read(commands_of(text, origin))
+        script = _Reader(definitions, origin, header).read(commands_of(text, origin))
     except RecursionError as error:
         raise InputError.single("", "is nested too deeply", file=origin) from error
-    script.directives = _directives_of(text)
     return script
-
-
-def _directives_of(text: str) -> list[str]:
-    """Words of a script's headers for Slurm, PBS and LSF; comments behind them are left out."""
-    lines = re.findall(r"^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]{1,500})", text, re.MULTILINE)
-    return [word.strip("'\"") for line in lines for word in line.split()]
 
 
 @dataclass(slots=True)
@@ -115,6 +109,7 @@ class _Branch:
     Attributes:
         was_taken: Whether one of its branches has been taken.
         is_on: Whether the present branch is.
+        undecided: The condition, where only a running shell would know its outcome, or empty.
         subject: What a ``case`` compares; None for an ``if``.
         in_condition: Whether the condition of an ``if`` is still being read.
         pattern: What has been read of the next pattern of a ``case``; None inside a branch.
@@ -122,6 +117,7 @@ class _Branch:
 
     was_taken: bool = False
     is_on: bool = True
+    undecided: str = ""
     subject: str | None = None
     in_condition: bool = False
     pattern: str | None = None
@@ -130,9 +126,10 @@ class _Branch:
 class _Reader:
     """The state of a shell that runs nothing."""
 
-    def __init__(self, definitions: Mapping[str, str], origin: str) -> None:
+    def __init__(self, definitions: Mapping[str, str], origin: str, header: Sequence[str]) -> None:
         self._fixed = frozenset(definitions)
-        self._script = Script(variables=dict(definitions))
+        told = {**slurm_variables(header), **definitions}
+        self._script = Script(variables=dict(told), directives=list(header))
         self._unset: set[str] = set()
         self._words = Expansion(self._script.variables, self._unset, origin)
         self._functions = Functions()
@@ -141,6 +138,7 @@ class _Reader:
         self._branches: list[_Branch] = []
         self._origin = origin
         self._condition = True
+        self._undecided = ""
         self._letters_left = _MAX_LETTERS_IN_ALL
         self._commands_left = _MAX_COMMANDS
 
@@ -184,8 +182,15 @@ class _Reader:
         if self._is_reached(command):
             self._run(command, words)
             return
-        assigned = (_ASSIGNMENT.fullmatch(word) for word in words)
-        self._unset |= {found["name"] for found in assigned if found}
+        undecided = next((b.undecided for b in self._branches if b.undecided and not b.is_on), "")
+        for found in filter(None, (_ASSIGNMENT.fullmatch(word) for word in words)):
+            name = found["name"]
+            # A word stays open, so that an option behind it is missed; options are left out.
+            if undecided and re.fullmatch(_PLAIN, found["value"]) and name not in self._unset:
+                self._script.waits.setdefault(name, undecided)
+            else:
+                self._script.waits.pop(name, None)
+                self._unset.add(name)
 
     # Conditions
 
@@ -204,7 +209,10 @@ class _Reader:
         if len(self._branches) > _MAX_BRANCHES:
             raise InputError.single("", "is nested too deeply", file=self._origin)
         subject = self._words.text(words[1]) if words[1:] else ""
-        self._branches.append(_Branch(is_on=False, subject=subject, pattern=""))
+        undecided = f"case {words[1]}"[:60] if _is_argument(subject) else ""
+        self._branches.append(
+            _Branch(is_on=False, subject=subject, pattern="", undecided=undecided)
+        )
         self._pattern(words[3:])
 
     def _enter(self, is_true: bool) -> None:
@@ -223,6 +231,7 @@ class _Reader:
         outer = all(branch.is_on for branch in self._branches[:-1])
         is_true = outer and self._is_true(words)
         self._condition = is_true
+        self._branches[-1].undecided = self._undecided if outer and not is_true else ""
         self._enter(is_true)
         self._branches[-1].in_condition = True
 
@@ -235,12 +244,15 @@ class _Reader:
         else:
             self._condition = self._is_true(command.words)
         if self._branches and self._branches[-1].in_condition:
-            self._branches[-1].is_on = self._branches[-1].was_taken = self._condition
+            branch = self._branches[-1]
+            branch.is_on = branch.was_taken = self._condition
+            branch.undecided = "" if self._condition else branch.undecided or self._undecided
 
     def _is_true(self, words: list[str]) -> bool:
         """Outcome of a test; false, and noted, where the script does not decide it."""
         words = [word for word in words if word not in ("[", "]", "[[", "]]", "test", "then")]
         outcome = self._outcome(words)
+        self._undecided = " ".join(words)[:60] if outcome is None else ""
         if outcome is None and words:
             self._note(f"the condition ({' '.join(words)[:60]}) is assumed to be false")
         return bool(outcome)
@@ -259,7 +271,8 @@ class _Reader:
             case ["-z" | "-n" as sign, value]:
                 return (sign == "-z") == (not value)
             case [left, "=" | "==" | "!=" as sign, right]:
-                return (sign != "!=") == (left == right)
+                is_open = sign != "!=" and (_is_argument(left) or _is_argument(right))
+                return None if is_open else (sign != "!=") == (left == right)
             case [left, sign, right] if sign in _COMPARISONS and _are_whole(left, right):
                 return _COMPARISONS[sign](int(left), int(right))
         return None
@@ -408,6 +421,11 @@ def _place_of_script(words: list[str]) -> int | None:
     return len(words) - 1 if is_remote and len(words) > 1 else None
 
 
+def _is_argument(text: str) -> bool:
+    """Whether a value is one of the script's arguments, which nobody has defined."""
+    return bool(re.fullmatch(r"\$\{?\d{1,3}\}?", text))
+
+
 def _are_whole(*texts: str) -> bool:
     return all(re.fullmatch(r"-?\d{1,18}", text) for text in texts)
 
@@ -416,8 +434,6 @@ def _escaped(document: str) -> str:
     return re.sub(r'(?<!\\)"', r"\"", document)
 
 
-_KINDS = ("PyTorchJob", "MPIJob", "Job", "JobSet", "TrainJob")
-_GPU = "/gpu"
 _MAX_SCRIPT_BYTES = 128 * 1024
 """Launch scripts have some ten thousand bytes at most."""
 
@@ -437,49 +453,10 @@ def read_launch_file(path: str | Path, definitions: Mapping[str, str], wanted: s
     text = read_text(Path(path), wanted, max_bytes=_MAX_SCRIPT_BYTES)
     if Path(path).suffix in (".yaml", ".yml"):
         job = parse_yaml(text, origin)
-        if not isinstance(job, dict) or job.get("kind") not in _KINDS:
-            rule = f"is neither a script nor a Kubernetes job ({', '.join(_KINDS)})"
+        if not isinstance(job, dict) or job.get("kind") not in KINDS:
+            rule = f"is neither a script nor a Kubernetes job ({', '.join(KINDS)})"
             raise InputError.single("", rule, file=origin, hint=wanted)
-        script = read_script("\n".join(_commands(job)), definitions, origin)
-        script.gpus = _gpus(job)
+        script = read_script("\n".join(commands_inside(job)), definitions, origin)
+        script.gpus = gpus_of_replicas(job)
         return script
     return read_script(text, definitions, origin)
-
-
-def _containers(node: Any, replicas: int = 1) -> Iterator[tuple[dict[str, Any], int]]:
-    """Containers of a job, each with the number of replicas around it."""
-    if isinstance(node, dict):
-        given = node.get("replicas", node.get("parallelism", 1))
-        replicas *= given if isinstance(given, int) and given > 0 else 1
-        listed = node.get("containers")
-        for container in listed if isinstance(listed, list) else ():
-            if isinstance(container, dict):
-                yield container, replicas
-        for key, inner in node.items():
-            if key != "containers":
-                yield from _containers(inner, replicas)
-    elif isinstance(node, list):
-        for inner in node:
-            yield from _containers(inner, replicas)
-
-
-def _commands(job: dict[str, Any]) -> Iterator[str]:
-    for container, _ in _containers(job):
-        words = [str(w) for key in ("command", "args") for w in container.get(key) or ()]
-        for variable in container.get("env") or ():
-            if isinstance(variable, dict) and isinstance(variable.get("value"), str):
-                yield f"export {variable.get('name')}={shlex.quote(variable['value'])}"
-        if words:
-            yield shlex.join(words)
-
-
-def _gpus(job: dict[str, Any]) -> int | None:
-    """GPUs of all replicas; None where no container asks for any."""
-    total = 0
-    for container, replicas in _containers(job):
-        resources = container.get("resources")
-        limits = resources.get("limits") if isinstance(resources, dict) else None
-        for name, number in (limits or {}).items() if isinstance(limits, dict) else ():
-            if str(name).endswith(_GPU) and str(number).isdecimal():
-                total += replicas * int(number)
-    return total or None

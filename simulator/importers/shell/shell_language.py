@@ -204,6 +204,14 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Div: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+}
 
 
 _ARRAY = re.compile(r"\"?\$(?:\{(?P<name>\w+)\[[@*]\]\}|\{?@\}?)\"?")
@@ -316,6 +324,7 @@ class Expansion:
     def _sum(self, text: str, written: str) -> str:
         """Outcome of whole-number arithmetic; as written where it is anything else."""
         text = self.text(re.sub(r"(?<![\w$\{])([A-Za-z_]\w*)", r"${\1}", text))
+        text = re.sub(r"^([^?:]*)\?([^?:]*):([^?:]*)$", r"(\2) if (\1) else (\3)", text)
         try:
             if len(text) <= 200:
                 return str(_arithmetic(ast.parse(text.strip(), mode="eval").body))
@@ -358,6 +367,11 @@ def _arithmetic(node: ast.expr) -> int:
         value = _ARITHMETIC[type(node.op)](_arithmetic(node.left), _arithmetic(node.right))
         if abs(value) < 10**18:
             return value
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ORDER:
+        right = _arithmetic(node.comparators[0])
+        return int(_ORDER[type(node.ops[0])](_arithmetic(node.left), right))
+    if isinstance(node, ast.IfExp):
+        return _arithmetic(node.body if _arithmetic(node.test) else node.orelse)
     raise ValueError("no whole-number arithmetic")
 
 

@@ -253,6 +253,9 @@ class Deployment(Spec):
         tp, dp = info.data.get("tp", 1), info.data.get("attention_dp", 1)
         if (tp * dp) % ep:
             raise ValueError(f"must divide tp x attention_dp = {tp * dp}")
+        model = info.data.get("model")
+        if ep > 1 and model is not None and model.experts is None:
+            raise ValueError("needs a model with experts; remove it")
         return ep
 
 

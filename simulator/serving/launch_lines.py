@@ -11,13 +11,14 @@ TensorRT-LLM 1.x, ``commands/serve.py`` and ``llmapi/llm_args.py``.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
 
+from simulator.described.base import file_name_of_field
 from simulator.described.documents import yaml_mapping
 from simulator.errors import Fault, InputError
 from simulator.files import read_text
@@ -26,6 +27,7 @@ from simulator.importers.hub_models import shipped_model
 from simulator.importers.shell.command_options import options_of
 from simulator.importers.shell.launch_script import read_script
 from simulator.serving.checkpoint_formats import format_of_name
+from simulator.serving.defaults import scheduler_name
 from simulator.serving.described import Deployment
 
 
@@ -223,8 +225,8 @@ def read_launch(
             if name in options:
                 fields |= _field(option, name, options.pop(name), faults, str(path))
     named = [str(options.pop(name)) for name in MODEL if name in options]
-    if engine == "vllm":
-        fields |= _swap(options)
+    if engine in _OF_SEVERAL:
+        fields |= _OF_SEVERAL[engine](options)
     known = model or (shipped_model(named[0]) if named else None)
     if known is None:
         hint = "give --model NAME, or a path to its config.json"
@@ -240,15 +242,8 @@ def read_launch(
             raise InputError.single(name, rule, value, hint, str(path))
     copies = max([said[name] for name in REPLICAS if name in said], default=1)
     shares = bool([name for name in SHARES_EXPERTS if options.pop(name, False)])
-    ranks = fields.get("tp", 1) * fields.get("pp", 1)
-    if shares and copies > 1:
-        is_sglang = engine == "sglang"
-        # SGLang's tp counts the ranks of all groups, vLLM's those of one.
-        tp = fields.get("tp", 1) // (copies if is_sglang else 1)
-        fields |= {"attention_dp": copies, "tp": tp}
-        ranks *= 1 if is_sglang else copies
-    if shares and engine == "vllm":
-        fields["ep"] = fields.get("tp", 1) * fields.get("attention_dp", 1)
+    groups, ranks = _groups(engine, fields, copies) if shares else ({}, _ranks(fields))
+    fields |= groups
     own_choice = tuple(name for name in options if name.partition(".")[0] in OWN_CHOICE - ignored)
     for name in sorted(set(options) - WITHOUT_COST - ignored - set(own_choice)):
         hint = f"give --ignore {name} to remove it"
@@ -258,6 +253,31 @@ def read_launch(
     wanted = gpus or ranks * (1 if shares else copies)
     about = {"model": known, "profile": profile, "gpus": wanted, "engine": engine}
     return Launch({"deployment": about | _tree(fields)}, own_choice)
+
+
+def _ranks(fields: Mapping[str, Any]) -> int:
+    return int(fields.get("tp", 1) * fields.get("pp", 1))
+
+
+def _groups(engine: str, fields: Mapping[str, Any], copies: int) -> tuple[dict[str, Any], int]:
+    """Fields of ranks that share the experts, and how many GPUs they are.
+
+    Args:
+        engine: vLLM counts the ranks of one group as tp, the others those of all groups, and each
+            rank of TensorRT-LLM attends to requests of its own.
+        fields: What the options say of the deployment.
+        copies: Copies of the attention that they ask for.
+    """
+    tp, ranks = fields.get("tp", 1), _ranks(fields)
+    counts_one = engine == "vllm"
+    groups = tp if engine == "tensorrt-llm" else copies
+    found = {}
+    if groups > 1:
+        found = {"attention_dp": groups, "tp": tp if counts_one else tp // groups}
+        ranks *= groups if counts_one else 1
+    if counts_one:
+        found["ep"] = tp * groups
+    return found, ranks
 
 
 def _further_settings(
@@ -300,10 +320,12 @@ def launch_line(deployment: Deployment, model: str) -> str:
     words, nested = [*_COMMANDS[engine], model], {}
     said = {**flat(deployment.model_dump(exclude_defaults=True)), "tp": deployment.tp}
     groups, copies = deployment.attention_dp, deployment.replicas
-    if engine == "sglang":
+    if engine != "vllm":
         said["tp"] = deployment.tp * groups
     if deployment.weights == "fp8_block":
         said["weights"] = "fp8"
+    if faults := [*_unsayable(deployment, said)]:
+        raise InputError(faults)
     for option in OPTIONS[engine]:
         value = _written(option, said.get(option.field))
         if value is None:
@@ -319,13 +341,41 @@ def launch_line(deployment: Deployment, model: str) -> str:
         space = f"{deployment.swap_bytes / 2**30:g}"
         words += ["--preemption-mode", "swap", "--swap-space", space]
     words += _copies(engine, groups, copies, shares=groups > 1 or deployment.ep > 1)
-    if engine == "tensorrt-llm" and groups > 1:
-        nested["enable_attention_dp"] = True
+    if engine == "tensorrt-llm":
+        nested |= _attention_groups(deployment)
     line = shlex.join(words)
     if nested:
         line += " --extra_llm_api_options settings.yaml\n# settings.yaml:\n"
         line += "".join(f"#   {row}\n" for row in yaml.safe_dump(_tree(nested)).splitlines())
     return line.rstrip("\n")
+
+
+_OF_THE_JOB = ("model", "profile", "gpus", "engine", "version", "usd_per_gpu_hour", "has_front_end")
+"""Fields that no option of an engine stands for: what it is given, and who asks it."""
+_DEGREES = ("tp", "pp", "ep", "attention_dp")
+
+
+def _unsayable(deployment: Deployment, said: Mapping[str, Any]) -> Iterator[Fault]:
+    """Fields of a deployment that the options of its engine do not say."""
+    engine = deployment.engine
+    options = {
+        each.field for each in OPTIONS[engine] if _written(each, said.get(each.field)) is not None
+    }
+    elsewhere = {*_OF_THE_JOB, *_DEGREES}
+    if engine == "vllm":
+        elsewhere.add("swap_bytes")
+    if engine == "tensorrt-llm":
+        elsewhere |= {"prompt_wait_steps", "weights"}  # The checkpoint says how wide weights are.
+    usual = deployment.model_copy(update={"scheduler": ""})
+    if deployment.swap_bytes or scheduler_name(usual) == scheduler_name(deployment):
+        elsewhere.add("scheduler")
+    for name, value in said.items():
+        if name not in options and name.partition(".")[0] not in elsewhere:
+            rule, shown = f"is said by no option of {engine}", value if value != () else None
+            yield Fault(f"deployment.{file_name_of_field(name)}", rule, shown, "remove it")
+    if engine == "tensorrt-llm" and deployment.attention_dp > 1 and deployment.tp > 1:
+        rule, hint = f"has groups of one rank in {engine}", "use deployment.tp: 1"
+        yield Fault("deployment.attention_dp", rule, deployment.attention_dp, hint)
 
 
 def _options(engine: str, text: str, origin: str) -> dict[str, Any]:
@@ -374,6 +424,40 @@ def _swap(options: dict[str, Any]) -> dict[str, Any]:
         return {}
     is_used = options.pop("preemption_mode") == "swap"
     return {"swap": f"{space} GiB", "scheduler": "vllm-v0"} if is_used else {}
+
+
+_PROMPT_WAITS = (
+    "attention_dp_config.enable_balance",
+    "attention_dp_config.timeout_iters",
+    "attention_dp_config.batching_wait_iters",
+)
+_USUAL_WAIT_STEPS = 50
+
+
+def _attention_groups(deployment: Deployment) -> dict[str, Any]:
+    """TensorRT-LLM's settings of groups that attend to requests of their own."""
+    steps = deployment.prompt_wait_steps
+    waits = dict(zip(_PROMPT_WAITS, (True, steps, 0), strict=True)) if steps else {}
+    return waits | ({"enable_attention_dp": True} if deployment.attention_dp > 1 else {})
+
+
+def _prompt_waits(options: dict[str, Any]) -> dict[str, Any]:
+    """How long prompts wait for those of other groups; not at all unless the balance is on.
+
+    Waiting for more prompts beyond that is not modelled, and refused where it is asked for.
+
+    Source: TensorRT-LLM 1.1, ``AttentionDpConfig`` of llmapi/llm_args.py.
+    """
+    balance, steps, further = _PROMPT_WAITS
+    is_balanced = str(options.pop(balance, False)).lower() == "true"
+    waits = options.pop(steps, _USUAL_WAIT_STEPS)
+    if not is_balanced or options.get(further) == 0:
+        options.pop(further, None)
+    return {"prompt_wait_steps": waits} if is_balanced else {}
+
+
+_OF_SEVERAL = MappingProxyType({"vllm": _swap, "tensorrt-llm": _prompt_waits})
+"""What several options of an engine say together."""
 
 
 def _written(option: Option, value: Any) -> Any:

@@ -86,6 +86,8 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
         "parallelism": _parallelism(job, plan, csv_file),
         "activation_checkpoint": {"mode": plan.recompute, "selective_ac_option": "op"},
         "compile": _compilation(plan),
+        **({"optimizer": {"implementation": plan.optimizer_kernels}} if plan.optimizer_kernels
+           else {}),
     }  # fmt: skip
     return _toml(sections)
 
@@ -118,7 +120,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     known = ", ".join(MODELS.values())
     refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
     refusals.unless_default(plan, "plan", _ONLY)
-    refusals.all_but_pretraining(job)
+    refusals.all_but_pretraining(job, told=("optimizer_kernels",))
     refusals.unusual_attention()
     _refuse_stack(plan, refusals)
     _refuse_formats(plan, refusals)

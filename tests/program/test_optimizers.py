@@ -146,6 +146,11 @@ def test_only_adams_operators_are_counted_in_a_loop_over_weights():
         small_job(optimizer="sgd", optimizer_kernels="for-loop", stack="torch", zero=0)
 
 
+def test_only_projected_gradients_have_a_rank():
+    with pytest.raises(InputError, match=r"plan\.optimizer_rank.*projected gradients"):
+        small_job(optimizer="adam", optimizer_rank=8, zero=0)
+
+
 def test_galore_keeps_a_projection_and_two_moments_of_what_it_leaves():
     """Table 1 of arXiv 2403.03507: m r + 2 n r of m x n; Adam where nothing is projected."""
     job = small_job(PLAIN, optimizer="galore", optimizer_rank=8, zero=0)

@@ -91,7 +91,8 @@ class Plan(Spec):
 
     libraries: Libraries = Field(default_factory=dict)
     """Releases of what the framework is built on, where they are not the newest, such as
-    ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8", transformers: "4.57"}``."""
+    ``{transformer_engine: "2.2", nccl: "2.27", torch: "2.8", transformers: "4.57"}``. One of which
+    the stack has no facts changes nothing (``docs/stacks.md`` lists them)."""
     compile: Flag | None = None
     """Whether ``torch.compile`` rewrites the layers of a model of PyTorch; by default as the stack
     does it. It fuses elementwise operations, norms and rotary embeddings, and launches them with
@@ -228,7 +229,8 @@ class Plan(Spec):
     optimizer_kernels: Literal["fused", "foreach", "for-loop"] | None = None
     """Whether one kernel updates, or one for each operator: over all weights at once, with a tensor
     as large as these on the way, or over one weight after another (PyTorch's ``fused``,
-    ``foreach``, and neither, which is modelled for Adam alone); by default as the stack."""
+    ``foreach``, and neither, which is modelled for Adam alone); by default as the stack. What the
+    CPU updates has kernels of its own."""
     optimizer_in_backward: Flag = False
     """Whether every weight is updated as soon as its gradient is there, which is then freed
     (torchtune's ``optimizer_in_bwd``)."""

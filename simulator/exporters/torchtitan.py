@@ -42,6 +42,8 @@ _ONLY = {
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 
+_WRITTEN_FACTS = ("cross_entropy", "repeats_last_product")
+"""Facts of the stack, but for what the compiler changes, that a TOML says."""
 _ROTATION = {"ring": "alltoall", "all_gather": "allgather"}
 _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
 
@@ -84,7 +86,11 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
             else "float32",
         },
         "parallelism": _parallelism(job, plan, csv_file),
-        "activation_checkpoint": {"mode": plan.recompute, "selective_ac_option": "op"},
+        "activation_checkpoint": {
+            "mode": plan.recompute,
+            "selective_ac_option": "op",
+            **({} if plan.stack.repeats_last_product else {"early_stop": True}),
+        },
         "compile": _compilation(plan),
         **({"optimizer": {"implementation": plan.optimizer_kernels}} if plan.optimizer_kernels
            else {}),
@@ -132,7 +138,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
 
 def _refuse_stack(plan: Plan, refusals: Refusals) -> None:
     eager, by_compiler = _not_compiled(plan), facts_of_compiler(is_compiled=False)
-    if not refusals.stack(plan.stack, _STACK, (*by_compiler, "cross_entropy")):
+    if not refusals.stack(plan.stack, _STACK, (*by_compiler, *_WRITTEN_FACTS)):
         return
     loss = plan.loss_kernel
     refusals.unless(loss in (COMPILED_LOSS, EAGER_LOSS), "plan.stack.cross_entropy", loss)

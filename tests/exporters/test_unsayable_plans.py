@@ -99,6 +99,14 @@ def test_torchtitan_is_told_how_the_optimizer_updates(kernels):
     assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))
 
 
+def test_torchtitan_is_told_that_checkpoints_stop_early():
+    stack = {"base": "torchtitan", "repeats_last_product": False}
+    job = job_with(stack=stack, zero=3, recompute="full")
+    text = torchtitan_config(job)
+    assert tomllib.loads(text)["activation_checkpoint"]["early_stop"] is True
+    assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))
+
+
 def test_everything_that_cannot_be_said_is_told_at_once():
     with pytest.raises(UnsupportedError) as caught:
         deepspeed_config(job_with(stack="deepspeed", pp=2, recompute="selective", zero=1))

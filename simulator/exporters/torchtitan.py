@@ -15,7 +15,7 @@ from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.described.plan.shipped_stacks import facts_of_compiler
-from simulator.exporters.plans import Refusals, spelled_out
+from simulator.exporters.plans import Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan import (
     COMPILED_LOSS,
     EAGER_LOSS,
@@ -42,7 +42,8 @@ _ONLY = {
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 
-_WRITTEN_FACTS = ("cross_entropy", "repeats_last_product")
+_STOPS = "repeats_last_product"
+_WRITTEN_FACTS = ("cross_entropy", _STOPS)
 """Facts of the stack, but for what the compiler changes, that a TOML says."""
 _ROTATION = {"ring": "alltoall", "all_gather": "allgather"}
 _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
@@ -89,7 +90,7 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
         "activation_checkpoint": {
             "mode": plan.recompute,
             "selective_ac_option": "op",
-            **({} if plan.stack.repeats_last_product else {"early_stop": True}),
+            **({"early_stop": True} if _STOPS in changed_facts(plan.stack, _STACK) else {}),
         },
         "compile": _compilation(plan),
         **({"optimizer": {"implementation": plan.optimizer_kernels}} if plan.optimizer_kernels

@@ -10,14 +10,14 @@ from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category, Kind, Owner, Program
-from simulator.program.price.update_time import (
+from simulator.program.price.matrix_optimizers import (
     gathers,
     newton_schulz_flop,
-    optimizer_work,
     orthogonalisation,
     projections,
     rotations,
 )
+from simulator.program.price.update_time import optimizer_work
 from simulator.program.states.optimizer_states import rotated_sides
 from simulator.program.states.resident import (
     optimizer_traffic_bytes,

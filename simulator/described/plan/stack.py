@@ -458,3 +458,7 @@ class Stack(NarrowProductFacts, ExpertFacts):
     before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""
+
+    def zero_or(self, given: object) -> object:
+        """The ZeRO stage that a plan gives, or the framework's where it gives none."""
+        return self.zero if given is None else given

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.job import Job
-from simulator.described.plan.plan import Recompute
+from simulator.described.plan.plan_fields import Recompute
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import (
     context_group,

@@ -263,8 +263,8 @@ class Stack(NarrowProductFacts, ExpertFacts):
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
     repeats_last_product: Flag = False
-    """It goes on to the layer's end all the same (``early_stop`` is off), where no compiler drops
-    what nothing reads."""
+    """Full recomputation goes on to the layer's end all the same, where no compiler drops what
+    nothing reads (``early_stop`` of ``torch.utils.checkpoint`` is off)."""
     recomputes_parts: Flag = False
     """With full recomputation, each norm, attention and MLP of a dense layer is a checkpoint of its
     own, which keeps its own input."""

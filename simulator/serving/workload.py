@@ -164,10 +164,10 @@ class Workload(Spec):
 
     @field_validator("trace")
     @classmethod
-    def _says_itself_what_requests_share(cls, trace: str, info: ValidationInfo) -> str:
+    def _determines_what_requests_share(cls, trace: str, info: ValidationInfo) -> str:
         prefix, adapters = info.data.get("shared_prefix"), info.data.get("adapters")
         if trace and prefix and prefix.tokens:
-            raise ValueError("says itself what prompts have in common; remove shared_prefix")
+            raise ValueError("determines what prompts have in common; remove shared_prefix")
         if trace and adapters and adapters.share:
             raise ValueError("names no adapters; remove adapters")
         return trace

@@ -138,11 +138,14 @@ class ServePlanAnswer(Answer):
         )
 
     def launch_line(self, choice: Choice) -> str:
-        """The command that starts a split; empty for engines that have none."""
-        from simulator.serving.launch_lines import OPTIONS, launch_line
+        """The command that starts a split; empty where its engine has none that says it all."""
+        from simulator.serving.launch.launch_commands import launch_line
 
         chosen = self.job.deployment.model_copy(update={**choice.settings, "attention_dp": 1})
-        return launch_line(chosen, chosen.model.name) if chosen.engine in OPTIONS else ""
+        try:
+            return launch_line(chosen, chosen.model.name)
+        except InputError:
+            return ""
 
     def to_dict(self) -> dict[str, Any]:
         """One row per split, with the command that starts it."""

@@ -34,7 +34,7 @@ def _serving_command(command: str) -> Callable[..., None]:
 
     def export_launch(file: ServingFile, changes: Changes = None) -> None:
         from simulator.serving.described import load_serving
-        from simulator.serving.launch_lines import launch_line
+        from simulator.serving.launch.launch_commands import launch_line
 
         asked = {"deployment.engine": engine, **parse_assignments(changes or ())}
         deployment = load_serving(file, asked).deployment

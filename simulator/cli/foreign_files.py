@@ -281,7 +281,7 @@ def _launch_command(command: str, engine: str) -> Callable[..., None]:
         context: typer.Context,
     ) -> None:
         from simulator.serving.described import load_serving
-        from simulator.serving.launch_lines import read_launch
+        from simulator.serving.launch.launch_lines import read_launch
 
         document, own_choice = read_launch(
             engine, file, profile=profile, model=model, gpus=gpus, ignore=ignore or ()

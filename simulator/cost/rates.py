@@ -31,18 +31,21 @@ NVIDIA's NVFP4 layout (one scale byte per 16 elements).
 _WAITING = 3
 """Power in which the time of a memory and that of waiting for it are added (assumption)."""
 
-_HALF_BYTES = 2.0
+HALF_BYTES = 2.0
+"""A number of 16 bits [B]."""
+FULL_BYTES = 4.0
+"""A number of 32 bits [B]."""
 _SIXTEEN_BIT: tuple[Precision, ...] = ("bf16", "fp16")
 
 
 def activation_precision(precision: Precision) -> Precision:
     """Format of all that is not a product with a weight: of 8- and 4-bit training, bf16."""
-    return "bf16" if ELEMENT_BYTES[precision] < _HALF_BYTES else precision
+    return "bf16" if ELEMENT_BYTES[precision] < HALF_BYTES else precision
 
 
 def output_bytes(precision: Precision) -> float:
     """Bytes per output element: fp32 for fp32 and tf32 products, else a 16-bit format."""
-    return 4.0 if precision in ("fp32", "tf32") else 2.0
+    return FULL_BYTES if precision in ("fp32", "tf32") else HALF_BYTES
 
 
 def peak_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:
@@ -74,7 +77,7 @@ def sustained_share(profile: HardwareProfile, precision: Precision) -> float:
         the clock is an assumption.
     """
     narrow = profile.kernels.sustained_clock_8_bit
-    if narrow is not None and ELEMENT_BYTES[precision] < _HALF_BYTES:
+    if narrow is not None and ELEMENT_BYTES[precision] < HALF_BYTES:
         return narrow * profile.device.limited_clock
     clock = profile.kernels.sustained_clock * profile.device.limited_clock
     if precision in _SIXTEEN_BIT:

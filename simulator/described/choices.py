@@ -138,11 +138,6 @@ class Choices:
         return self._stack.step_host_s
 
     @property
-    def host_work_per_launch(self) -> float:
-        """Host work of launching a kernel of the model, over that of launching one alone."""
-        return self._stack.host_work_per_launch
-
-    @property
     def expert_waits(self) -> ExpertWaits:
         """When the host waits for the device to learn how many tokens experts get."""
         return self._stack.expert_waits

@@ -61,7 +61,8 @@ class Experts(Spec):
     ffn_hidden: Width
     """MLP width of one routed expert."""
     groups: ExpertCount = 1
-    """Equal groups of experts that the router picks among first (DeepSeek's ``n_group``)."""
+    """Equal groups of experts that the router picks among first (DeepSeek's ``n_group``): they
+    decide what ``ep_dispatch: hierarchical`` sends between nodes, and nothing else."""
     top_groups: ExpertCountOrZero = 0
     """Groups that each token's experts are in (DeepSeek's ``topk_group``); 0 is all."""
     shared_ffn_hidden: WidthOrZero = 0
@@ -184,7 +185,7 @@ class Model(Spec):
     hyperbolic form written out: eight kernels where nothing fuses them (transformers' gelu_new)."""
     clamped_gate: Flag = False
     """Both halves of a gated MLP's first product are clamped before the activation (gpt-oss, to 7
-    at most)."""
+    at most). It takes kernels of its own where the stack says so (``fused_expert_extras``)."""
     classes: CountOrZero = 0
     """Classes that whole sequences are sorted into, in place of the tokens of the vocabulary: a
     classifier, or with one class a reward model (transformers' ForSequenceClassification). 0
@@ -217,7 +218,7 @@ class Model(Spec):
     """Bias per vocabulary entry of the output head (Phi-2)."""
     capped_logits: Flag = False
     """Logits are divided, go through tanh and are multiplied again, so that none is larger than a
-    cap (Gemma 2's ``final_logit_softcapping``)."""
+    cap (Gemma 2's ``final_logit_softcapping``). A loss that is one kernel does so in passing."""
     qk_norm: Literal["none", "head", "full"] = "none"
     """Norm on queries and keys: one shared vector per head size, or over all heads."""
     attention_sinks: Flag = False
@@ -296,6 +297,20 @@ class Model(Spec):
         if ffn_hidden == 0 and info.data.get("ssm") is None:
             raise ValueError("only models with Mamba-2 layers may have no MLP; give a width")
         return ffn_hidden
+
+    @field_validator("activation")
+    @classmethod
+    def _is_written_out_without_a_gate(cls, activation: str, info: ValidationInfo) -> str:
+        if activation == "gelu-new" and info.data.get("gated_mlp"):
+            raise ValueError("gelu-new is modelled without a gate; use gelu, or gated_mlp: false")
+        return activation
+
+    @field_validator("positions")
+    @classmethod
+    def _are_those_of_latent_attention(cls, positions: str, info: ValidationInfo) -> str:
+        if positions != "rotary" and info.data.get("latent_attention"):
+            raise ValueError("latent attention has rotary positions (qk_rope_head_dim); remove it")
+        return positions
 
     @field_validator("parallel_block")
     @classmethod

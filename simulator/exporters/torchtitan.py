@@ -15,7 +15,7 @@ from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import FSDP_OFFLOAD, Offload
 from simulator.described.plan.shipped_stacks import facts_of_compiler
-from simulator.exporters.plans import Refusals, spelled_out
+from simulator.exporters.plans import Refusals, changed_facts, spelled_out
 from simulator.importers.torchtitan import (
     COMPILED_LOSS,
     EAGER_LOSS,
@@ -42,6 +42,9 @@ _ONLY = {
 }  # fmt: skip
 """Fields of a plan that torchtitan decides."""
 
+_STOPS = "repeats_last_product"
+_WRITTEN_FACTS = ("cross_entropy", _STOPS)
+"""Facts of the stack, but for what the compiler changes, that a TOML says."""
 _ROTATION = {"ring": "alltoall", "all_gather": "allgather"}
 _CONVERTERS = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
 
@@ -84,8 +87,14 @@ def torchtitan_config(job: Job, csv_file: str = "schedule.csv") -> str:
             else "float32",
         },
         "parallelism": _parallelism(job, plan, csv_file),
-        "activation_checkpoint": {"mode": plan.recompute, "selective_ac_option": "op"},
+        "activation_checkpoint": {
+            "mode": plan.recompute,
+            "selective_ac_option": "op",
+            **({"early_stop": True} if _STOPS in changed_facts(plan.stack, _STACK) else {}),
+        },
         "compile": _compilation(plan),
+        **({"optimizer": {"implementation": plan.optimizer_kernels}} if plan.optimizer_kernels
+           else {}),
     }  # fmt: skip
     return _toml(sections)
 
@@ -118,7 +127,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
     known = ", ".join(MODELS.values())
     refusals.unless(bool(flavor), "model", job.model.name, f"its code knows {known}")
     refusals.unless_default(plan, "plan", _ONLY)
-    refusals.all_but_pretraining(job)
+    refusals.all_but_pretraining(job, told=("optimizer_kernels",))
     refusals.unusual_attention()
     _refuse_stack(plan, refusals)
     _refuse_formats(plan, refusals)
@@ -130,7 +139,7 @@ def _refuse(job: Job, plan: Plan, flavor: str) -> None:
 
 def _refuse_stack(plan: Plan, refusals: Refusals) -> None:
     eager, by_compiler = _not_compiled(plan), facts_of_compiler(is_compiled=False)
-    if not refusals.stack(plan.stack, _STACK, (*by_compiler, "cross_entropy")):
+    if not refusals.stack(plan.stack, _STACK, (*by_compiler, *_WRITTEN_FACTS)):
         return
     loss = plan.loss_kernel
     refusals.unless(loss in (COMPILED_LOSS, EAGER_LOSS), "plan.stack.cross_entropy", loss)

@@ -126,6 +126,8 @@ def torchtitan_draft(
         draft.plan["cross_entropy"] = COMPILED_LOSS
     draft.facts |= expert_exchange(settings, "parallelism.expert_parallel_comm_backend")
     draft.facts |= facts
+    if settings.switch("activation_checkpoint.early_stop"):
+        draft.facts["repeats_last_product"] = False
     if _replays_graphs(settings, degrees):
         draft.plan["cuda_graphs"] = "full"
     draft.seq_len = settings.whole("training.seq_len", default=2048, least=1)

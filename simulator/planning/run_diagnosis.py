@@ -29,8 +29,8 @@ from simulator.results.step_error import job_error, job_exposure
 
 _PERTURBATIONS = "perturbations"
 _HOST_FACTORS = (1.5, 2, 4)
-"""How many times as long a launch takes."""
-_WAITING_SHARES = (0.05, 0.1, 0.2, 0.4)
+"""How many times as long a launch takes, in which all work of the host is counted."""
+_WAITING_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6)
 """How long the host waits in every step, as a share of it."""
 
 
@@ -81,11 +81,12 @@ def _variant(job: Job, words: str, entry: Mapping[str, Any], values: Mapping[str
 
 def _values_by_name(job: Job, step_s: float) -> dict[str, Any]:
     """What stands in the list in braces."""
-    work = job.choices.host_work_per_launch
+    launch_s, begin_s = job.cluster.profile.kernels.launch_s, job.choices.forward_host_s
     return {
         "{all_gpus}": f"0-{job.cluster.gpus - 1}" if job.cluster.gpus > 1 else 0,
         "{gpus_per_node}": job.cluster.profile.network.scale_up.gpus,
-        **{f"{{host_work_times_{factor:g}}}": factor * work for factor in _HOST_FACTORS},
+        **{f"{{launch_times_{n:g}}}": f"{n * launch_s!r} s" for n in _HOST_FACTORS},
+        **{f"{{forward_host_times_{n:g}}}": f"{n * begin_s!r} s" for n in _HOST_FACTORS},
         **{f"{{step_times_{share:g}}}": f"{share * step_s!r} s" for share in _WAITING_SHARES},
     }
 

@@ -26,7 +26,8 @@ from simulator.program.layer.adapters import training_faults
 from simulator.program.layer.layer_kinds import model_parts
 from simulator.program.price.schedule_costs import transfer_work
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.run.data_parallel import DataParallel, Exchanges
+from simulator.program.run.data_parallel import DataParallel
+from simulator.program.run.data_parallel_exchanges import Exchanges
 from simulator.program.run.host_copies import (
     ActivationOffload,
     kept_activations,

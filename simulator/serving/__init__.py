@@ -17,6 +17,6 @@ One event per engine step, on the same models and hardware profiles as training.
 :mod:`.handovers`       prompts computed apart, whose keys and values cross the links
 :mod:`.answers`         throughput, TTFT, TPOT, goodput, money
 :mod:`.bearable_rate`   the largest rate, the fewest GPUs, the best split
-:mod:`.launch_lines`    command lines of engines, read and written
+:mod:`.launch`          command lines of engines, read and written
 ======================  ==================================================
 """

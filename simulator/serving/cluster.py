@@ -36,6 +36,7 @@ _LONG_BEFORE_S = -1e6
 _SCHEDULERS_WITH = MappingProxyType(
     {
         "adapters": ("vllm-v1", "sglang"),
+        "long_prefill_tokens": ("vllm-v1",),
         "prompt_wait_steps": ("trtllm", "trtllm-max-utilisation"),
         "receive_steps": ("sglang",),
     }
@@ -118,6 +119,7 @@ def serve(
             replica.steps_taken = []
     front_s = engine_defaults(deployment).host.front_s if deployment.has_front_end else 0.0
     _run(replicas, between, requests, workload.arrivals.users, deployment.routing, front_s)
+    _check_all_are_served(requests)
     return Served(requests, replicas, memory, [r.steps_taken or () for r in replicas])
 
 
@@ -199,6 +201,14 @@ def _fill_caches(replicas: Sequence[Replica], requests: Sequence[Request]) -> No
             replica.finish_step()
             replica.wake(now_s)
         replica.steps, replica.busy_s, replica.preemptions = 0, 0.0, 0
+
+
+def _check_all_are_served(requests: Sequence[Request]) -> None:
+    """Refuses settings with which some prompt never fits into a step."""
+    if stuck := next((each for each in requests if each.last_token_s < 0), None):
+        rule = f"is too small for a prompt of {stuck.known_tokens:,} tokens that is not cut"
+        hint = "raise it, or set deployment.chunked_prefill: true"
+        raise InputError.single("deployment.max_tokens", rule, hint=hint)
 
 
 def _check_settings(deployment: Deployment, scheduler: str) -> None:

@@ -273,6 +273,9 @@ class Deployment(Spec):
     @field_validator("ep")
     @classmethod
     def _divides_the_ranks_of_a_stage(cls, ep: int, info: ValidationInfo) -> int:
+        model = info.data.get("model")
+        if ep > 1 and model is not None and model.experts is None:
+            raise ValueError("needs a model with experts; remove it")
         return _divides_a_stage(ep, info)
 
 

@@ -149,12 +149,17 @@ def _arrival_times(
 
 
 def _lengths(lengths: Lengths, count: int, draw: np.random.Generator) -> npt.NDArray[np.int64]:
+    drawn, longest = _drawn_lengths(lengths, count, draw), lengths.longest or np.inf
+    return np.clip(drawn, 1, longest).astype(np.int64)
+
+
+def _drawn_lengths(
+    lengths: Lengths, count: int, draw: np.random.Generator
+) -> npt.NDArray[np.float64] | npt.NDArray[np.int64]:
     if lengths.variation:
         spread = np.log1p(lengths.variation**2)
         middle = np.log(lengths.mean) - spread / 2.0
-        drawn = draw.lognormal(middle, np.sqrt(spread), size=count)
-        longest = lengths.longest or np.inf
-        return np.clip(np.round(drawn), 1, longest).astype(np.int64)
+        return np.round(draw.lognormal(middle, np.sqrt(spread), size=count))
     if lengths.least_share < 1:
         least = max(1, round(lengths.least_share * lengths.mean))
         return draw.integers(least, lengths.mean, size=count, endpoint=True)

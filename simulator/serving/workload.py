@@ -27,11 +27,21 @@ class Arrivals(Spec):
     kind: ArrivalKind = "poisson"
     """``closed-loop``: so many users, each asks again as soon as it is answered."""
     rate: Ratio | None = None
-    """Mean requests per second of ``poisson`` and ``gamma``, and at most of ``closed-loop``."""
+    """Mean requests per second of ``poisson`` and ``gamma``, and at most of ``closed-loop``. The
+    last request comes when it is due at this rate, as with vLLM's client, whatever the engine;
+    other clients do not see to it, so that runs of few requests are faster or slower by chance."""
     burstiness: Ratio = 1.0
     """Squared coefficient of variation of the gaps of ``gamma``; 1 is Poisson."""
     users: CountOrZero = Field(default=0, validate_default=True)
     """Users of ``closed-loop``."""
+
+    @field_validator("burstiness")
+    @classmethod
+    def _belongs_to_gamma(cls, burstiness: float, info: ValidationInfo) -> float:
+        kind = info.data.get("kind")
+        if burstiness != 1 and kind != "gamma":
+            raise ValueError(f"does not apply to {kind} arrivals; remove it, or use gamma")
+        return burstiness
 
     @field_validator("rate")
     @classmethod
@@ -63,7 +73,14 @@ class Lengths(Spec):
     variation: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Above 0, lengths are log-normal with this standard deviation over mean."""
     longest: CountOrZero = 0
-    """Lengths drawn beyond are cut; 0 cuts none."""
+    """Longer ones are cut to it [token]; 0 cuts none."""
+
+    @field_validator("variation")
+    @classmethod
+    def _have_one_distribution(cls, variation: float, info: ValidationInfo) -> float:
+        if variation and info.data.get("least_share", 1) < 1:
+            raise ValueError("makes lengths log-normal, least_share uniform; remove one of them")
+        return variation
 
 
 class SharedPrefix(Spec):
@@ -76,6 +93,13 @@ class SharedPrefix(Spec):
     cached: Flag = False
     """Whether they are in the cache when the first request comes."""
 
+    @field_validator("distinct", "cached")
+    @classmethod
+    def _have_some_length(cls, value: int, info: ValidationInfo) -> int:
+        if value > cls.model_fields[str(info.field_name)].default and not info.data.get("tokens"):
+            raise ValueError("says something of beginnings without a length; give tokens")
+        return value
+
 
 class AdapterTraffic(Spec):
     """Which requests want an adapter; each of them has one by chance."""
@@ -84,6 +108,13 @@ class AdapterTraffic(Spec):
     """Share of the requests."""
     distinct: Count = 1
     """Adapters that they want."""
+
+    @field_validator("distinct")
+    @classmethod
+    def _are_wanted(cls, distinct: int, info: ValidationInfo) -> int:
+        if distinct > 1 and not info.data.get("share"):
+            raise ValueError("counts adapters that no request wants; give a share above 0")
+        return distinct
 
 
 class Objective(Spec):
@@ -130,6 +161,23 @@ class Workload(Spec):
     """What counts as served well."""
     warm_up_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """First requests that latencies leave out."""
+
+    @field_validator("trace")
+    @classmethod
+    def _determines_what_requests_share(cls, trace: str, info: ValidationInfo) -> str:
+        prefix, adapters = info.data.get("shared_prefix"), info.data.get("adapters")
+        if trace and prefix and prefix.tokens:
+            raise ValueError("determines what prompts have in common; remove shared_prefix")
+        if trace and adapters and adapters.share:
+            raise ValueError("names no adapters; remove adapters")
+        return trace
+
+    @field_validator("speed")
+    @classmethod
+    def _belongs_to_a_trace(cls, speed: float, info: ValidationInfo) -> float:
+        if speed != 1 and info.data.get("trace") == "":
+            raise ValueError("is that of a trace, and there is none; remove it")
+        return speed
 
     @property
     def title(self) -> str:

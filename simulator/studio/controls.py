@@ -16,7 +16,8 @@ from simulator.described.huggingface.config_file import read_huggingface_config
 from simulator.described.job import Job
 from simulator.described.load import job_from_document, model_names, profile_names
 from simulator.described.plan.optimizers import UPDATE_RULES
-from simulator.described.plan.plan import Plan, Recompute
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_fields import Recompute
 from simulator.described.plan.shipped_stacks import DEFAULT_STACK, STACKS
 from simulator.errors import Fault, InputError
 from simulator.schedule import SCHEDULES

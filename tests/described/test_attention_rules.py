@@ -34,7 +34,7 @@ def test_attention_of_pytorch_in_full_precision_is_memory_efficient():
     """Its formats are half, bfloat16 and float, FlashAttention's the first two (sdp_utils.cpp)."""
     stack = {"base": "torch", "flash_kernel": "sdpa-2.2"}
     wide, narrow = (
-        small_job(precision=name, attention="flash", stack=stack).choices
+        small_job(small_model(kv_heads=8), precision=name, attention="flash", stack=stack).choices
         for name in ("fp32", "bf16")
     )
     assert (wide.flash_kernel, narrow.flash_kernel) == ("efficient", "flash-2")
@@ -57,6 +57,19 @@ def test_grouped_heads_of_32_bits_are_refused_where_one_kernel_is_needed(cp, doc
     )
     assert [fault.path for fault in job_faults(grouped)] == [path]
     assert job_faults(whole) == []
+
+
+@pytest.mark.parametrize(("kv_heads", "precision"), [(2, "fp32"), (8, "fp32"), (2, "bf16")])
+def test_flash_attention_is_refused_where_no_kernel_reads_grouped_heads_of_32_bits(
+    kv_heads, precision
+):
+    """``enable_gqa`` works "only for Flash_attention and math kernel", as PyTorch documents it."""
+    fields = {"precision": precision, "stack": "torch", "zero": 0, "attention": "flash"}
+    if kv_heads == 8 or precision == "bf16":
+        assert small_job(small_model(kv_heads=kv_heads), **fields).plan.attention == "flash"
+        return
+    with pytest.raises(InputError, match=r"plan\.attention.*reads grouped heads"):
+        small_job(small_model(kv_heads=kv_heads), **fields)
 
 
 def test_ranks_can_only_trade_whole_heads():

@@ -50,6 +50,8 @@ def test_filled_in_fields_survive_a_round_trip() -> None:
         ({"latent_attention": LATENT, "qk_norm": "head"}, "qk_norm", "norms of its own"),
         ({"gated_mlp": False, "clamped_gate": True}, "clamped_gate", "gated_mlp: true"),
         ({"latent_attention": LATENT, "qkv_bias": True}, "qkv_bias", "without biases"),
+        ({"latent_attention": LATENT, "positions": "alibi"}, "positions", "rotary positions"),
+        ({"activation": "gelu-new"}, "activation", "without a gate"),
         ({"positions": "learned"}, "max_positions", "need the rows"),
         ({"max_positions": 8}, "max_positions", "rotary positions have no table"),
         ({"norms_per_layer": 1}, "norms_per_layer", "parallel_block: true"),

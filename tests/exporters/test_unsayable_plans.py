@@ -74,12 +74,37 @@ def test_what_a_framework_cannot_say_is_an_error_that_names_it(export, job, path
         ({"lora": {"rank": 8}}, "plan.lora"),
         ({"frozen": ["embedding.*"]}, "plan.frozen"),
         ({"cross_entropy": "cut"}, "plan.cross_entropy"),
-        ({"optimizer_kernels": "foreach"}, "plan.optimizer_kernels"),
     ],
 )
 def test_frameworks_pretrain_and_reduce_by_collectives_once_per_step(export, stack, plan, path):
     with pytest.raises(UnsupportedError, match=rf"{path}\b.* cannot be expressed in"):
         export(job_with(stack=stack, zero=0, **plan))
+
+
+@pytest.mark.parametrize(
+    ("export", "stack"), [(megatron_script, "megatron-core"), (deepspeed_config, "deepspeed")]
+)
+def test_frameworks_that_update_by_one_fused_kernel_have_no_option_for_others(export, stack):
+    with pytest.raises(
+        UnsupportedError, match=r"plan.optimizer_kernels\b.* cannot be expressed in"
+    ):
+        export(job_with(stack=stack, zero=0, optimizer_kernels="foreach"))
+
+
+@pytest.mark.parametrize("kernels", ["foreach", "for-loop"])
+def test_torchtitan_is_told_how_the_optimizer_updates(kernels):
+    job = job_with(stack="torchtitan", zero=3, optimizer_kernels=kernels)
+    text = torchtitan_config(job)
+    assert tomllib.loads(text)["optimizer"]["implementation"] == kernels
+    assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))
+
+
+def test_torchtitan_is_told_that_checkpoints_stop_early():
+    stack = {"base": "torchtitan", "repeats_last_product": False}
+    job = job_with(stack=stack, zero=3, recompute="full")
+    text = torchtitan_config(job)
+    assert tomllib.loads(text)["activation_checkpoint"]["early_stop"] is True
+    assert_same(job, imported(read_torchtitan_config, text, "job.toml", gpus=8))
 
 
 def test_everything_that_cannot_be_said_is_told_at_once():

@@ -282,7 +282,7 @@ def _serving(path: Path) -> object:
 def _launch_file(path: Path) -> object:
     """The deployment of a file whose name says the engine, as a command reads it."""
     from simulator.serving.described import load_serving
-    from simulator.serving.launch_lines import read_launch
+    from simulator.serving.launch.launch_lines import read_launch
 
     return load_serving(read_launch(path.stem, path, profile="h100-sxm-80gb").document)
 

@@ -276,6 +276,15 @@ def test_axolotl_computes_in_bf16_where_its_file_says_nothing_else(tmp_path, lin
     assert job.plan.precision == precision
 
 
+@pytest.mark.parametrize(("shards", "is_said"), [(4, False), (2, True)])
+def test_shards_that_the_gpus_do_not_leave_are_said_to_be_others(tmp_path, shards, is_said):
+    text = (RECIPES / "axolotl_fsdp.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(f"{text}\ndp_shard_size: {shards}\n", encoding="utf-8")
+    _, report = FORMATS["axolotl"].read([path], Given(gpus=8))  # two of them share a sequence
+    assert any("dp_shard_size" in each for each in report.assumed) is is_said
+
+
 @pytest.mark.parametrize(
     ("line", "rank"),
     [

@@ -104,6 +104,15 @@ def test_without_compilation_layers_are_eager(tmp_path):
     assert job.plan.stack.cross_entropy == "eager"
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_checkpoints_stop_early_where_the_file_says_so(tmp_path, stops):
+    stated = f"[activation_checkpoint]\nearly_stop = {str(stops).lower()}"
+    path = edited(tmp_path, "llama3_70b.toml", ("[activation_checkpoint]", stated))
+    job, report = read_torchtitan_config(path, Given(gpus=512))
+    assert job.plan.stack.repeats_last_product is not stops
+    assert not report.unsupported
+
+
 @pytest.mark.parametrize(
     ("implementation", "kernels"),
     [("fused", None), ("foreach", "foreach"), ("for-loop", "for-loop")],

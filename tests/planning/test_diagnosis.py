@@ -77,6 +77,30 @@ def test_a_change_that_nobody_mentioned_is_the_likeliest_hypothesis(
     assert found.hypotheses[0].words.startswith(words)
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"stack": "megatron-lm-2021", "zero": 0, "precision": "fp16"},
+        {"stack": "deepspeed", "zero": 3},
+        {"stack": "torch-fsdp", "zero": 3},
+    ],
+)
+def test_a_slow_host_is_slow_in_all_that_it_does(plan):
+    """Layers of 8 x 64 tokens leave a device nothing to do but wait, so a step is host work."""
+    document = {
+        "model": {"base": "gpt2", "layers": 24},
+        "cluster": {"profile": "a100-sxm-80gb", "gpus": 1},
+        "batch": {"global": 8, "micro": 8, "seq_len": 64},
+        "plan": {"clip_gradients": False, **plan},
+    }
+    job = sim.load_job(document)
+    slow = next(each for each in hidden_changes(job, 1.0) if "more slowly" in each.words)
+    slower = job.replace(slow.variants[-1].fields)
+    assert "4 times" in slow.variants[-1].words
+    at_least = 4 * 0.85  # the update and the loss are the device's
+    assert run_step(slower).step_time_s > at_least * run_step(job).step_time_s
+
+
 def test_a_run_as_predicted_hides_nothing(job, before, tried):
     found = diagnosed(job, before, tried, {})
     assert found.nothing_probability > max(each.probability for each in found.hypotheses)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from simulator.described.load import load_profile
 from simulator.described.plan.plan_blocks import Lora, quantised_bytes
@@ -84,6 +85,11 @@ def test_frozen_weights_have_no_gradients_and_no_states():
     held = dict(resident_memory(job, parameters))
     assert held[Owner.OPTIMIZER_STATES] == 4 * parameters.trained
     assert held[Owner.WEIGHTS] == 2 * parameters.total
+
+
+def test_only_4_bit_blocks_have_constants_that_may_be_quantised():
+    with pytest.raises(ValidationError, match="constants of nf4 and fp4"):
+        Lora(rank=1, double_quantisation=False)
 
 
 def test_matrices_of_four_bits_take_a_constant_of_eight_bits_per_block():

@@ -219,6 +219,18 @@ def test_a_layout_excludes_the_other_ways_to_say_the_same(other):
     assert f"plan.{next(iter(other))}" in layout_fault((1, 2, 2, 2), **other).rule
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"first_stage_layers": 1}, "conflicts with plan.first_stage_layers"),
+        ({"stack": "nanotron"}, "does not apply"),
+    ],
+)
+def test_ends_count_as_layers_only_where_the_layers_are_dealt_out_evenly(fields, said):
+    with pytest.raises(InputError, match=rf"plan\.account_for_loss.*{said}"):
+        small_job(small_model(layers=8), gpus=2, pp=2, account_for_loss=True, **fields)
+
+
 @pytest.mark.parametrize("layout", [3, [1.0, 2], [-1, 8], ["t", "t"], [True, 6], {"t": 1}])
 def test_a_layout_is_a_list_of_layers_or_a_string(layout):
     with pytest.raises(InputError) as raised:

@@ -10,14 +10,14 @@ from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import stage_slices
 from simulator.program.ir import Category, Kind, Owner, Program
-from simulator.program.price.update_time import (
+from simulator.program.price.matrix_optimizers import (
     gathers,
     newton_schulz_flop,
-    optimizer_work,
     orthogonalisation,
     projections,
     rotations,
 )
+from simulator.program.price.update_time import optimizer_work
 from simulator.program.states.optimizer_states import rotated_sides
 from simulator.program.states.resident import (
     optimizer_traffic_bytes,
@@ -144,6 +144,11 @@ def test_only_adams_operators_are_counted_in_a_loop_over_weights():
     assert small_job(optimizer_kernels="for-loop", stack="torch", zero=0)
     with pytest.raises(InputError, match=r"plan\.optimizer_kernels.*adam alone"):
         small_job(optimizer="sgd", optimizer_kernels="for-loop", stack="torch", zero=0)
+
+
+def test_only_projected_gradients_have_a_rank():
+    with pytest.raises(InputError, match=r"plan\.optimizer_rank.*projected gradients"):
+        small_job(optimizer="adam", optimizer_rank=8, zero=0)
 
 
 def test_galore_keeps_a_projection_and_two_moments_of_what_it_leaves():

@@ -46,6 +46,24 @@ def test_all_but_projections_repeats_attention_and_the_first_product_of_the_mlp(
     assert run_step(job).hfu > run_step(job).mfu
 
 
+@pytest.mark.parametrize(
+    ("base", "changes", "repeats_all"),
+    [
+        ("torchtitan@0.1", {"fused_elementwise": False}, False),
+        ("torchtitan@0.2", {"fused_elementwise": False}, True),
+        ("torchtitan@0.2", {"fused_elementwise": False, "repeats_last_product": False}, False),
+        ("torchtitan@0.2", {}, False),
+    ],
+)
+def test_a_checkpoint_that_does_not_stop_early_repeats_the_last_product(base, changes, repeats_all):
+    """So does ``early_stop=False``; a compiler drops what nothing reads all the same."""
+    job = small_job(gpt_model(), recompute="full", stack={"base": base, **changes}, zero=0)
+    units = StageCosts(job).units
+    times = units.of(units.layers[0]).times.time
+    down = 2 * TOKENS * 4 * HIDDEN * HIDDEN
+    assert times.recompute.flop == pytest.approx(times.forward.flop - (not repeats_all) * down)
+
+
 NAMED_ROWS = {"query": 1, "key": 1, "value": 1, "context": 1, "output": 1, "up": 4}
 """Rows of what each named output of GPT's layer is wide."""
 

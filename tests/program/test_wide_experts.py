@@ -50,6 +50,7 @@ def layer_of(**plan):
         ({"libraries": {"torch": "2.8"}}, False),
         ({"stack": "torch"}, False),
         ({"stack": "deepspeed"}, False),
+        ({"stack": "unsloth"}, False),
         ({"stack": {"base": "trl", "grouped_experts": False}}, False),
     ],
 )

@@ -11,7 +11,8 @@ import yaml
 from simulator.cli.app import main
 from simulator.errors import InputError
 from simulator.serving.described import load_serving
-from simulator.serving.launch_lines import launch_line, read_launch
+from simulator.serving.launch.launch_commands import launch_line
+from simulator.serving.launch.launch_lines import read_launch
 
 VLLM = """
 export MODEL=meta-llama/Llama-3.1-70B-Instruct
@@ -23,6 +24,13 @@ SGLANG = """
 python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp-size 8 \\
     --enable-dp-attention --ep-size 8 --chunked-prefill-size 8192 --disable-radix-cache \\
     --mem-fraction-static 0.85
+"""
+ATTENTION_DP = """
+tensor_parallel_size: 8
+moe_expert_parallel_size: 8
+enable_attention_dp: true
+attention_dp_config: {enable_balance: true, timeout_iters: 60, batching_wait_iters: 0}
+model: deepseek-ai/DeepSeek-R1
 """
 TRTLLM = """
 kv_cache_config: {free_gpu_memory_fraction: 0.8, dtype: fp8, enable_block_reuse: false}
@@ -101,6 +109,7 @@ def test_settings_of_tensorrt_llm_are_read_from_its_file(tmp_path):
         ("vllm", f"{VLLM.rstrip()} --preemption-mode swap --swap-space 8", "launch.sh"),
         ("sglang", SGLANG, "launch.sh"),
         ("tensorrt-llm", TRTLLM, "settings.yaml"),
+        ("tensorrt-llm", ATTENTION_DP, "settings.yaml"),
     ],
 )
 def test_what_is_written_is_read_back_as_it_was(engine, text, name, tmp_path):
@@ -111,8 +120,42 @@ def test_what_is_written_is_read_back_as_it_was(engine, text, name, tmp_path):
     if comments:
         settings = "\n".join(row[4:] for row in comments.splitlines()[1:])
         extra = f"{settings}\nmodel: {first['model']}\n"
-        again |= read(engine, extra, tmp_path, "extra.yaml") | {"tp": again["tp"], "gpus": 2}
+        both = f"{extra}tensor_parallel_size: {again['tp']}\n"
+        again |= read(engine, both, tmp_path, "extra.yaml")
     assert load_serving({"deployment": again}).deployment == deployment
+
+
+def test_groups_of_tensorrt_llm_are_its_tensor_parallel_ranks_and_may_wait_for_each_other(tmp_path):
+    found = read("tensorrt-llm", ATTENTION_DP, tmp_path, "settings.yaml")
+    assert (found["tp"], found["attention_dp"], found["ep"], found["gpus"]) == (1, 8, 8, 8)
+    assert found["prompt_wait_steps"] == 60
+    alone = ATTENTION_DP.replace("enable_balance: true", "enable_balance: false")
+    assert "prompt_wait_steps" not in read("tensorrt-llm", alone, tmp_path, "settings.yaml")
+    usual = ATTENTION_DP.replace("timeout_iters: 60, ", "")
+    found = read("tensorrt-llm", usual, tmp_path, "settings.yaml")
+    assert found["prompt_wait_steps"] == 50  # as AttentionDpConfig has it
+    further = ATTENTION_DP.replace("batching_wait_iters: 0", "batching_wait_iters: 5")
+    with pytest.raises(InputError, match="batching_wait_iters = 5: is not modelled"):
+        read("tensorrt-llm", further, tmp_path, "settings.yaml")
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "path"),
+    [
+        ("vllm", {"routing": "least-loaded", "gpus": 2}, "deployment.routing"),
+        ("vllm", {"scheduler": "sglang"}, "deployment.scheduler"),
+        ("vllm", {"graph_batches": [[1, 8, 1]]}, "deployment.graph_batches"),
+        ("sglang", {"long_prefill_tokens": 64}, "deployment.long_prefill_tokens"),
+        ("tensorrt-llm", {"graphs": False}, "deployment.graphs"),
+        ("tensorrt-llm", {"attention_dp": 2, "tp": 2, "gpus": 4}, "deployment.attention_dp"),
+    ],
+)
+def test_what_no_option_says_is_refused_and_not_left_out(engine, fields, path):
+    about = {"model": "llama3.1-8b", "profile": "h100-sxm-80gb", "gpus": 1, "engine": engine}
+    deployment = load_serving({"deployment": about | fields}).deployment
+    with pytest.raises(InputError) as caught:
+        launch_line(deployment, "llama3.1-8b")
+    assert [fault.path for fault in caught.value.faults] == [path]
 
 
 def test_swap_space_is_used_only_where_preempted_requests_swap(tmp_path):

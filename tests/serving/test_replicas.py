@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pytest
+from pydantic import ValidationError
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
@@ -74,6 +75,8 @@ def test_a_shared_beginning_that_is_cached_is_found_by_the_first_request_of_ever
     [
         ({"prompt_wait_steps": 60}, False, "deployment.prompt_wait_steps"),
         ({"receive_steps": 6}, False, "deployment.receive_steps"),
+        ({"long_prefill_tokens": 6, "version": "0.6.0"}, False, "deployment.long_prefill_tokens"),
+        ({"chunked_prefill": False, "max_tokens": 64}, False, "deployment.max_tokens"),
         ({"prefix_caching": False}, True, "workload.shared_prefix.cached"),
     ],
 )
@@ -82,6 +85,11 @@ def test_what_an_engine_would_not_heed_is_refused(settings, cached, path):
     with pytest.raises(InputError) as caught:
         serve(deployment_of(1, engine="vllm", **settings), workload)
     assert [fault.path for fault in caught.value.faults] == [path]
+
+
+def test_experts_are_spread_only_where_there_are_any():
+    with pytest.raises(ValidationError, match="needs a model with experts"):
+        deployment_of(2, tp=2, ep=2)
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

@@ -52,11 +52,39 @@ def test_who_waits_for_nothing_is_there_from_the_beginning(kind):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"kind": "all-at-once", "rate": 2.0}, {"kind": "poisson", "rate": 2.0, "users": 4}],
+    [
+        {"kind": "all-at-once", "rate": 2.0},
+        {"kind": "poisson", "rate": 2.0, "users": 4},
+        {"kind": "poisson", "rate": 2.0, "burstiness": 4.0},
+        {"kind": "closed-loop", "users": 4, "burstiness": 4.0},
+    ],
 )
 def test_a_kind_of_arrivals_refuses_what_it_would_not_heed(fields):
     with pytest.raises(ValidationError, match="does not apply to"):
         Arrivals(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"speed": 2.0}, "that of a trace"),
+        ({"shared_prefix": {"distinct": 4}}, "give tokens"),
+        ({"shared_prefix": {"cached": True}}, "give tokens"),
+        ({"adapters": {"distinct": 4}}, "give a share"),
+        ({"prompt": {"mean": 64, "variation": 0.5, "least_share": 0.5}}, "remove one"),
+        ({"trace": "t.csv", "shared_prefix": {"tokens": 8}}, "remove shared_prefix"),
+        ({"trace": "t.csv", "adapters": {"share": 0.5}}, "remove adapters"),
+    ],
+)
+def test_a_workload_refuses_what_it_would_not_heed(fields, said):
+    with pytest.raises(ValidationError, match=said):
+        Workload(**fields)
+
+
+@pytest.mark.parametrize("shape", [{}, {"variation": 0.5}, {"least_share": 0.5}])
+def test_no_length_is_beyond_the_longest(shape):
+    lengths = Lengths(mean=100, longest=80, **shape)
+    assert max(request.prompt_tokens for request in drawn(100, prompt=lengths)) == 80
 
 
 def test_users_with_a_rate_come_at_times_of_that_rate():

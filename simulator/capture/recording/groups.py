@@ -75,7 +75,7 @@ class Groups:
             return
         outputs = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         if name not in _KINDS:
-            recorder._notice([t for t in outputs if t.device.type == "cuda"])
+            recorder.notice([t for t in outputs if t.device.type == "cuda"])
             return
         group = _group_of(args)
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
@@ -107,7 +107,7 @@ class Groups:
         recorder.record.exchanges.append(exchange)
         number = len(recorder.record.exchanges) - 1
         self.last = recorder.add_exchange(f"{func.namespace}.{name}", number, stream)
-        recorder._notice([t for t in outputs if t.device.type == "cuda"])
+        recorder.notice([t for t in outputs if t.device.type == "cuda"])
         if func.namespace != "c10d":
             self._results |= {t.untyped_storage()._cdata: self.last for t in outputs}
 

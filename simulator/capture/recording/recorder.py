@@ -127,7 +127,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _operator(self, one: Operator) -> None:
         inputs, outputs = one.inputs, one.outputs
         if one.is_silent:
-            self._notice(outputs)
+            self.notice(outputs)
             return
         if not inputs and not outputs:
             return
@@ -136,7 +136,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.fused.end()
             for copy in copies:
                 self._add(self.record.number_of_call(copy), self.streams.current)
-            self._notice(outputs)
+            self.notice(outputs)
             return
         if is_fusible(one.func) and self.modules.is_compiled:
             self._fuse(one)
@@ -147,7 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if one.name == "aten.embedding" and self.modules.phase() is Phase.FORWARD:
             self.lookups.append((self.record.moment, inputs[-1].numel()))
         self._add(call, self.streams.current)
-        self._notice(outputs)
+        self.notice(outputs)
         if self.fused.is_open:
             self.fused.pass_by(self._numbers(inputs), self._numbers(outputs))
 
@@ -155,7 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = one.call(self._shards)
         if call.sharded_bytes and self.modules.phase() is Phase.OPTIMIZER:
             sharded = (self._shards(t) for t in (*one.sources(), *one.fresh()))
-            self._notice(one.fresh(), shards=next((n for n in sharded if n > 1), 1))
+            self.notice(one.fresh(), shards=next((n for n in sharded if n > 1), 1))
         return self.record.number_of_call(call)
 
     def _fuse(self, one: Operator) -> None:
@@ -173,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if before and len(before) == len(one.outputs) == len(fresh):
             self._lie_in(fresh, before)
             return
-        self._notice(one.outputs)
+        self.notice(one.outputs)
         if what:
             self.fused.note_done(what, self._numbers(one.outputs))
         most = max((t.numel() for t in one.inputs), default=0)
@@ -212,7 +212,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _numbers(self, tensors: Sequence[Tensor]) -> list[int]:
         """Numbers of the blocks that tensors lie in."""
-        self._notice(tensors)
+        self.notice(tensors)
         return [self._blocks[tensor.untyped_storage()._cdata] for tensor in tensors]
 
     def _add(self, call: int, stream: int, exchange: int = -1) -> int:
@@ -255,7 +255,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # Memory
 
-    def _notice(self, tensors: Sequence[Tensor], shards: int = 1) -> None:
+    def notice(self, tensors: Sequence[Tensor], shards: int = 1) -> None:
         """Take note of storages that are new."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -329,7 +329,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         local = local_part(tensor)
         if not on_device(local):
             return None
-        self._notice([local])
+        self.notice([local])
         number = self._blocks.get(local.untyped_storage()._cdata)
         return None if number is None else self.record.blocks[number]
 

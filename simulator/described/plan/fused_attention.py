@@ -16,5 +16,5 @@ def fuses_heads(plan: Plan, heads: int, kv_heads: int) -> bool:
     """
     if plan.attention_kernel != "flash":
         return False
-    is_wide = plan.precision in ("fp32", "tf32") and plan.attention is None
+    is_wide = plan.precision in ("fp32", "tf32")
     return not (is_wide and kv_heads < heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from simulator.described.base import Count, Flag, Layers, Ratio, Spec
 
@@ -49,6 +49,13 @@ class Lora(Spec):
     model is loaded so; then all frozen weights are."""
     double_quantisation: Flag = True
     """With nf4 and fp4, whether the constants of blocks are 8-bit themselves."""
+
+    @field_validator("double_quantisation")
+    @classmethod
+    def _belongs_to_blocks_of_4_bits(cls, is_double: bool, info: ValidationInfo) -> bool:
+        if not is_double and info.data.get("base_precision") not in ("nf4", "fp4"):
+            raise ValueError("is about constants of nf4 and fp4; remove it, or set base_precision")
+        return is_double
 
     @property
     def is_quantised(self) -> bool:

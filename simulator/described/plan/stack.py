@@ -264,6 +264,9 @@ class Stack(NarrowProductFacts, ExpertFacts):
     recompute_stops_early: Flag = False
     """Full recomputation of a layer ends once all that backward needs is there, so the last
     product is not repeated (``torch.utils.checkpoint`` without reentrant autograd)."""
+    repeats_last_product: Flag = False
+    """Full recomputation goes on to the layer's end all the same, where no compiler drops what
+    nothing reads (``early_stop`` of ``torch.utils.checkpoint`` is off)."""
     recomputes_parts: Flag = False
     """With full recomputation, each norm, attention and MLP of a dense layer is a checkpoint of its
     own, which keeps its own input."""
@@ -457,3 +460,7 @@ class Stack(NarrowProductFacts, ExpertFacts):
     before they launch it (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
     launches_ahead: Flag = True
     """The host launches a layer while the device still computes the one before."""
+
+    def zero_or(self, given: object) -> object:
+        """The ZeRO stage that a plan gives, or the framework's where it gives none."""
+        return self.zero if given is None else given

@@ -240,6 +240,9 @@ def _flash_attention_needs_sixteen_bits(job: Job) -> Iterator[Fault]:
             plan.attention,
             "remove it, or use unfused",
         )
+    elif plan.attention == "flash" and not has_one_attention_kernel(job):
+        rule = f"no kernel of PyTorch's reads grouped heads in plan.precision: {plan.precision}"
+        yield Fault("plan.attention", rule, plan.attention, "remove it, or use unfused")
 
 
 def _network_is_sound(job: Job) -> Iterator[Fault]:

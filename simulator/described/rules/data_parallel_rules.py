@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from simulator.described.job import Job
 from simulator.described.plan.optimizers import UPDATE_RULES
+from simulator.described.plan.plan import Plan
 from simulator.errors import Fault
 
 
@@ -120,6 +121,10 @@ def optimizer_faults(job: Job) -> Iterator[Fault]:
     if job.plan.moment_precision and UPDATE_RULES[job.plan.optimizer].has_fixed_format:
         rule = f"does not apply to {job.plan.optimizer}, whose states have a format of their own"
         yield Fault("plan.moment_precision", rule, job.plan.moment_precision, "remove it")
+    rank = job.plan.optimizer_rank
+    if rank != Plan.model_fields["optimizer_rank"].default and job.plan.optimizer != "galore":
+        rule = f"is that of projected gradients, which {job.plan.optimizer} does not have"
+        yield Fault("plan.optimizer_rank", rule, rank, "remove it, or use plan.optimizer: galore")
 
 
 def _matrices_stay_whole(job: Job) -> Iterator[Fault]:

@@ -115,12 +115,26 @@ def _wrong_modules(layout: Layout, modules: int) -> Iterator[Fault]:
         yield Fault("plan.layout", rule, layout, way)
 
 
+_LAYERS_OF_ENDS = ("first_stage_layers", "last_stage_layers")
+_ENDS_AS_LAYERS = ("account_for_embedding", "account_for_loss")
+
+
+def _ends_count_where_layers_are_dealt_evenly(job: Job) -> Iterator[Fault]:
+    """Megatron-Core refuses the first, too (``TransformerConfig``)."""
+    plan = job.plan
+    counted = [way for way in _ENDS_AS_LAYERS if getattr(plan, way)]
+    given = [f"plan.{way}" for way in _LAYERS_OF_ENDS if getattr(plan, way)]
+    if counted and given:
+        rule = f"conflicts with {' and '.join(given)}: the other stages take equal numbers"
+        yield Fault(f"plan.{counted[0]}", rule, True, "remove one of them")
+    elif counted and plan.pp > 1 and job.choices.uneven_layers == "by-cost":
+        rule = "does not apply where the plan's stack deals layers out by what they cost"
+        yield Fault(f"plan.{counted[0]}", rule, True, "remove it, or use plan.layout")
+
+
 def _layout_is_given_once(job: Job) -> Iterator[Fault]:
     plan = job.plan
-    ways = (
-        "first_stage_layers", "last_stage_layers", "account_for_embedding", "account_for_loss",
-    )  # fmt: skip
-    others = [f"plan.{way}" for way in ways if getattr(plan, way)]
+    others = [f"plan.{way}" for way in (*_LAYERS_OF_ENDS, *_ENDS_AS_LAYERS) if getattr(plan, way)]
     if plan.layout is not None and others:
         rule = (
             f"conflicts with {' and '.join(others)}: each of them gives the layers of every stage"
@@ -136,4 +150,5 @@ _RULES = (
     _post_validation_needs_a_pipeline,
     _layout_holds_the_model,
     _layout_is_given_once,
+    _ends_count_where_layers_are_dealt_evenly,
 )

@@ -105,7 +105,7 @@ def trainer_draft(settings: Settings, given: Given, beside: Beside, defaults: De
     elif kind == "fsdp":
         replicas = settings.whole(*_SPELLINGS["replicas"], default=1) or 1
         draft.plan |= fsdp_sharding(settings, ranks // draft.plan["tp"], replicas)
-        settings.whole("dp_shard_size")
+        _note_shards(settings, ranks, draft.plan["tp"] * draft.plan["cp"] * replicas)
         if offload := fsdp_offload(settings) | draft.plan.get("offload", {}):
             draft.plan["offload"] = offload
         if settings.switch(*PLUGIN_CHECKPOINTS):
@@ -160,6 +160,20 @@ def _galore_rank(settings: Settings) -> int | None:
     found = re.search(r"\brank=(\d+)", str(settings.get("optim_args") or ""))
     own = 16 if settings.switch("use_galore") else None
     return settings.whole("galore_rank", default=int(found[1]) if found else own, least=1)
+
+
+def _note_shards(settings: Settings, ranks: int, others: int) -> None:
+    """Say so where the GPUs make other shards than axolotl's file, with which it would not start.
+
+    Args:
+        settings: What the file says.
+        ranks: GPUs; 0 where nobody says how many.
+        others: Ranks that hold the same shard, or share it.
+    """
+    stated = settings.whole("dp_shard_size", default=None)
+    if stated and ranks and stated * others != ranks:
+        follows = f"follows from {ranks} GPUs: {ranks // others}, not {stated}"
+        settings.assumed.append(f"dp_shard_size {follows}")
 
 
 def _context_parallelism(settings: Settings) -> dict[str, Any]:

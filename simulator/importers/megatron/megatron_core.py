@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from simulator.described.plan.layout_text import layers_per_stage
-from simulator.described.plan.plan import RecomputeModule
+from simulator.described.plan.plan_fields import RecomputeModule
 from simulator.errors import InputError
 from simulator.importers.assembly import Draft
 from simulator.importers.hub_models import ModelDocument

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.job import Job
-from simulator.described.plan.plan import Recompute
+from simulator.described.plan.plan_fields import Recompute
 from simulator.described.plan.shipped_stacks import can_compile, facts_of_compiler
 from simulator.planning.changes.balance import better_layout
 from simulator.planning.search.space import (

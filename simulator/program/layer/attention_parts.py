@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.described.model import LatentAttention, Model
-from simulator.described.plan.plan import CORE_ATTENTION
+from simulator.described.plan.plan_fields import CORE_ATTENTION
 from simulator.program.layer.block import Block, norm_traffic
 from simulator.program.layer.core_attention import ATTENTION_CONTEXT, Heads, add_core_attention
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, LayerPart

@@ -14,8 +14,10 @@ from types import MappingProxyType
 from typing import Literal
 
 from simulator.cost.kernel_time import ELEMENT_BYTES, activation_precision, output_bytes
+from simulator.cost.rates import FULL_BYTES
 from simulator.described.model import Model
-from simulator.described.plan.plan import Plan, RecomputeModule
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_fields import RecomputeModule
 from simulator.described.plan.stack_options import MaximaFinders
 from simulator.program.layer.eight_bit_casts import (
     Casting,
@@ -40,8 +42,6 @@ from simulator.program.layer.pieces import (
 
 MASK_BYTES = 1
 """A dropout mask is one byte per element in every framework modelled here."""
-_FULL_BYTES = 4.0
-"""An fp32 number."""
 
 _SCALED_TWICE = ("nvfp4",)
 """Formats with a scale of the whole operand beside those of its blocks (Transformer Engine,
@@ -139,7 +139,7 @@ def _shape_in_its_format(
     operand, element = ELEMENT_BYTES[plan.precision], output_bytes(plan.precision)
     kept = element if plan.stack.float8_scaling == "eager" else operand
     documents = max(1, round(seq_len / document_len)) if document_len else 1
-    stream = _FULL_BYTES if plan.streams_wide or plan.is_widened else element
+    stream = FULL_BYTES if plan.streams_wide or plan.is_widened else element
     finds_first = plan.precision == "fp8" and plan.stack.float8_scaling == "tensor"
     scaled_twice = plan.precision in _SCALED_TWICE or finds_first
     return Shape(sequences, seq_len, element, operand, kept, documents, stream, scaled_twice)
@@ -287,7 +287,7 @@ class Block:
             statistics_bytes=self._statistics_bytes(rows),
         )  # fmt: skip
         role = Role.NORM_STATISTICS
-        kept = max(size, _FULL_BYTES) if self.plan.keeps_wide_norms else size
+        kept = max(size, FULL_BYTES) if self.plan.keeps_wide_norms else size
         self.save_norm(name, rows, model_width, region, fused, role=role, weight=weight, size=kept)
         self.pieces.append(piece)
 
@@ -403,7 +403,7 @@ class Block:
 
         Source: ``cached_cast`` of PyTorch's ``autocast_mode.h``.
         """
-        moved = _FULL_BYTES + self.shape.element_bytes
+        moved = FULL_BYTES + self.shape.element_bytes
         together, apart = (inputs, 0) if self.plan.tp == 1 else (0, moved * products * inputs)
         kernels, cast = products * (2 if together else 1), moved * (weights + products * together)
         self.casts(f"{name}_weight_autocast", cast, Region.TENSOR, kernels)

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind
+from simulator.cost.rates import FULL_BYTES
 from simulator.described.plan.fused_attention import fuses_heads
 from simulator.described.plan.stack_options import MaskedModels
 from simulator.program.layer.block import MASK_BYTES, Block
@@ -46,9 +47,6 @@ from simulator.program.layer.pieces import (
     Role,
     Split,
 )
-
-_FULL_BYTES = 4.0
-"""An fp32 number."""
 
 _SCORE_PASSES_FUSED = 2
 """A fused scale-mask-softmax kernel reads and writes each score once."""
@@ -153,7 +151,7 @@ def _has_softmax_kernel(block: Block) -> bool:
 def _softmax(block: Block, scores: float) -> None:
     size, has_kernel = block.shape.element_bytes, _has_softmax_kernel(block)
     widens = _widens_scores(block)
-    if has_kernel and size >= _FULL_BYTES:
+    if has_kernel and size >= FULL_BYTES:
         forward = _IN_PLACE_MASK_PASSES * scores * size
         backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
         _over_scores(block, "attention_masking", forward, backward, _IN_PLACE_MASK_KERNELS)
@@ -161,14 +159,14 @@ def _softmax(block: Block, scores: float) -> None:
         _floor(block, scores)
     if block.stack.keeps_scores and _asks_for_wide_scores(block):
         _save_in_core(block, "scores", scores * size)
-    _save_in_core(block, "softmax", scores * (_FULL_BYTES if widens else size))
+    _save_in_core(block, "softmax", scores * (FULL_BYTES if widens else size))
     if has_kernel:
         forward = _SCORE_PASSES_FUSED * scores * size
         _over_scores(block, "softmax", forward, 1.5 * forward)
     else:
         _eager_softmax(block, scores, widens=widens)
     if block.stack.dropout and block.model.attention_dropout:
-        dropped = _FULL_BYTES if widens and block.plan.autocasts else size
+        dropped = FULL_BYTES if widens and block.plan.autocasts else size
         traffic = scores * (2 * dropped + MASK_BYTES)
         _save_in_core(block, "attention_mask", scores * MASK_BYTES)
         _over_scores(block, "attention_dropout", traffic, traffic)
@@ -189,11 +187,11 @@ def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
     whose backward multiplies output and gradient before it sums.
     """
     size, selects = block.shape.element_bytes, _selects_scores(block)
-    one, cast = 2 * size, size + _FULL_BYTES
+    one, cast = 2 * size, size + FULL_BYTES
     is_promoted = widens and block.plan.autocasts and not selects
     reads_half = widens and block.plan.precision == "fp16" and not block.plan.autocasts
     casts_up = widens and not (is_promoted or reads_half)
-    width = _FULL_BYTES if widens else size
+    width = FULL_BYTES if widens else size
     read = size if reads_half else width
     forward = one + cast * casts_up + read + width
     backward = _PRODUCT_PASSES * width + 2 * width + read
@@ -205,7 +203,7 @@ def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
         Region.TENSOR, strided=True, widens=is_promoted,
     )  # fmt: skip
     kernels = 3 if widens else 2  # with the mask's, those that host_work_per_launch counts
-    ratio = _FULL_BYTES / size
+    ratio = FULL_BYTES / size
     softmax = MemoryBound(
         "softmax", scores * forward, scores * backward, Region.TENSOR, kernels,
         gradient_widths=(ratio, 1.0 if reads_half else ratio) if widens else (1.0, 1.0),
@@ -223,7 +221,7 @@ def _floor(block: Block, scores: float) -> None:
     Source: ``maximum`` of PyTorch's derivatives.yaml, as it is dispatched (tests).
     """
     is_promoted = block.plan.autocasts and not _selects_scores(block)
-    size = _FULL_BYTES if is_promoted else block.shape.element_bytes
+    size = FULL_BYTES if is_promoted else block.shape.element_bytes
     _save_in_core(block, "floored_scores", scores * size)
     compared, halved = 2 * (size + MASK_BYTES), 2 * size
     selected, filled = 3 * size + MASK_BYTES, 2 * size + MASK_BYTES
@@ -252,7 +250,7 @@ def _widens_scores(block: Block) -> bool:
 
 def _asks_for_wide_scores(block: Block) -> bool:
     """Whether the softmax of 16-bit scores is written as one of fp32 numbers."""
-    is_half = block.shape.element_bytes < _FULL_BYTES
+    is_half = block.shape.element_bytes < FULL_BYTES
     return is_half and (block.model.widens_scores or block.plan.autocasts)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.cost.rates import FULL_BYTES
 from simulator.described.model import Experts
 from simulator.facts import host_launches
 from simulator.program.layer.block import Block
@@ -35,8 +36,6 @@ _UNGATED, _UNGATED_BACKWARD = 2, 5
 """Fewer operators without a gate. Forward: a product and a multiplication. Backward: the two
 products of one, the two multiplications of the other, and the sum of both branches' gradients."""
 
-_FULL_BYTES = 4.0
-"""An fp32 number."""
 
 _COPY_PASSES, _COPY_BACKWARD_PASSES = 5, 12
 """Reads and writes of the row of a copy beyond one each of picking it up and adding it. Forward:
@@ -56,7 +55,7 @@ def autocast_pieces(block: Block, experts: Experts, copies: int) -> Iterator[Mem
         experts: Its experts.
         copies: Copies of tokens that they receive.
     """
-    moved_bytes = _FULL_BYTES + block.shape.element_bytes
+    moved_bytes = FULL_BYTES + block.shape.element_bytes
     row, products = copies * block.model.hidden, branches(block.model)
     matrix = weights_of_experts(block, experts) // (products + 1)
     for name, elements, kernels in (

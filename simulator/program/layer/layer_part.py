@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from simulator.described.model import Model
-from simulator.described.plan.plan import Plan, Recompute
+from simulator.described.plan.plan import Plan
+from simulator.described.plan.plan_fields import Recompute
 from simulator.errors import Fault
 from simulator.program.layer.block import Block
 from simulator.program.layer.pieces import ContextRules, ContextSplit, Piece

@@ -26,10 +26,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from simulator.cost.rates import FULL_BYTES
 from simulator.described.plan.stack_options import CrossEntropy
-
-_FULL_BYTES = 4.0
-"""An fp32 number."""
 
 _PARTS = 8
 """Parts whose losses are computed one after another (torchtune's ``num_output_chunks``, and
@@ -49,7 +47,7 @@ class Copies(NamedTuple):
 
     def num_bytes(self, logits: float, element_bytes: float) -> float:
         """Their size [B]."""
-        return logits * (self.half * element_bytes + self.full * _FULL_BYTES)
+        return logits * (self.half * element_bytes + self.full * FULL_BYTES)
 
 
 _NOTHING = Copies()

@@ -27,14 +27,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from simulator.cost.rates import FULL_BYTES
 from simulator.described.model import Model, StateSpace
 from simulator.program.layer.block import Block, norm_traffic
 from simulator.program.layer.layer_part import ALL_RECOMPUTE, LayerPart
 from simulator.program.layer.pieces import Gemm, Region, Split
 from simulator.program.layer.tensors import ParameterTensor, TensorRole, TensorSplit
-
-_FULL_BYTES = 4.0
-"""An fp32 number: states and step sizes."""
 
 _CONV_PASSES, _CONV_BACKWARD_PASSES = 2, 5
 """Reads and writes of x, B and C. Forward: in and out. Backward: the convolution again (2), then
@@ -92,7 +90,7 @@ def _add(block: Block, _window: int) -> None:
     _add_scan(block, ssm)
     block.save("ssm_scanned", tokens * width * size, Region.TENSOR)
     _add_gated_norm(block, tokens * width * size)
-    block.save("ssm_norm_statistics", tokens * ssm.groups * _FULL_BYTES, Region.TENSOR)
+    block.save("ssm_norm_statistics", tokens * ssm.groups * FULL_BYTES, Region.TENSOR)
     kept_bytes = tokens * width * shape.kept_bytes
     block.save("ssm_out_input", kept_bytes, Region.TENSOR, weights=out_of)
     block.linear("ssm_out", model.hidden, width, Split.ROW, made_by="norm", tensors=out_of)
@@ -110,11 +108,11 @@ def _add_scan(block: Block, ssm: StateSpace) -> None:
     chunks = shape.sequences * -(-shape.seq_len // length)
     columns = ssm.width(hidden) // ssm.groups
     product = partial(Gemm, batch=chunks * ssm.groups, has_weight=False, split=Split.COLUMN)
-    steps = shape.tokens * heads * (shape.element_bytes + 2 * _FULL_BYTES)
+    steps = shape.tokens * heads * (shape.element_bytes + 2 * FULL_BYTES)
     block.memory_bound("ssm_steps", steps, 2 * steps, Region.TENSOR)
     block.pieces.append(product("ssm_states", ssm.state, columns, length))
     states = float(chunks * heads * ssm.head_dim * ssm.state)
-    passed = states * (_FULL_BYTES + shape.element_bytes)
+    passed = states * (FULL_BYTES + shape.element_bytes)
     # Backward passes them on again, and then their gradients the other way.
     block.memory_bound("ssm_state_passing", passed, 2 * passed, Region.TENSOR)
     block.pieces.append(product("ssm_scores", length, length, ssm.state))

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind
-from simulator.described.plan.plan import RecomputeModule
+from simulator.described.plan.plan_fields import RecomputeModule
 from simulator.described.plan.stack_options import RowSummation
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from simulator.cost.collectives import CollectiveKind, Group
 from simulator.described.job import Job
-from simulator.described.plan.plan import Recompute
+from simulator.described.plan.plan_fields import Recompute
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import (
     context_group,
@@ -331,6 +331,7 @@ class UnitCosts:
 
     def _recomputation(self, layer: Layer, recompute: Recompute) -> Recomputation:
         plan, runs_cudnn = self.job.plan, self.job.choices.flash_kernel == "best"
+        drops = plan.stack.fused_elementwise or not plan.stack.repeats_last_product
         return recomputation(
             layer,
             recompute,
@@ -338,7 +339,7 @@ class UnitCosts:
             modules=plan.recompute_modules,
             named=plan.stack.named_outputs,
             compiled=plan.stack.fused_elementwise,
-            stops_early=plan.stack.recompute_stops_early,
+            stops_early=plan.stack.recompute_stops_early and drops,
             keeps_attention=not (runs_cudnn and plan.stack.repeats_cudnn_attention),
             hands_out_key_values=plan.stack.hands_out_key_values,
             by_part=plan.stack.recomputes_parts,

@@ -35,9 +35,9 @@ from simulator.program.layer.pieces import (
     RingAttention,
 )
 from simulator.program.price.layer_time import attention_flop
+from simulator.program.price.matrix_optimizers import NEWTON_SCHULZ
 from simulator.program.price.piece_time import PieceTimer, columns_of
 from simulator.program.price.stage_cost import StageCosts
-from simulator.program.price.update_time import NEWTON_SCHULZ
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@
   (:mod:`simulator.program.states.gather_units`): reduction follows the last backward, gathers
   precede the first forward. Without, it blocks the compute stream.
 
-When this happens is decided here; what ranks exchange then is the matter of :class:`Exchanges`.
+When this happens is decided here; what ranks exchange then is the matter of
+:class:`~simulator.program.run.data_parallel_exchanges.Exchanges`.
 
 Source: ZeRO (arXiv 1910.02054, sections 5 and 7); Megatron-LM's distributed optimizer;
 PyTorch FSDP (arXiv 2304.11277, section 3.3) for prefetch and its limit; Breadth-First Pipeline
@@ -21,7 +22,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from simulator.described.job import Job
 from simulator.program.grid.stage_layers import Slice, cut, ends_apart
@@ -36,6 +37,7 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
+from simulator.program.run.data_parallel_exchanges import Exchanges
 from simulator.program.run.host_copies import Shard, StateOffload
 from simulator.program.run.pipeline_parts import Gather
 from simulator.program.run.repeated_pass import RankState
@@ -48,42 +50,6 @@ from simulator.program.states.gathered_memory import (
     WholeGradients,
 )
 from simulator.program.states.resident import ParameterCount, added_up, shard_numel, state_bytes
-
-
-class Exchanges(Protocol):
-    """What ranks that hold copies of parameters exchange: collectives, or with servers."""
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether a rank has anybody to exchange with."""
-
-    @property
-    def hands_out(self) -> bool:
-        """Whether ranks keep whole weights, of which others update a part."""
-
-    @property
-    def gathers_ahead(self) -> bool:
-        """Whether updated weights may come together while the next forward runs."""
-
-    @property
-    def reduction_kind(self) -> Kind:
-        """What adds up gradients."""
-
-    @property
-    def gather_kind(self) -> Kind:
-        """What brings weights together."""
-
-    def reduction(self, units: Sequence[Unit]) -> Work:
-        """Adds up the gradients of units."""
-
-    def gather(self, units: Sequence[Unit], *, is_forward: bool = True) -> Work:
-        """Brings the weights of units together for a pass."""
-
-    def hand_out(self, run: Slice) -> tuple[Kind, Work]:
-        """Updated weights of a run on their way to all ranks that keep them whole."""
-
-    def gather_small(self, runs: Sequence[Slice]) -> Work | None:
-        """Updated weights that are too small to be gathered before every use; None without."""
 
 
 class _Due(NamedTuple):

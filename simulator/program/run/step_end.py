@@ -24,7 +24,8 @@ from simulator.program.ir import (
     Stream,
     Work,
 )
-from simulator.program.price.update_time import gathers, optimizer_work
+from simulator.program.price.matrix_optimizers import gathers
+from simulator.program.price.update_time import optimizer_work
 from simulator.program.run.data_parallel import DataParallel
 from simulator.program.states.parameter_server import server_update_work
 from simulator.program.states.pipeline_ranks import PipelineRanks

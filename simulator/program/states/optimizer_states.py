@@ -28,10 +28,10 @@ authors' soap.py (``max_precond_dim``).
 
 from __future__ import annotations
 
-from simulator.described.plan.plan import Optimizer
+from simulator.cost.rates import FULL_BYTES
+from simulator.described.plan.plan_fields import Optimizer
 from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, matrix_shape
 
-_FP32 = 4.0
 _LONGEST_ROTATED_SIDE = 10_000
 
 
@@ -52,17 +52,17 @@ def further_state_bytes(
     matrices, rows, columns = matrix_shape(tensor, tp, ep)
     if optimizer == "soap":
         sides = rotated_sides(rows, columns) if is_orthogonalised(tensor) else ()
-        return 2 * _FP32 * matrices * sum(side * side for side in sides)
+        return 2 * FULL_BYTES * matrices * sum(side * side for side in sides)
     if optimizer == "galore":
         if not is_orthogonalised(tensor):
-            return 2 * _FP32 * matrices * rows * columns
+            return 2 * FULL_BYTES * matrices * rows * columns
         short, long = sorted((rows, columns))
         kept = min(rank, short)
-        return _FP32 * matrices * (short * kept + 2 * kept * long)
+        return FULL_BYTES * matrices * (short * kept + 2 * kept * long)
     is_matrix = min(rows, columns) > 1
     if optimizer == "muon":
-        return 0.0 if is_orthogonalised(tensor) else _FP32 * matrices * rows * columns
-    return _FP32 * matrices * (rows + columns if is_matrix else rows * columns)
+        return 0.0 if is_orthogonalised(tensor) else FULL_BYTES * matrices * rows * columns
+    return FULL_BYTES * matrices * (rows + columns if is_matrix else rows * columns)
 
 
 def rotated_sides(rows: int, columns: int) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from simulator.cost.collectives import CollectiveKind
+from simulator.cost.rates import FULL_BYTES
 from simulator.program.ir import Memory, Owner, total_bytes
 from simulator.program.layer.pieces import (
     Axis,
@@ -43,9 +44,6 @@ from simulator.program.layer.pieces import (
     Role,
 )
 from simulator.program.strategies.recompute import Recomputation
-
-_FULL_BYTES = 4.0
-"""An fp32 number."""
 
 
 class BackwardMemory(NamedTuple):
@@ -340,7 +338,7 @@ def _read_and_made(piece: Piece, size: float, row: float) -> _Sizes | None:
                 piece if isinstance(piece, FlashAttention) else piece.first, size
             )
         case _:
-            size = _FULL_BYTES if isinstance(piece, GroupedGemm) and piece.is_wide else size
+            size = FULL_BYTES if isinstance(piece, GroupedGemm) and piece.is_wide else size
             rows, k, n = _product_sides(piece)
             return rows * k * size, rows * n * size
 

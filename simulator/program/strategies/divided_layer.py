@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulator.cost.rates import FULL_BYTES
 from simulator.described.job import Job
 from simulator.program.grid.expert_tokens import ExpertShare
 from simulator.program.grid.rank_groups import expert_group
@@ -14,14 +15,12 @@ from simulator.program.strategies.expert_parallel import expert_parallel
 from simulator.program.strategies.grid_parallel import grid_parallel
 from simulator.program.strategies.tensor_parallel import tensor_parallel
 
-_FP32_BYTES = 4.0
-
 
 def divided(layer: Layer, job: Job, shape: Shape, share: ExpertShare | None) -> Layer:
     """The strategy passes, in order."""
     plan = job.plan
     if plan.cp > 1:
-        sum_ratio = _FP32_BYTES / shape.element_bytes if plan.stack.fp32_ring_sums else 1.0
+        sum_ratio = FULL_BYTES / shape.element_bytes if plan.stack.fp32_ring_sums else 1.0
         split = ContextSplit(plan.cp, plan.cp_heads, shape.element_bytes, sum_ratio)
         layer = context_parallel(layer, plan.cp_method, split)
     layer = _shared_by_tensor_ranks(layer, job, shape)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from simulator.cost.collectives import CollectiveKind, Group
-from simulator.described.plan.plan import Dispatcher
+from simulator.described.plan.plan_fields import Dispatcher
 from simulator.program.layer.pieces import Axis, Exchange, MemoryBound, Region, RowSums
 
 Inserted = Exchange | MemoryBound

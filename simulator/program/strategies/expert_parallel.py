@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from simulator.cost.collectives import Group
 from simulator.described.model import Experts
-from simulator.described.plan.plan import Dispatcher
+from simulator.described.plan.plan_fields import Dispatcher
 from simulator.program.grid.expert_tokens import ExpertShare, parts_reached
 from simulator.program.layer.pieces import (
     Axis,

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simulator.cost.kernel_time import output_bytes
+from simulator.cost.rates import FULL_BYTES
 from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import Lora, quantised_bytes
 from simulator.program.layer.adapters import Adapter, adaptable
@@ -44,9 +45,6 @@ from simulator.program.layer.pieces import (
     Split,
 )
 from simulator.program.layer.tensors import ParameterTensor, TensorRole
-
-_FULL_BYTES = 4.0
-"""An fp32 number."""
 
 _SUM_PASSES, _EAGER_SCALE_PASSES = 3, 2
 """Adding an adapter's output reads two and writes one; eager code scales it by a kernel before."""
@@ -307,7 +305,7 @@ class _AdapterPieces:
         """Cast up, drop and cast down, as far as there is any of them."""
         size, lora = self._element_bytes, self.job.plan.lora
         assert lora is not None
-        wide = _FULL_BYTES if _casts_input(self.job) else size
+        wide = FULL_BYTES if _casts_input(self.job) else size
         casts = 2 * (size + wide) if _casts_input(self.job) else 0.0
         drops = 2 * wide + MASK_BYTES if lora.dropout else 0.0
         kernels = 1

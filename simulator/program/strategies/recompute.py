@@ -35,7 +35,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from simulator.described.plan.plan import CORE_ATTENTION, Recompute, RecomputeModule
+from simulator.described.plan.plan_fields import CORE_ATTENTION, Recompute, RecomputeModule
 from simulator.described.plan.stack_options import NamedOutput, SelectivePolicy
 from simulator.program.layer.pieces import (
     Exchange,

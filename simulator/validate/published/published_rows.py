@@ -17,7 +17,7 @@ from simulator.cells import Row
 from simulator.described.cluster.kernel_parameters import NARROW
 from simulator.described.documents import merged
 from simulator.described.load import load_profile, profile_names
-from simulator.described.plan.plan import RecomputeModule
+from simulator.described.plan.plan_fields import RecomputeModule
 from simulator.described.plan.shipped_stacks import libraries_of_stack
 from simulator.described.plan.stack_options import has_wide_kernel
 from simulator.errors import InputError

@@ -33,7 +33,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import SGD, AdamW, Optimizer
 
 from simulator.described.job import Job
-from simulator.described.plan.plan import Optimizer as OptimizerName
+from simulator.described.plan.plan_fields import Optimizer as OptimizerName
 from simulator.errors import UnsupportedError
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.ranks.world import World

@@ -113,7 +113,8 @@ def _bucket_numel(plan: Plan) -> float:
 def _sayable_facts(plan: Plan) -> set[str]:
     """Facts of the stack that the JSON can change, or that are those of another release."""
     facts = {
-        "main_grad_precision", "all_reduces_shards", "bucket_copy_bytes", "products_keep_gathered",
+        "main_grad_precision", "all_reduces_shards", "bucket_copy_bytes", "holds_bucket_of_whole",
+        "products_keep_gathered",
     }  # fmt: skip
     numel = _bucket_numel(plan)
     if numel >= 1 and numel == int(numel):

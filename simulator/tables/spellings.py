@@ -125,8 +125,11 @@ def _first(table: str, said: str) -> str:
     return next((meant for word, meant in words if re.search(word, said)), said)
 
 
-_DEVICE = re.compile(r"[a-z]{0,2}\d{2,4}[a-z]?|[lt]4")
+_DEVICE = re.compile(r"[a-z]{0,2}\d{2,4}(?:ti|[a-z])?|[lt]4|titanrtx")
 """Words that name a GPU."""
+
+_LINES = frozenset({"ada", "pro", "quadro"})
+"""Words that tell cards of one number apart."""
 
 _LARGEST_SIZE_ERROR = 0.1
 """Names state a memory before or after what is held back from it: 192 and 180 GB are one B200."""
@@ -178,7 +181,8 @@ def _named(gpu: str) -> _Named:
     text = re.sub(r"dgx-1\b", "dgx1", re.sub(r"(?<=[0-9s])(sxm|pcie|nvl)", r" \1", text))
     text = re.sub(r"(\d+) ?(?:gb|gib|g)\b", r" \1gb ", text)
     text = re.sub(r"(\d+) ?w\b", r" \1w ", text)
-    words = [word for word in re.split(r"[^a-z0-9]+", text.replace("rtx", "rtx ")) if word]
+    text = re.sub(r"(\d{4}) ti\b", r"\1ti", re.sub(r"titan[ -]rtx", "titanrtx", text))
+    words = [word for word in re.split(r"[^a-z0-9]+", re.sub(r"\brtx", "rtx ", text)) if word]
     device = next((word for word in words if _DEVICE.fullmatch(word)), "")
     sizes = [int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)]
     of_device = [size for size in sizes if size not in _gpus("host_memory_gb").get(device, ())]
@@ -192,6 +196,9 @@ def _named(gpu: str) -> _Named:
 def _may_be(given: _Named, other: _Named) -> bool:
     """Whether nothing that both names state differs."""
     if not given.device or given.device != other.device:
+        return False
+    lines = given.words & _LINES, other.words & _LINES
+    if all(lines) and lines[0].isdisjoint(lines[1]):
         return False
     return _same_form(given, other) and _same_memory(given, other) and _same_module(given, other)
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.described.load import load_model
 from simulator.errors import InputError
 from simulator.serving.answers import answers_of, is_good
 from simulator.serving.cluster import serve
-from simulator.serving.described import PrefillPool, Speculation
+from simulator.serving.described import Deployment, PrefillPool, Speculation
 from simulator.serving.requests import Request
 from simulator.serving.step_time import StepSeconds
 from simulator.serving.workload import AdapterTraffic, Arrivals, Lengths, Objective, Workload
@@ -181,12 +182,18 @@ def test_a_description_that_lacks_what_it_needs_is_refused_with_an_example(kind,
     ("fields", "said"),
     [
         ({"gpus": 6, "tp": 4}, "must divide the 6 GPUs"),
-        ({"gpus": 8, "tp": 8, "ep": 3}, "must divide tp x attention_dp = 8"),
+        ({"gpus": 8, "tp": 8, "ep": 2}, "needs a model with experts; remove it"),
     ],
 )
 def test_gpus_that_fill_no_replica_or_experts_that_fit_no_rank_are_refused(fields, said):
     with pytest.raises(ValueError, match=said):
         deployment_of(**fields)
+
+
+def test_experts_lie_on_as_many_ranks_as_divide_a_stage():
+    deployment = deployment_of(gpus=8, tp=8).model_dump(exclude_unset=True)
+    with pytest.raises(ValueError, match="must divide tp x attention_dp = 8"):
+        Deployment(**{**deployment, "model": load_model("qwen3-30b-a3b"), "ep": 3})
 
 
 def test_traffic_for_adapters_that_nobody_loaded_says_how_to_load_them():

@@ -52,6 +52,18 @@ def test_every_profile_describes_itself_in_capitals_or_not(name):
         ("NVIDIA L4", "l4-24gb"),
         ("A40", "a40-48gb"),
         ("Tesla T4", "t4-16gb"),
+        ("NVIDIA L40", "l40-48gb"),
+        ("NVIDIA A10", "a10-24gb"),
+        ("GeForce RTX 2080 Ti", "rtx-2080ti-11gb"),
+        ("Quadro RTX 8000", "quadro-rtx-8000-48gb"),
+        ("NVIDIA TITAN RTX", "titan-rtx-24gb"),
+        ("RTX 3090 Ti", "rtx-3090ti-24gb"),
+        ("GeForce RTX 3090", "rtx-3090-24gb"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER 16GB", "rtx-4070ti-super-16gb"),
+        ("Quadro RTX 6000", "quadro-rtx-6000-24gb"),
+        ("RTX 6000 Ada", "rtx-6000-ada-48gb"),
+        ("RTX PRO 6000 Blackwell", "rtx-pro-6000-blackwell-96gb"),
+        ("V100S-PCIE-32GB", "v100s-pcie-32gb"),
     ],
 )
 def test_a_device_is_known_in_every_spelling(gpu, profile):
@@ -60,8 +72,8 @@ def test_a_device_is_known_in_every_spelling(gpu, profile):
 
 @pytest.mark.parametrize(
     "gpu",
-    ["A100 64GB", "H800 PCIe",
-     "L40", "MI50", "TPU v5e", "Intel Gaudi 2", "RTX 2080", ""],
+    ["A100 48GB", "H800 PCIe",
+     "L2", "MI50", "TPU v5e", "Intel Gaudi 2", "RTX 2080", "RTX PRO 5000", ""],
 )  # fmt: skip
 def test_another_device_is_none_of_them(gpu):
     assert profile_name_of(gpu, profile_names()) is None

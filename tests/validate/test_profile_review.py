@@ -34,7 +34,8 @@ def test_neighbours_are_of_the_same_generation():
         "h200-nvl-141gb", "h200-sxm-141gb", "h800",
     }  # fmt: skip
     assert names(load_profile("a100-pcie-80gb")) == {
-        "a100-pcie-40gb", "a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb",
+        "a100-pcie-40gb", "a100-sxm-40gb", "a100-sxm-64gb", "a100-sxm-80gb", "a30-24gb",
+        "a800-sxm-80gb",
     }  # fmt: skip
     assert names(load_profile("mi300x")) == {"mi300a", "mi325x"}
     assert names(load_profile("h20")) == set()

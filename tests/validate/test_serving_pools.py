@@ -14,7 +14,7 @@ HEAD = (
 
 
 def row_of(tmp_path, scenario, notes, engine="vllm", model="llama3.1-8b", rate=""):
-    run = f"{engine},0.20,{model},fp8,h100-sxm-80gb,24,8,1,8,1,{scenario},1024,64,16,{rate}"
+    run = f"{engine},0.20,{model},fp8,h100-sxm-80gb,24,8,1,1,1,{scenario},1024,64,16,{rate}"
     table = tmp_path / "rows.csv"
     table.write_text(f"{HEAD}\nx,them,{run},50,{notes}\n", encoding="utf-8")
     (read,) = read_serving_rows(table)

@@ -181,7 +181,9 @@ def _named(gpu: str) -> _Named:
     text = re.sub(r"dgx-1\b", "dgx1", re.sub(r"(?<=[0-9s])(sxm|pcie|nvl)", r" \1", text))
     text = re.sub(r"(\d+) ?(?:gb|gib|g)\b", r" \1gb ", text)
     text = re.sub(r"(\d+) ?w\b", r" \1w ", text)
-    text = re.sub(r"(\d{4}) ti\b", r"\1ti", re.sub(r"titan[ -]rtx", "titanrtx", text))
+    text = re.sub(r"(\d{4}) ti\b", r"\1ti", text)
+    for words, word in _gpus("one_word").items():
+        text = re.sub(words, word, text)
     words = [word for word in re.split(r"[^a-z0-9]+", re.sub(r"\brtx", "rtx ", text)) if word]
     device = next((word for word in words if _DEVICE.fullmatch(word)), "")
     sizes = [int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)]

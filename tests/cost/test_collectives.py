@@ -26,6 +26,7 @@ from simulator.cost.collectives.closed_forms import double_tree_parents, tree_de
 from simulator.cost.collectives.collective_time import pipeline_fill_s, reachable_link_share
 from simulator.described.cluster.network import Network
 from simulator.errors import InputError
+from tests.networks import PLAIN_LINKS
 
 KINDS = list(CollectiveKind)
 GROUPS = [Group(8, 8), Group(16, 8), Group(4, 1), Group(64, 2), Group(2, 2), Group(3, 3)]
@@ -36,20 +37,13 @@ def round_network(**changes: Any) -> Network:
 
     Keywords are ``scale_up__field`` and ``fabric__field``, as files spell the fields.
     """
-    plain = {
-        "latency": "0 s",
-        "bulk_latency": "0 s",
-        "low_latency_share": 1.0,
-        "pipeline_fill": 0.0,
-        "efficiency": 1.0,
-    }
     document: dict[str, Any] = {
         "gpus_per_node": 8,
         "scale_up": {"kind": "nvswitch", "gpus": 8, "bandwidth": "1 GB/s", "launch": "0 s"},
         "fabric": {"kind": "ib", "nics_per_node": 8, "nic": "1 GB/s"},
     }
-    document["scale_up"] |= plain
-    document["fabric"] |= plain
+    document["scale_up"] |= PLAIN_LINKS
+    document["fabric"] |= PLAIN_LINKS
     for path, value in changes.items():
         block, field = path.split("__")
         document[block][field] = value

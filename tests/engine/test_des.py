@@ -24,6 +24,7 @@ from simulator.program.ir import (
     Traffic,
     Work,
 )
+from tests.engine.kept_waits import assert_waits_are_kept
 from tests.factories import device_of
 from tests.jobs import jobs, network_profile, pipeline_program, profiles, small_job, small_model
 
@@ -97,12 +98,7 @@ def test_no_step_is_faster_than_the_busiest_stream(job):
 @few
 @given(jobs())
 def test_every_operation_starts_after_what_it_waits_for(job):
-    timeline = simulate_program(build_program(job))
-    start_s, end_s = timeline.operation_start_s, timeline.operation_end_s
-    for index, operation in enumerate(timeline.program.operations):
-        assert all(end_s[before] <= start_s[index] for before in operation.after)
-    for lane in timeline.program.lanes.values():
-        assert np.all(end_s[lane[:-1]] <= start_s[lane[1:]])
+    assert_waits_are_kept(simulate_program(build_program(job)))
 
 
 def with_network(job, **changes):

@@ -21,6 +21,7 @@ from simulator.program.ir import (
     Traffic,
     Work,
 )
+from tests.engine.kept_waits import assert_waits_are_kept
 from tests.factories import device_of
 from tests.jobs import jobs, network_profile, small_job, small_model
 
@@ -65,12 +66,7 @@ def test_passing_over_repeats_gives_the_times_of_simulating_them(job, times):
 @given(jobs())
 @settings(max_examples=8, deadline=None)
 def test_nothing_starts_before_what_it_waits_for_where_something_was_passed_over(job):
-    timeline = simulate_program(build_program(with_microbatches(job, 12)))
-    start_s, end_s = timeline.operation_start_s, timeline.operation_end_s
-    for index, operation in enumerate(timeline.program.operations):
-        assert all(end_s[before] <= start_s[index] for before in operation.after)
-    for lane in timeline.program.lanes.values():
-        assert np.all(end_s[lane[:-1]] <= start_s[lane[1:]])
+    assert_waits_are_kept(simulate_program(build_program(with_microbatches(job, 12))))
 
 
 @pytest.mark.parametrize(("schedule", "vpp"), [("1f1b", 1), ("interleaved-1f1b", 2)])

@@ -212,7 +212,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
     if stacked is None:  # gradient of the weights: the inner dimension is divided
         rows, inner = [left.shape[-2]] * groups, max(1, k // groups)
         flop = 2.0 * left.shape[-2] * k * n
-        seconds = grouped_gemm_s(profile, rows, n, inner, precision=precision)
+        seconds = grouped_gemm_s(profile, rows, n, inner, precision=precision, by_torch=True)
     else:
         rows = (
             [left.shape[-2] // groups] * groups
@@ -220,7 +220,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
             else [left.shape[-2]] * groups
         )
         flop = 2.0 * math.fsum(rows) * k * n
-        seconds = grouped_gemm_s(profile, rows, n, k, precision=precision)
+        seconds = grouped_gemm_s(profile, rows, n, k, precision=precision, by_torch=True)
     return Cost(seconds, flop, "grouped_mm", precision=precision)
 
 

@@ -152,15 +152,16 @@ def _named_tile(row: KernelRow) -> tuple[int, int] | None:
 
 def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     m, n, k, groups = (row.count(name) for name in ("m", "n", "k", "batch"))
-    precision = precision_of(row)
+    precision, protocol = precision_of(row), protocol_of(row)
     _require_peak(profile, precision)
     if row.direction == "wgrad":
         predicted_s = gemm_s(profile, n, k, m, batch=groups, precision=precision, accumulate=True)
-    elif row.direction == "dgrad":
-        predicted_s = grouped_gemm_s(profile, [m] * groups, k, n, precision=precision)
     else:
-        predicted_s = grouped_gemm_s(profile, [m] * groups, n, k, precision=precision)
-    protocol, flop = protocol_of(row), 2.0 * m * n * k * groups
+        columns, inner = (k, n) if row.direction == "dgrad" else (n, k)
+        predicted_s = grouped_gemm_s(
+            profile, [m] * groups, columns, inner, precision=precision, by_torch=protocol.is_eager
+        )
+    flop = 2.0 * m * n * k * groups
     predicted_s = mean_call_s(profile, precision, predicted_s, flop, protocol)
     if protocol.is_per_group:
         predicted_s = max(predicted_s, groups * protocol.host_s)

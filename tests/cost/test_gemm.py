@@ -120,6 +120,12 @@ def test_a_grouped_product_by_torch_computes_at_its_share_of_the_librarys_rate()
     assert torch_s == pytest.approx(library_s / 0.8, rel=1e-3)
 
 
+def test_torch_writes_where_groups_lie_by_a_kernel_of_its_own_before_their_product():
+    slow = tiny_profile(torch_grouped_share=1.0)
+    library_s, torch_s = (grouped_gemm_s(slow, [8, 8], 64, 64, by_torch=own) for own in (False, True))
+    assert torch_s - library_s == pytest.approx(slow.kernels.memory_floor_s)
+
+
 def test_groups_of_torch_on_b200_take_what_torchao_measured():
     """README of pytorch/ao: 128,000 rows, forward and both gradients, one to eight groups [us].
 

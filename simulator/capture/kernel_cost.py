@@ -20,6 +20,7 @@ from simulator.cost.kernel_time import (
     many_tensors_efficiency,
     memory_bound_s,
     rows_are_aligned,
+    softmax_s,
     widening_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
@@ -119,6 +120,9 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
         efficiency=_many_tensors_efficiency(name, call, profile),
     )
+    if name in ("_softmax", "_log_softmax") and call.inputs and call.inputs[0].shape:
+        shape = call.inputs[0].shape
+        seconds = max(seconds, softmax_s(profile, math.prod(shape), shape[-1]))
     if _widens(call):
         elements = (1 - (1 - shrink) * bool(call.sharded_bytes)) * math.prod(call.outputs[0].shape)
         seconds = max(seconds, widening_s(profile, elements))

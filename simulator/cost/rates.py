@@ -31,6 +31,9 @@ NVIDIA's NVFP4 layout (one scale byte per 16 elements).
 _WAITING = 3
 """Power in which the time of a memory and that of waiting for it are added (assumption)."""
 
+_LONGEST_ROW_OF_A_WARP = 2048
+"""Elements of a row up to which one warp computes its softmax. Source: PyTorch, ``SoftMax.cu``."""
+
 HALF_BYTES = 2.0
 """A number of 16 bits [B]."""
 FULL_BYTES = 4.0
@@ -199,6 +202,30 @@ def widening_s(profile: HardwareProfile, elements: float) -> float:
     (``reports/gpu``). A processor's copies are vectorised both ways.
     """
     return 0.0 if profile.device.launches_itself else strided_s(profile, elements)
+
+
+def softmax_s(profile: HardwareProfile, elements: float, columns: float) -> float:
+    """Seconds that PyTorch's softmax of so many elements takes at least, beside its bytes.
+
+    Rows of up to 2,048 stay in the registers of one warp, and stream. Longer ones are a block's.
+
+    Args:
+        profile: System whose multiprocessors compute.
+        elements: Elements of all rows, >= 0.
+        columns: Elements of a row.
+
+    Returns:
+        Time [s], without the bytes, see :func:`memory_bound_s`; 0 on a processor.
+
+    Source:
+        ``host_softmax`` of ``SoftMax.cu``, PyTorch 2.7 on (pytorch/pytorch#144679). Before, rows of
+        more than 1,024 were a block's; how fast is not known, and they count as streams.
+    """
+    device = profile.device
+    if device.launches_itself or columns <= _LONGEST_ROW_OF_A_WARP:
+        return 0.0
+    per_cycle = profile.common.block_softmax_elements_per_cycle
+    return elements / (per_cycle * device.sm_count * device.boost_clock_hz)
 
 
 def row_sum_s(profile: HardwareProfile, elements: float, *, sorts: bool) -> float:

@@ -47,6 +47,9 @@ class Common(Spec):
     casting_elements_per_cycle: Ratio
     """The same where operands have several formats as well, each of which it looks up (``invoke``
     with ``fetch_and_cast`` of ``CUDALoops.cuh``)."""
+    widening_elements_per_cycle: Ratio
+    """The same of its kernel that copies 16-bit elements as fp32, which loads them one by one
+    (``unrolled_elementwise_kernel`` of ``CUDALoops.cuh``)."""
     block_softmax_elements_per_cycle: Ratio
     """Elements per cycle and multiprocessor of PyTorch's softmax of rows that a block holds, forward
     (``cunn_SoftMaxForwardReg`` and ``Smem`` of ``SoftMax.cu``): it waits for all its threads twice."""

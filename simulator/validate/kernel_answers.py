@@ -350,7 +350,7 @@ def _eager_least_s(row: KernelRow, profile: HardwareProfile) -> float:
 
 
 def _eager_cross_entropy(row: KernelRow, profile: HardwareProfile) -> Comparison:
-    """torch's loss of fp32 logits and its gradient: five kernels, three of them over all logits.
+    """Torch's loss of fp32 logits and its gradient: five kernels, three of them over all logits.
 
     A softmax reads and writes them; zeros are written for the gradient of its result, which the
     last kernel reads beside that result to write the gradient of the logits. The other two are of

@@ -124,7 +124,9 @@ def test_a_grouped_product_by_torch_computes_at_its_share_of_the_librarys_rate()
 
 def test_torch_writes_where_groups_lie_by_a_kernel_of_its_own_before_their_product():
     slow = tiny_profile(torch_grouped_share=1.0)
-    library_s, torch_s = (grouped_gemm_s(slow, [8, 8], 64, 64, by_torch=own) for own in (False, True))
+    library_s, torch_s = (
+        grouped_gemm_s(slow, [8, 8], 64, 64, by_torch=own) for own in (False, True)
+    )
     assert torch_s - library_s == pytest.approx(slow.kernels.memory_floor_s)
 
 

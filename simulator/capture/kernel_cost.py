@@ -20,6 +20,7 @@ from simulator.cost.kernel_time import (
     many_tensors_efficiency,
     memory_bound_s,
     rows_are_aligned,
+    softmax_s,
     widening_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
@@ -119,6 +120,9 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
         efficiency=_many_tensors_efficiency(name, call, profile),
     )
+    if name in ("_softmax", "_log_softmax") and call.inputs and call.inputs[0].shape:
+        shape = call.inputs[0].shape
+        seconds = max(seconds, softmax_s(profile, math.prod(shape), shape[-1]))
     if _widens(call):
         elements = (1 - (1 - shrink) * bool(call.sharded_bytes)) * math.prod(call.outputs[0].shape)
         seconds = max(seconds, widening_s(profile, elements))
@@ -212,7 +216,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
     if stacked is None:  # gradient of the weights: the inner dimension is divided
         rows, inner = [left.shape[-2]] * groups, max(1, k // groups)
         flop = 2.0 * left.shape[-2] * k * n
-        seconds = grouped_gemm_s(profile, rows, n, inner, precision=precision)
+        seconds = grouped_gemm_s(profile, rows, n, inner, precision=precision, by_torch=True)
     else:
         rows = (
             [left.shape[-2] // groups] * groups
@@ -220,7 +224,7 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
             else [left.shape[-2]] * groups
         )
         flop = 2.0 * math.fsum(rows) * k * n
-        seconds = grouped_gemm_s(profile, rows, n, k, precision=precision)
+        seconds = grouped_gemm_s(profile, rows, n, k, precision=precision, by_torch=True)
     return Cost(seconds, flop, "grouped_mm", precision=precision)
 
 

@@ -154,7 +154,8 @@ def grouped_gemm_s(
     computing (``grouped_results_exposed``), unless ``hides_results``: gradients of experts'
     weights sum over few rows, so a tile is soon computed, and then read and written. An
     accumulated result has ``accumulator_bytes`` per number. A kernel that is PyTorch's own
-    (``by_torch``) computes at ``torch_grouped_share``. Otherwise as :func:`gemm_s`.
+    (``by_torch``) computes at ``torch_grouped_share``, behind a small one that writes where each
+    group lies (``prepare_grouped_gemm_data`` of ``GroupMM.cu``). Otherwise as :func:`gemm_s`.
     """
     model = _gemm_model(profile, precision)
     total_rows = sum(rows)
@@ -195,7 +196,8 @@ def grouped_gemm_s(
             memory_s = (traffic_bytes - exposed_bytes + partials_bytes) / bytes_per_s
             if max(compute_s, memory_s) < fastest_s:
                 fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s, exponent))
-    return model.floor_s + fastest_s + exposed_bytes / bytes_per_s
+    prepared_s = profile.kernels.memory_floor_s if by_torch else 0.0
+    return model.floor_s + prepared_s + fastest_s + exposed_bytes / bytes_per_s
 
 
 def _full_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:

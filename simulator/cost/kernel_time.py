@@ -42,6 +42,7 @@ __all__ = [
     "peak_flop_per_s",
     "row_sum_s",
     "rows_are_aligned",
+    "softmax_s",
     "strided_s",
     "widening_s",
     "without_sustained_clock",
@@ -66,5 +67,6 @@ gemm_s = _as_own_runs_say(as_the_table_says(gemm.gemm_s))
 grouped_gemm_s = _as_own_runs_say(gemm.grouped_gemm_s)
 memory_bound_s = _as_own_runs_say(rates.memory_bound_s)
 row_sum_s = _as_own_runs_say(rates.row_sum_s)
+softmax_s = _as_own_runs_say(rates.softmax_s)
 strided_s = _as_own_runs_say(rates.strided_s)
 widening_s = _as_own_runs_say(rates.widening_s)

@@ -31,6 +31,9 @@ NVIDIA's NVFP4 layout (one scale byte per 16 elements).
 _WAITING = 3
 """Power in which the time of a memory and that of waiting for it are added (assumption)."""
 
+_LONGEST_ROW_OF_A_WARP = 2048
+"""Elements of a row up to which one warp computes its softmax. Source: PyTorch, ``SoftMax.cu``."""
+
 HALF_BYTES = 2.0
 """A number of 16 bits [B]."""
 FULL_BYTES = 4.0
@@ -194,11 +197,36 @@ def without_sustained_clock(profile: HardwareProfile) -> HardwareProfile:
 def widening_s(profile: HardwareProfile, elements: float) -> float:
     """Seconds that a copy of so many 16-bit elements as fp32 takes at least, beside its bytes.
 
-    Source: on an H100, PyTorch's ``unrolled_elementwise_kernel`` copies bf16 as fp32 at 1.9 of 3.35
-    TB/s, as many elements per cycle as strided kernels, and fp32 as bf16 at 2.8
-    (``reports/gpu``). A processor's copies are vectorised both ways.
+    Source: PyTorch's ``unrolled_elementwise_kernel`` copies bf16 as fp32 at 1.9 of 3.35 TB/s on an
+    H100 and 2.1 of 4.8 on an H200, and fp32 as bf16 at 2.8 on the former (``reports/gpu``). A
+    processor's copies are vectorised both ways.
     """
-    return 0.0 if profile.device.launches_itself else strided_s(profile, elements)
+    if profile.device.launches_itself:
+        return 0.0
+    per_cycle = profile.common.widening_elements_per_cycle
+    return profile.kernels.memory_floor_s + _elements_s(profile, elements, per_cycle)
+
+
+def softmax_s(profile: HardwareProfile, elements: float, columns: float) -> float:
+    """Seconds that PyTorch's softmax of so many elements takes at least, beside its bytes.
+
+    Rows of up to 2,048 stay in the registers of one warp, and stream. Longer ones are a block's.
+
+    Args:
+        profile: System whose multiprocessors compute.
+        elements: Elements of all rows, >= 0.
+        columns: Elements of a row.
+
+    Returns:
+        Time [s], without the bytes, see :func:`memory_bound_s`; 0 on a processor.
+
+    Source:
+        ``host_softmax`` of ``SoftMax.cu``, PyTorch 2.7 on (pytorch/pytorch#144679). Before, rows of
+        more than 1,024 were a block's; how fast is not known, and they count as streams.
+    """
+    if profile.device.launches_itself or columns <= _LONGEST_ROW_OF_A_WARP:
+        return 0.0
+    return _elements_s(profile, elements, profile.common.block_softmax_elements_per_cycle)
 
 
 def row_sum_s(profile: HardwareProfile, elements: float, *, sorts: bool) -> float:
@@ -213,12 +241,11 @@ def row_sum_s(profile: HardwareProfile, elements: float, *, sorts: bool) -> floa
         Time [s], without the bytes, see :func:`memory_bound_s`; 0 on a processor, whose threads
         add whole rows.
     """
-    device, common = profile.device, profile.common
-    if device.launches_itself or not elements:
+    common = profile.common
+    if profile.device.launches_itself or not elements:
         return 0.0
-    rates = common.atomic_sum_elements_per_cycle, common.sorted_sum_elements_per_cycle
-    elements_per_s = rates[sorts] * device.sm_count * device.boost_clock_hz
-    return elements / elements_per_s
+    per_cycle = common.atomic_sum_elements_per_cycle, common.sorted_sum_elements_per_cycle
+    return _elements_s(profile, elements, per_cycle[sorts])
 
 
 def strided_s(profile: HardwareProfile, elements: float, *, casts: bool = False) -> float:
@@ -232,8 +259,11 @@ def strided_s(profile: HardwareProfile, elements: float, *, casts: bool = False)
     Returns:
         Time [s], without the bytes, see :func:`memory_bound_s`.
     """
-    device = profile.device
     common = profile.common
     per_cycle = common.casting_elements_per_cycle if casts else common.strided_elements_per_cycle
-    elements_per_s = per_cycle * device.sm_count * device.boost_clock_hz
-    return profile.kernels.memory_floor_s + elements / elements_per_s
+    return profile.kernels.memory_floor_s + _elements_s(profile, elements, per_cycle)
+
+
+def _elements_s(profile: HardwareProfile, elements: float, per_cycle: float) -> float:
+    """Time of elements where each multiprocessor takes so many of them in a cycle [s]."""
+    return elements / (per_cycle * profile.device.sm_count * profile.device.boost_clock_hz)

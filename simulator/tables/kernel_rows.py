@@ -45,7 +45,7 @@ class Protocol:
         fills_cache: Whether a round ends with the product whose weights fill the last cache.
         is_random: Whether weights are random numbers, of which units draw the power that they can.
         clears_cache: Whether the last cache is overwritten before each call.
-        is_eager: Whether norms and softmaxes are torch's own kernels.
+        is_eager: Whether norms, softmaxes and grouped products are torch's own kernels.
         cuts_inner: Whether the library may cut the inner dimension of a product.
         inner: Column of a product's inner dimension, ``k`` or ``n``; the other is its columns.
     """

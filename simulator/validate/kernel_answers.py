@@ -23,6 +23,7 @@ from simulator.cost.kernel_time import (
     many_tensors_efficiency,
     memory_bound_s,
     peak_flop_per_s,
+    softmax_s,
     widening_s,
 )
 from simulator.described.cluster.hardware import HardwareProfile
@@ -152,15 +153,16 @@ def _named_tile(row: KernelRow) -> tuple[int, int] | None:
 
 def _grouped_gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     m, n, k, groups = (row.count(name) for name in ("m", "n", "k", "batch"))
-    precision = precision_of(row)
+    precision, protocol = precision_of(row), protocol_of(row)
     _require_peak(profile, precision)
     if row.direction == "wgrad":
         predicted_s = gemm_s(profile, n, k, m, batch=groups, precision=precision, accumulate=True)
-    elif row.direction == "dgrad":
-        predicted_s = grouped_gemm_s(profile, [m] * groups, k, n, precision=precision)
     else:
-        predicted_s = grouped_gemm_s(profile, [m] * groups, n, k, precision=precision)
-    protocol, flop = protocol_of(row), 2.0 * m * n * k * groups
+        columns, inner = (k, n) if row.direction == "dgrad" else (n, k)
+        predicted_s = grouped_gemm_s(
+            profile, [m] * groups, columns, inner, precision=precision, by_torch=protocol.is_eager
+        )
+    flop = 2.0 * m * n * k * groups
     predicted_s = mean_call_s(profile, precision, predicted_s, flop, protocol)
     if protocol.is_per_group:
         predicted_s = max(predicted_s, groups * protocol.host_s)
@@ -330,12 +332,39 @@ def _memory_bound(row: KernelRow, profile: HardwareProfile) -> Comparison:
         reduces_rows="norm" in op and backward,
         operands_cached=not protocol_of(row).clears_cache,
     )
-    if op == "cast_fp32" and protocol_of(row).is_eager:
-        kernel_s = max(kernel_s, widening_s(profile, row.count("m")))
+    if protocol_of(row).is_eager:
+        kernel_s = max(kernel_s, _eager_least_s(row, profile))
     if op.startswith("megatron") and backward:
         kernel_s += _liger_forward_s(row, profile, is_eager=is_eager)
     predicted_s = kernel_s + _launch_s(row, profile)
     return Comparison(_measured_s(row, num_bytes=num_bytes), predicted_s)
+
+
+def _eager_least_s(row: KernelRow, profile: HardwareProfile) -> float:
+    """What torch's kernel takes at least for its elements, whatever bytes they have."""
+    if row.op == "cast_fp32":
+        return widening_s(profile, row.count("m"))
+    if row.op == "softmax" and row.direction != "bwd":
+        return softmax_s(profile, row.count("m") * row.count("n"), row.count("n"))
+    return 0.0
+
+
+def _eager_cross_entropy(row: KernelRow, profile: HardwareProfile) -> Comparison:
+    """Torch's loss of fp32 logits and its gradient: five kernels, three of them over all logits.
+
+    A softmax reads and writes them; zeros are written for the gradient of its result, which the
+    last kernel reads beside that result to write the gradient of the logits. The other two are of
+    targets alone.
+    """
+    elements = row.count("m") * row.count("n")
+    size, cached = ELEMENT_BYTES[precision_of(row)], not protocol_of(row).clears_cache
+    softmax, zeros, gradient, targets = (
+        memory_bound_s(profile, passes * size * elements, operands_cached=cached)
+        for passes in (2, 1, 3, 0)
+    )
+    softmax = max(softmax, softmax_s(profile, elements, row.count("n")))
+    predicted_s = softmax + zeros + gradient + 2 * targets
+    return Comparison(_measured_s(row), predicted_s)
 
 
 def _eager_reads(row: KernelRow, profile: HardwareProfile, num_bytes: float) -> float:
@@ -439,7 +468,8 @@ _ANSWERS: tuple[tuple[str, _Answer], ...] = (
     (r"flash|fa_?[1-4]?(_|\b)|cudnn_(attention|sdpa|fmha)|triton_attention|attention_prefill"
      r"|(fused_attention|sdpa|fmha|scaled_dot_product|te_attention|attention)(_|\b)", _attention),
     (r"(fused_)?adam", _adam),
-    (r"(fused_)?(linear_)?cross_entropy|eager_cross_entropy|(megatron_)?rms_?norm|layer_?norm|megatron_swiglu"
+    (r"eager_cross_entropy", _eager_cross_entropy),
+    (r"(fused_)?(linear_)?cross_entropy|(megatron_)?rms_?norm|layer_?norm|megatron_swiglu"
      r"|fused_add_rms_?norm|softmax|stream|rope|encoder_forward|activation|cast|optimizer|copy"
      r"|memcpy|triad|gelu|silu|swiglu|geglu|dropout|embedding", _memory_bound),
 )  # fmt: skip

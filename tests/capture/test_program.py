@@ -284,7 +284,7 @@ def test_copies_that_widen_find_each_element_and_those_that_narrow_move_bytes():
         call = Call("aten._to_copy.default", (before,), (after,), (), num_bytes, 0, 0)
         return kernel_cost(call, PROFILE).seconds
 
-    per_cycle = PROFILE.common.strided_elements_per_cycle
+    per_cycle = PROFILE.common.widening_elements_per_cycle
     device = PROFILE.device
     seconds = (1 << 27) / (per_cycle * device.sm_count * device.boost_clock_hz)
     assert cast_s(half, wide) == pytest.approx(seconds, rel=0.01)

@@ -4,7 +4,7 @@ import pytest
 
 from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
 from simulator.errors import InputError
-from simulator.tables.kernel_rows import KernelRow
+from simulator.tables.kernel_rows import KernelRow, protocol_of
 from simulator.validate.kernel_answers import compared
 from simulator.validate.kernel_errors import validate_kernels
 from tests.csv_files import write_rows
@@ -130,6 +130,20 @@ def test_torchs_own_kernels_read_rows_again_that_no_cache_holds(
     profile = tiny.model_copy(update={"device": device})
     num_bytes = passes * 4.0 * 2**28 * row_elements
     assert compared(row, profile).predicted_s == pytest.approx(memory_bound_s(profile, num_bytes))
+
+
+def test_an_eager_loss_is_a_softmax_zeros_a_gradient_and_two_kernels_over_targets():
+    row = KernelRow(
+        {"op": "eager_cross_entropy", "dtype": "fp32", "m": "1024", "n": "2048", "time_us": "1",
+         "direction": "fwd+bwd", "source": "clustersim calibrate gpu"}
+    )  # fmt: skip
+    profile = tiny_profile()
+    memory_s = sum(
+        memory_bound_s(profile, passes * 4.0 * 1024 * 2048, operands_cached=False)
+        for passes in (2, 1, 3, 0, 0)
+    )
+    predicted_s = compared(row, profile).predicted_s
+    assert predicted_s == pytest.approx(memory_s + protocol_of(row).events_s)
 
 
 def test_the_best_shape_of_a_search_loses_no_part_of_a_wave(report_of):

@@ -47,6 +47,13 @@ class Common(Spec):
     casting_elements_per_cycle: Ratio
     """The same where operands have several formats as well, each of which it looks up (``invoke``
     with ``fetch_and_cast`` of ``CUDALoops.cuh``)."""
+    widening_elements_per_cycle: Ratio
+    """The same of its kernel that copies 16-bit elements as fp32, which loads them one by one
+    (``unrolled_elementwise_kernel`` of ``CUDALoops.cuh``)."""
+    block_softmax_elements_per_cycle: Ratio
+    """Elements per cycle and multiprocessor of PyTorch's softmax of rows that a block holds, whose
+    threads wait for each other twice (``cunn_SoftMaxForwardReg`` and ``Smem`` of ``SoftMax.cu``).
+    """
     column_sum_start_s: Seconds
     """Time that PyTorch's sum over the rows of a matrix takes beside that of its bytes: few columns
     keep few multiprocessors busy, and parts of the rows are added up at last (``Reduce.cuh``)."""

@@ -241,6 +241,15 @@ def _computes_wide(job: Job) -> bool:
     return _casts_input(job) and not job.choices.keeps_master_weights
 
 
+def trained_bytes(job: Job) -> float:
+    """Bytes of a trained parameter where none has an fp32 copy; those of peft's adapters are fp32.
+
+    Ignores: what is trained beside adapters, which is taken to be as wide as they are.
+    """
+    is_wide = job.plan.lora is not None and _computes_wide(job)
+    return FULL_BYTES if is_wide else output_bytes(job.plan.precision)
+
+
 @dataclass(frozen=True)
 class _AdapterPieces:
     """One adapter beside the product that it adapts."""

@@ -39,8 +39,7 @@ from simulator.program.layer.tensors import (
     tensor_shard_numel,
 )
 from simulator.program.states.library_workspace import matrix_workspace_bytes
-from simulator.program.states.optimizer_states import further_state_bytes
-from simulator.program.strategies.frozen_weights import trained_bytes
+from simulator.program.states.optimizer_states import further_state_bytes, trained_bytes
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0

@@ -33,7 +33,7 @@ from simulator.cost.kernel_time import output_bytes
 from simulator.cost.rates import FULL_BYTES
 from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import Lora, quantised_bytes
-from simulator.program.layer.adapters import Adapter, adaptable
+from simulator.program.layer.adapters import Adapter, adaptable, casts_inputs, computes_in_fp32
 from simulator.program.layer.block import MASK_BYTES
 from simulator.program.layer.pieces import (
     Gemm,
@@ -228,26 +228,7 @@ class _Frozen:
 def _copies_input(job: Job) -> bool:
     """Whether every adapter makes an input of its own."""
     lora = job.plan.lora
-    return lora is not None and (lora.dropout > 0 or _casts_input(job))
-
-
-def _casts_input(job: Job) -> bool:
-    is_half = output_bytes(job.plan.precision) < FULL_BYTES
-    return is_half and job.plan.stack.casts_adapter_inputs
-
-
-def _computes_wide(job: Job) -> bool:
-    """Whether adapters compute in fp32: they are, and no autocast makes their products 16-bit."""
-    return _casts_input(job) and not job.choices.keeps_master_weights
-
-
-def trained_bytes(job: Job) -> float:
-    """Bytes of a trained parameter where none has an fp32 copy; those of peft's adapters are fp32.
-
-    Ignores: what is trained beside adapters, which is taken to be as wide as they are.
-    """
-    is_wide = job.plan.lora is not None and _computes_wide(job)
-    return FULL_BYTES if is_wide else output_bytes(job.plan.precision)
+    return lora is not None and (lora.dropout > 0 or casts_inputs(job))
 
 
 @dataclass(frozen=True)
@@ -326,11 +307,11 @@ class _AdapterPieces:
     @property
     def _adapter_bytes(self) -> float:
         """Bytes of a number that the adapter's products read and write."""
-        return FULL_BYTES if _computes_wide(self.job) else self._element_bytes
+        return FULL_BYTES if computes_in_fp32(self.job) else self._element_bytes
 
     def _narrow(self, side: str, n: int, k: int, split: Split) -> Piece:
         name, product = f"{self.adapter.name}.{side}", self.product
-        is_wide = _computes_wide(self.job)
+        is_wide = computes_in_fp32(self.job)
         if isinstance(product, GroupedGemm):
             is_wide = is_wide or product.is_wide
             return replace(product, name=name, n=n, k=k, split=split, tensors=(), is_wide=is_wide)
@@ -343,9 +324,9 @@ class _AdapterPieces:
         """Cast up, drop and cast down, as far as there is any of them."""
         size, lora = self._element_bytes, self.job.plan.lora
         assert lora is not None
-        is_cast = _casts_input(self.job)
+        is_cast = casts_inputs(self.job)
         wide = FULL_BYTES if is_cast else size
-        casts = int(is_cast) * (1 if _computes_wide(self.job) else 2)
+        casts = int(is_cast) * (1 if computes_in_fp32(self.job) else 2)
         drops = 2 * wide + MASK_BYTES if lora.dropout else 0.0
         moved, kernels = casts * (size + wide) + drops, casts + bool(drops)
         if self.job.plan.stack.fused_elementwise:

@@ -165,6 +165,17 @@ def test_a_quantised_matrix_is_read_and_written_before_every_use():
     assert seconds[1] > 0
 
 
+@pytest.mark.parametrize(("is_fp32", "size"), [(False, 2), (True, 4)])
+def test_adapters_that_peft_keeps_in_fp32_have_fp32_gradients_and_states(is_fp32, size):
+    """What ranks gather, frozen weights among it, stays 16-bit."""
+    job = small_job(
+        small_model(layers=LAYERS), zero=0, precision="bf16", lora={"rank": 4},
+        master_weights=False, stack={"base": "torch", "casts_adapter_inputs": is_fp32},
+    )  # fmt: skip
+    per = state_bytes(job)
+    assert (per.weights, per.gradients, per.moments, per.gathered) == (size, size, 2 * size, 2)
+
+
 def test_data_parallel_ranks_reduce_the_gradients_of_adapters_alone():
     job = small_job(small_model(layers=LAYERS), stack="torch", zero=0, gpus=2, lora={"rank": 4})
     reductions = [

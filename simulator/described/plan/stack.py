@@ -290,8 +290,8 @@ class Stack(NarrowProductFacts, ExpertFacts):
     ``MatMul4Bit``)."""
     casts_adapter_inputs: Flag = False
     """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
-    keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false`` they
-    are 16-bit and read what is there."""
+    keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false``
+    nothing autocasts, and they compute in fp32."""
     adapted_mlp_in_place: Flag = False
     """Where all products of an MLP have adapters and none drops anything out, one function makes
     the activation again in backward and writes gradients over what it read (Unsloth's

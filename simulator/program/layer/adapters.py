@@ -27,6 +27,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+from simulator.cost.kernel_time import output_bytes
+from simulator.cost.rates import FULL_BYTES
+from simulator.described.job import Job
 from simulator.described.model import Model
 from simulator.described.plan.plan import Plan
 from simulator.described.plan.plan_blocks import ALL_MATRICES, Lora
@@ -225,6 +228,17 @@ def _product(name: str, model: Model, plan: Plan) -> str:
     if model.latent_attention is not None:
         fused.append(_LATENT_PRODUCT)
     return next((names[0] for names in fused if name in names), name)
+
+
+def casts_inputs(job: Job) -> bool:
+    """Whether adapters are fp32 beside 16-bit weights, so that each casts its input."""
+    is_half = output_bytes(job.plan.precision) < FULL_BYTES
+    return is_half and job.plan.stack.casts_adapter_inputs
+
+
+def computes_in_fp32(job: Job) -> bool:
+    """Whether adapters are fp32 and no autocast makes their products 16-bit."""
+    return casts_inputs(job) and not job.choices.keeps_master_weights
 
 
 def held_tensors(model: Model, plan: Plan, layer_index: int) -> tuple[ParameterTensor, ...]:

@@ -119,6 +119,7 @@ class Gemm:
         kv_columns: Columns that belong to key and value heads.
         kv_heads: Heads those columns hold; they are copied where tp exceeds them.
         half_precision: Stays in the 16-bit format when the others compute in 8 or 4 bits.
+        is_wide: Computes in fp32 whatever the others compute in.
         products: Kernels that it stands for, each with a part of its columns.
         weights: Matrices of the model that it multiplies with at once: query, key and value.
         role: What it is to the passes.
@@ -136,6 +137,7 @@ class Gemm:
     kv_columns: int = 0
     kv_heads: int = 1
     half_precision: bool = False
+    is_wide: bool = False
     products: int = 1
     weights: int = 1
     role: Role = Role.OTHER

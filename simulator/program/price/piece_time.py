@@ -308,7 +308,7 @@ class PieceTimer:
 
     def precision_of(self, gemm: Gemm | GroupedGemm, *, of_weight: bool = False) -> Precision:
         """Number format of a product, or of its weight's gradient."""
-        if isinstance(gemm, GroupedGemm) and gemm.is_wide:
+        if gemm.is_wide:
             return "fp32"
         is_half = gemm.half_precision or (of_weight and self.wide_weight_gradients)
         is_half = is_half or (isinstance(gemm, Gemm) and not gemm.has_weight)

@@ -28,8 +28,11 @@ authors' soap.py (``max_precond_dim``).
 
 from __future__ import annotations
 
+from simulator.cost.kernel_time import output_bytes
 from simulator.cost.rates import FULL_BYTES
+from simulator.described.job import Job
 from simulator.described.plan.plan_fields import Optimizer
+from simulator.program.layer.adapters import computes_in_fp32
 from simulator.program.layer.tensors import ParameterGroup, ParameterTensor, matrix_shape
 
 _LONGEST_ROTATED_SIDE = 10_000
@@ -74,3 +77,12 @@ def is_orthogonalised(tensor: ParameterTensor) -> bool:
     """Whether Muon, GaLore or SOAP takes a tensor: a matrix of a layer, none of its ends."""
     in_layer = tensor.group in (ParameterGroup.DENSE, ParameterGroup.EXPERT)
     return in_layer and min(matrix_shape(tensor)[1:]) > 1
+
+
+def trained_bytes(job: Job) -> float:
+    """Bytes of a trained parameter where none has an fp32 copy; those of peft's adapters are fp32.
+
+    Ignores: what is trained beside adapters, which is taken to be as wide as they are.
+    """
+    is_wide = job.plan.lora is not None and computes_in_fp32(job)
+    return FULL_BYTES if is_wide else output_bytes(job.plan.precision)

@@ -39,7 +39,7 @@ from simulator.program.layer.tensors import (
     tensor_shard_numel,
 )
 from simulator.program.states.library_workspace import matrix_workspace_bytes
-from simulator.program.states.optimizer_states import further_state_bytes
+from simulator.program.states.optimizer_states import further_state_bytes, trained_bytes
 
 _PRECISION_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 _MASTER_BYTES = 4.0
@@ -84,9 +84,9 @@ def state_bytes(job: Job) -> StateBytes:
     if element == _MASTER_BYTES:
         return StateBytes(element, element, element, 0.0, 0.0, moments, element)
     if not choices.keeps_master_weights:
-        said = job.plan.grad_reduce_precision
-        reduced = _PRECISION_BYTES[said] if said else element
-        return StateBytes(element, element, element, 0.0, 0.0, moments, reduced)
+        held, said = trained_bytes(job), job.plan.grad_reduce_precision
+        reduced = _PRECISION_BYTES[said] if said else held
+        return StateBytes(held, element, held, 0.0, 0.0, moments, reduced)
     gradients = _PRECISION_BYTES[choices.kept_gradients]
     reduced = _PRECISION_BYTES[choices.reduced_gradients]
     copied = _MASTER_BYTES if gradients < _MASTER_BYTES and choices.copies_gradients else 0.0
@@ -105,7 +105,7 @@ def _state_share(job: Job) -> float:
         return 1.0
     if plan.moment_precision is not None:
         return _PRECISION_BYTES[plan.moment_precision] / _MASTER_BYTES
-    element = output_bytes(plan.precision)
+    element = trained_bytes(job)
     is_small = element < _MASTER_BYTES and not job.choices.keeps_master_weights
     return element / _MASTER_BYTES if is_small else 1.0
 

@@ -6,7 +6,9 @@ weight is dequantised before every use, in backward as well, into a matrix that 
 
 An adapter is two narrow products beside that of its matrix. Backward of the first reads the
 layer's own input, which is kept for it, unless the adapter makes one: dropout makes a copy and a
-mask for each, and so do adapters in fp32 under autocast (peft's ``autocast_adapter_dtype``). DoRA
+mask for each, and so do adapters in fp32 (peft's ``autocast_adapter_dtype``). Autocast makes their
+products 16-bit again. Without it, which is without fp32 copies of weights, both products, the
+scaling and the addition are of fp32 numbers, and the sum is cast to 16 bits. DoRA
 scales what both give together, keeps both outputs, and makes the adapted weight in every forward
 to take the norm of its rows; no gradient goes through that. Factors of outputs (IA3) keep these
 as they were, factors of inputs the input.
@@ -31,7 +33,7 @@ from simulator.cost.kernel_time import output_bytes
 from simulator.cost.rates import FULL_BYTES
 from simulator.described.job import Job
 from simulator.described.plan.plan_blocks import Lora, quantised_bytes
-from simulator.program.layer.adapters import Adapter, adaptable
+from simulator.program.layer.adapters import Adapter, adaptable, casts_inputs, computes_in_fp32
 from simulator.program.layer.block import MASK_BYTES
 from simulator.program.layer.pieces import (
     Gemm,
@@ -226,11 +228,7 @@ class _Frozen:
 def _copies_input(job: Job) -> bool:
     """Whether every adapter makes an input of its own."""
     lora = job.plan.lora
-    return lora is not None and (lora.dropout > 0 or _casts_input(job))
-
-
-def _casts_input(job: Job) -> bool:
-    return job.plan.stack.casts_adapter_inputs and job.choices.keeps_master_weights
+    return lora is not None and (lora.dropout > 0 or casts_inputs(job))
 
 
 @dataclass(frozen=True)
@@ -280,11 +278,7 @@ class _AdapterPieces:
         down, up = (Split.ROW, Split.NONE) if is_row else (Split.NONE, self.product.split)
         yield self._narrow("down", adapter.rank, adapter.inputs, down)
         yield self._narrow("up", adapter.outputs, adapter.rank, up)
-        scaling = 0 if fused else _EAGER_SCALE_PASSES
-        passes, kernels = _SUM_PASSES + scaling, 1 if fused else 2
-        yield MemoryBound(
-            f"{name}.sum", passes * outputs * size, scaling * outputs * size, of_output, kernels
-        )
+        yield from self._added(outputs, of_output)
         yield MemoryBound(f"{name}.gradient_sum", 0.0, _SUM_PASSES * inputs * size, of_input, 1)
         if adapter.has_sizes:
             numel = float(adapter.inputs * adapter.outputs)
@@ -293,25 +287,51 @@ class _AdapterPieces:
             scaled = _SCALED_OUTPUT_PASSES * outputs * size
             yield MemoryBound(f"{name}.sizes", scaled, 2 * scaled, of_output, 1 if fused else 3)
 
+    def _added(self, outputs: float, region: Region) -> Iterator[MemoryBound]:
+        """The output of the adapter is scaled and added to that of the matrix."""
+        name, size = self.adapter.name, self._element_bytes
+        if self._adapter_bytes == size:
+            if not self.job.plan.stack.fused_elementwise:
+                moved = _EAGER_SCALE_PASSES * outputs * size
+                yield MemoryBound(f"{name}.scale", moved, moved, region)
+            yield MemoryBound(f"{name}.sum", _SUM_PASSES * outputs * size, 0.0, region)
+            return
+        # Eager kernels alone: a compiler makes the casts in those of the products beside them.
+        scale = _EAGER_SCALE_PASSES * outputs * FULL_BYTES
+        cast = outputs * (size + FULL_BYTES)
+        yield MemoryBound(f"{name}.scale", scale, scale, region)
+        # Backward casts the gradient that goes on to the product of the matrix.
+        yield MemoryBound(f"{name}.sum", outputs * (size + 2 * FULL_BYTES), cast, region)
+        yield MemoryBound(f"{name}.output_cast", cast, cast, region)
+
+    @property
+    def _adapter_bytes(self) -> float:
+        """Bytes of a number that the adapter's products read and write."""
+        return FULL_BYTES if computes_in_fp32(self.job) else self._element_bytes
+
     def _narrow(self, side: str, n: int, k: int, split: Split) -> Piece:
         name, product = f"{self.adapter.name}.{side}", self.product
+        is_wide = computes_in_fp32(self.job)
         if isinstance(product, GroupedGemm):
-            return replace(product, name=name, n=n, k=k, split=split, tensors=())
+            is_wide = is_wide or product.is_wide
+            return replace(product, name=name, n=n, k=k, split=split, tensors=(), is_wide=is_wide)
         return Gemm(
-            name, product.m, n, k, split=split, half_precision=True, role=Role.ADAPTER
+            name, product.m, n, k, split=split, half_precision=not is_wide, is_wide=is_wide,
+            role=Role.ADAPTER,
         )  # fmt: skip
 
     def _copy(self, inputs: float, region: Region) -> MemoryBound:
         """Cast up, drop and cast down, as far as there is any of them."""
         size, lora = self._element_bytes, self.job.plan.lora
         assert lora is not None
-        wide = FULL_BYTES if _casts_input(self.job) else size
-        casts = 2 * (size + wide) if _casts_input(self.job) else 0.0
+        is_cast = casts_inputs(self.job)
+        wide = FULL_BYTES if is_cast else size
+        casts = int(is_cast) * (1 if computes_in_fp32(self.job) else 2)
         drops = 2 * wide + MASK_BYTES if lora.dropout else 0.0
-        kernels = 1
-        moved = 2 * size + (MASK_BYTES if lora.dropout else 0.0)
-        if not self.job.plan.stack.fused_elementwise:
-            moved, kernels = casts + drops, 2 * bool(casts) + bool(drops)
+        moved, kernels = casts * (size + wide) + drops, casts + bool(drops)
+        if self.job.plan.stack.fused_elementwise:
+            moved, kernels = size + self._adapter_bytes, 1
+            moved += MASK_BYTES if lora.dropout else 0.0
         return MemoryBound(
             f"{self.adapter.name}.input", inputs * moved, inputs * moved, region, kernels
         )
@@ -328,12 +348,13 @@ class _AdapterPieces:
         if not adapter.rank:
             return
         if _copies_input(self.job):
-            yield Saved(f"{name}.input", inputs * size, of_input, reader=f"{name}.down")
+            copy_bytes = inputs * self._adapter_bytes
+            yield Saved(f"{name}.input", copy_bytes, of_input, reader=f"{name}.down")
         if lora.dropout:
             mask_bytes = inputs * MASK_BYTES
             yield Saved(f"{name}.mask", mask_bytes, of_input, reader=f"{name}.input")
         narrow = Region.ROUTED if isinstance(self.product, GroupedGemm) else Region.SEQUENCE
-        narrow_bytes = self._rows * adapter.rank * size
+        narrow_bytes = self._rows * adapter.rank * self._adapter_bytes
         yield Saved(f"{name}.narrow", narrow_bytes, narrow, reader=f"{name}.up")
         if adapter.has_sizes:
             for made in ("base_output", "output"):

@@ -273,6 +273,52 @@ def test_what_cannot_be_captured_is_refused_with_the_line(tmp_path, line, rule):
     assert list(tmp_path.iterdir()) == [script]
 
 
+def numbers_of(made: str) -> list[float]:
+    """What code finds in a tensor that it makes before its steps, and decides by."""
+    found: list[float] = []
+
+    def run():
+        found.extend(number for number in eval(made).tolist() if number >= 0)
+        model = torch.nn.Linear(4, 4, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(3):
+            model(torch.ones(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+
+    captured(run, 0, 1, ANSWERS, NOWHERE)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("made", "numbers"),
+    [
+        ("torch.linspace(0, 0.1, 3)", [0.0, 0.05, 0.1]),
+        ("torch.linspace(0, 0.3, 4).split([1, 3])[1][1:]", [0.2, 0.3]),
+        ("torch.arange(6).view(2, 3).flip(0).sum(0) * 2", [6, 10, 14]),
+        ("torch.ones(2).mul_(3)", [3.0, 3.0]),
+        ("torch.tensor([4, 5, 6])[[2, 0]]", [6, 4]),
+    ],
+)
+def test_small_tensors_on_the_host_have_the_numbers_that_the_code_states(made, numbers):
+    assert numbers_of(made) == pytest.approx(numbers)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "torch.randn(3)",
+        "torch.empty(3)",
+        "torch.zeros(3).uniform_()",
+        "torch.ones(3, device='cuda')",
+        "torch.arange(8).cuda() + 1",
+        "torch.zeros(8192)",
+    ],
+)
+def test_random_numbers_and_those_of_the_device_stay_unknown(made):
+    with pytest.raises(InputError, match="needs the value"):
+        numbers_of(made)
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from simulator.capture.merged_operations import layer_of, unit_of
 from simulator.capture.recording.absent_streams import Streams
 from simulator.capture.recording.fused import FusedKernels, Work, is_fusible
+from simulator.capture.recording.known_numbers import with_its_numbers
 from simulator.capture.recording.modules import Modules, in_backward
 from simulator.capture.recording.operators import (
     Operator,
@@ -102,7 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._number(func, args)
         is_in_place = takes_the_first(func, args)
         try:
-            result = run(*args, **kwargs)
+            result = with_its_numbers(func, args, kwargs, run(*args, **kwargs))
         except Exception as error:
             if in_backward():
                 self.on_error(error)

@@ -297,6 +297,7 @@ def numbers_of(made: str) -> list[float]:
         ("torch.arange(6).view(2, 3).flip(0).sum(0) * 2", [6, 10, 14]),
         ("torch.ones(2).mul_(3)", [3.0, 3.0]),
         ("torch.tensor([4, 5, 6])[[2, 0]]", [6, 4]),
+        ("torch.unique(torch.arange(6) % 3)", [0, 1, 2]),
     ],
 )
 def test_small_tensors_on_the_host_have_the_numbers_that_the_code_states(made, numbers):
@@ -311,7 +312,7 @@ def test_small_tensors_on_the_host_have_the_numbers_that_the_code_states(made, n
         "torch.zeros(3).uniform_()",
         "torch.ones(3, device='cuda')",
         "torch.arange(8).cuda() + 1",
-        "torch.zeros(8192)",
+        "torch.zeros(1 << 21)",
     ],
 )
 def test_random_numbers_and_those_of_the_device_stay_unknown(made):

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from simulator.capture.recording.absent_streams import replaced
 
-MOST_NUMBERS = 4096
-"""Elements of a tensor that still has numbers: layers and sizes are fewer, weights are more."""
+MOST_NUMBERS = 1 << 20
+"""Elements of a tensor that still has numbers: as many as tables of relative positions have."""
 
 _UNSTATED = ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty")
 
@@ -38,7 +38,8 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
 
     Args:
         func: The operator.
-        args, kwargs: What it was given.
+        args: What it was given.
+        kwargs: What it was given by name.
         made: The tensor without numbers.
     """
     if not (isinstance(made, FakeTensor) and made.constant is None):
@@ -57,4 +58,6 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
 def _states_numbers(func: Any) -> bool:
     """Whether an operator's numbers follow from what it is given."""
     is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-    return func.namespace == "aten" and not is_random and func.overloadpacket.__name__ not in _UNSTATED
+    return (
+        func.namespace == "aten" and not is_random and func.overloadpacket.__name__ not in _UNSTATED
+    )

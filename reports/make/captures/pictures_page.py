@@ -126,7 +126,8 @@ def picture(row: Row, capture: Capture) -> Picture:
     """A network's step on the card."""
     found = simulate_capture(capture, load_profile(PROFILE))
     reserved_bytes = max(each.peak_reserved_bytes for each in found.memory)
-    return Picture(row, found.step_time_s, *found.step_time_band_s, reserved_bytes / 2**30)
+    low_s, high_s = found.step_time_band_s or (found.step_time_s, found.step_time_s)
+    return Picture(row, found.step_time_s, low_s, high_s, reserved_bytes / 2**30)
 
 
 def page(found: Sequence[Picture]) -> str:

@@ -44,7 +44,6 @@ from simulator.capture.recording.absent_streams import (
     replaced,
 )
 from simulator.capture.recording.gpu_kernels import gpu_kernels, launched_by_triton
-from simulator.capture.recording.known_numbers import known_numbers
 from simulator.capture.recording.modules import Modules
 from simulator.capture.recording.owners import Owners, settled_owner
 from simulator.capture.recording.pipelines import agreeing_stages
@@ -238,7 +237,6 @@ def _absent(
             exchanges.followed(followed),
             reduced(recorder, followed),
             unknown_values(),
-            known_numbers(),
             nothing_leaves(recorder.record.note, recorder.modules.compiled),
             torch.autograd.set_multithreading_enabled(False),
             fake,

@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_leaves
 from simulator.capture.merged_operations import layer_of, unit_of
 from simulator.capture.recording.absent_streams import Streams
 from simulator.capture.recording.fused import FusedKernels, Work, is_fusible
-from simulator.capture.recording.known_numbers import with_its_numbers
 from simulator.capture.recording.modules import Modules, in_backward
 from simulator.capture.recording.operators import (
     Operator,
@@ -38,6 +37,7 @@ from simulator.capture.recording.operators import (
     touched_bytes,
 )
 from simulator.capture.recording.record import Block, Kept, Operation, Record
+from simulator.capture.recording.values import with_its_numbers
 from simulator.capture.table import BlockOwner, Call, Phase
 
 _NAMESPACES_OF_EXCHANGES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}

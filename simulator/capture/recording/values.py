@@ -1,6 +1,9 @@
 """What happens where the code asks a tensor for a number?
 
-No tensor has contents. Numbers that are only printed, logged or scaled with become "not a
+Tensors have no contents, but for small ones on the host that code makes of what it states itself:
+how much of a path each layer drops (``torch.linspace(0, rate, depth)``), positions, sizes.
+Their numbers are computed, and those of what is made of them alone. Of all others (on the device,
+random, read from elsewhere) numbers that are only printed, logged or scaled with become "not a
 number"; where one decides what runs next, nobody can say what would, and the line is named. But for
 checks that a healthy run passes: numbers are taken to be finite, and what torch is told to assert
 to hold. Random numbers that are drawn again until they suit are not drawn.
@@ -18,6 +21,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves
 
 from simulator.capture.recording.absent_streams import replaced
 from simulator.errors import InputError
@@ -125,6 +131,42 @@ def _finite_numbers() -> dict[tuple[Any, str], Any]:
     return asked | {(Tensor, name): kept(getattr(Tensor, name)) for name in ("any", "all")}
 
 
+MOST_NUMBERS = 1 << 20
+"""Elements of a tensor that still has numbers: as many as tables of relative positions have."""
+
+_UNSTATED = ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty")
+
+
+def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+    """What an operator made, with its numbers where the operator was given nothing but numbers.
+
+    Args:
+        func: The operator.
+        args: What it was given.
+        kwargs: What it was given by name.
+        made: The tensor without numbers.
+    """
+    if not (isinstance(made, FakeTensor) and made.constant is None):
+        return made
+    if made.device.type != "cpu" or made.numel() > MOST_NUMBERS or not _states_numbers(func):
+        return made
+    if any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
+        return made
+    mode: Any = made.fake_mode
+    with unset_fake_temporarily(), torch._C._DisableTorchDispatch():
+        numbers = func(*args, **kwargs)
+    convert: Callable[..., Any] = mode.fake_tensor_converter.from_real_tensor
+    return convert(mode, numbers, make_constant=True)
+
+
+def _states_numbers(func: Any) -> bool:
+    """Whether an operator's numbers follow from what it is given."""
+    is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+    return (
+        func.namespace == "aten" and not is_random and func.overloadpacket.__name__ not in _UNSTATED
+    )
+
+
 @contextlib.contextmanager
 def unknown_values() -> Iterator[None]:
     """Inside, numbers of tensors are unknown numbers."""
@@ -149,6 +191,9 @@ def unknown_values() -> Iterator[None]:
         "__int__": refuse, "__index__": refuse, "tolist": refuse, "numpy": refuse,
     }  # fmt: skip
     values: dict[tuple[Any, str], Any] = {
+        (fake_tensor, "CONSTANT_NUMEL_LIMIT"): MOST_NUMBERS,  # torch computes with these
+    }
+    values |= {
         (Tensor, name): asked(getattr(Tensor, name), answer) for name, answer in answers.items()
     }
     values |= _finite_numbers()

@@ -15,7 +15,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning distributions serving-report importers captures own-code advice diagnosis torch-runs coverage accuracy what-if zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning distributions serving-report importers captures own-code pictures advice diagnosis torch-runs coverage accuracy what-if zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -139,6 +139,9 @@ distributions: $(VENV)/.core  ## reports/distributions.md: how steps spread, aga
 captures: $(VENV)/.dev  ## reports/captures.md: captured steps against the simulator's own programs; 10 minutes
 	$(BIN)/python -m reports.make.captures > build-captures.md
 	mv build-captures.md reports/captures.md
+
+pictures: $(VENV)/.core  ## reports/pictures.md: networks over pictures, captured, against measured steps
+	$(BIN)/python -m reports.make.captures.pictures_page
 
 own-code: $(VENV)/.dev  ## reports/own_code.md: code over other libraries, captured; CODE_PYTHON=that of an environment with them
 	$(BIN)/python -m reports.make.captures.own_code $(CODE_PYTHON)

@@ -59,8 +59,19 @@ _PASSES: Mapping[str, tuple[int, ...]] = MappingProxyType(
 sum, and to write. Each pass streams: four over rows of 50,304 and of 128,256 in fp32 reach 0.88 to
 0.92 of the bandwidth of an H100 (``reports/gpu/raw.jsonl.gz``). Source: torch's ``SoftMax.cu``,
 ``cunn_SoftMaxForward`` and ``Backward``."""
+_READ_AGAIN: Mapping[str, int] = MappingProxyType(
+    {
+        "native_batch_norm": 1, "native_batch_norm_backward": 2, "cudnn_batch_norm": 1,
+        "cudnn_batch_norm_backward": 2, "native_group_norm": 1, "native_group_norm_backward": 2,
+    }
+)  # fmt: skip
+"""How many of its first operands a norm over pictures reads a second time: once for the sums of a
+channel, and once to write. Source: torch's ``Normalization.cuh`` and ``group_norm_kernel.cu``."""
 _ROW_KEPT_BYTES = 48 << 10
 """Shared memory of a block where a kernel asks for no more, CUDA's ``sharedMemPerBlock``."""
+_LOADS_PER_CYCLE = 32
+"""Of a multiprocessor, numbers of 4 bytes. Source: load and store units of NVIDIA's white papers on
+Volta to Hopper."""
 _SIZES = {"bfloat16": 2, "float16": 2, "float64": 8}
 """Bytes of an element; 4 of all others that a softmax is taken of."""
 _OVER_ROWS = ("layer_norm", "rms_norm", "softmax")
@@ -158,7 +169,13 @@ def _adds_rows(call: Call) -> bool:
 
 
 def _read_again_bytes(name: str, call: Call) -> float:
-    """What a softmax reads after the first time, where rows are too long to keep [B]."""
+    """What a norm or a softmax reads after the first time [B].
+
+    A softmax does where its rows are too long to keep.
+    """
+    again = _READ_AGAIN.get(name)
+    if again is not None:
+        return math.fsum(map(_bytes, call.inputs[:again]))
     operands = call.inputs[: len(_PASSES.get(name, ()))]
     if not operands or not operands[0].shape:
         return 0.0
@@ -229,20 +246,39 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
 
 
 def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
-    """A convolution as the product that it is by im2col; backward as the gradients it makes.
+    """A convolution as the products that it is by im2col, one for each group of channels.
 
-    Nobody asks for that of an input without parameters before it, nor of frozen weights.
+    Backward is the gradients that it makes: nobody asks for that of an input without parameters
+    before it, nor of frozen weights. That of the weights sums over all places.
     """
     is_backward = "backward" in call.name
-    weight = call.inputs[2 if is_backward else 1]
+    given, weight = call.inputs[is_backward : is_backward + 2]
     result = call.inputs[0] if is_backward else call.outputs[0]
-    n, k = weight.shape[0], math.prod(weight.shape[1:])
-    m = math.prod(result.shape) // n
+    groups = max(1, given.shape[1] // weight.shape[1])
+    n, k = weight.shape[0] // groups, math.prod(weight.shape[1:])
+    m = math.prod(result.shape) // weight.shape[0]
     precision = _supported(_precision(call, 1), profile)
-    is_matrix = [len(made.shape) == len(weight.shape) for made in call.outputs]
-    times = sum(is_matrix) if is_backward else 1
-    seconds = times * gemm_s(profile, m, n, k, precision=precision)
-    return Cost(seconds, times * 2.0 * m * n * k, "convolution", precision=precision)
+    sums_places = [made.shape == weight.shape for made in call.outputs if len(made.shape) > 1]
+    products = [((n, k, m) if sums else (m, n, k)) for sums in sums_places or [False]]
+    flop = 2.0 * m * n * k * groups
+    if weight.shape[1] == 1 and groups > 1:
+        seconds = len(products) * _channel_filter_s(profile, call, flop)
+    else:
+        seconds = math.fsum(
+            gemm_s(profile, *sizes, batch=groups, precision=precision) for sizes in products
+        )
+    return Cost(seconds, len(products) * flop, "convolution", precision=precision)
+
+
+def _channel_filter_s(profile: HardwareProfile, call: Call, flop: float) -> float:
+    """A filter over each channel alone, which no matrix unit helps with [s].
+
+    It loads a number and its weight for each multiply-add, as torch's ``DepthwiseConv2d.cu`` does.
+    """
+    device = profile.device
+    loads_s = flop / (_LOADS_PER_CYCLE * device.sm_count * device.boost_clock_hz)
+    moved_s = memory_bound_s(profile, call.read_bytes + call.written_bytes)
+    return max(loads_s, moved_s)
 
 
 def _attention(call: Call, profile: HardwareProfile) -> Cost | None:

@@ -44,7 +44,7 @@ Source: the CTA shapes of CUTLASS's default kernels for sm80 to sm100; the names
 ``sgemm`` kernels on Pascal to Ada.
 """
 
-_SPLITS = (1, 2, 4, 8, 16)
+_SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Ways to cut the inner dimension; more than one costs a reduction of fp32 partials."""
 
 _SPLIT_BELOW_WAVES = 4

@@ -322,3 +322,59 @@ def test_a_convolution_makes_only_the_gradients_that_are_asked_for():
     ]
     product = 2.0 * 8 * 16 * 16 * 32 * 3 * 4 * 4
     assert flops == [2 * product, product, product]
+
+
+def test_each_group_of_channels_is_a_product_of_its_own():
+    """ResNeXt's 32 groups; backward is a product for the input and one for the weights."""
+    image, weight = Tensor("float16", (4, 128, 8, 8)), Tensor("float16", (128, 4, 3, 3))
+    profile = load_profile("a100-sxm-80gb")
+    places, group, summed = 4 * 8 * 8, 128 // 32, 4 * 9
+    forward = kernel_cost(
+        Call("aten.convolution.default", (image, weight), (image,), (), 0, 0, 0), profile
+    )
+    backward = kernel_cost(
+        Call(
+            "aten.convolution_backward.default",
+            (image, image, weight),
+            (image, weight),
+            (),
+            0,
+            0,
+            0,
+        ),
+        profile,
+    )
+    product_s = gemm_s(profile, places, group, summed, batch=32, precision="fp16")
+    weights_s = gemm_s(profile, group, summed, places, batch=32, precision="fp16")
+    assert forward.flop == 2.0 * places * 128 * summed
+    assert backward.flop == 2 * forward.flop
+    assert forward.seconds == product_s
+    assert backward.seconds == pytest.approx(product_s + weights_s, rel=1e-12)
+
+
+def test_a_filter_over_single_channels_loads_or_moves_and_multiplies_no_matrices():
+    profile = load_profile("a100-sxm-80gb")
+    image = Tensor("float16", (64, 96, 56, 56))
+    num_bytes = 2 * 64 * 96 * 56 * 56
+
+    def seconds(side: int) -> float:
+        weight = Tensor("float16", (96, 1, side, side))
+        inputs, sizes = (image, weight), (num_bytes, num_bytes, 0)
+        call = Call("aten.convolution.default", inputs, (image,), (), *sizes)
+        return kernel_cost(call, profile).seconds
+
+    assert seconds(1) == memory_bound_s(profile, 2 * num_bytes)
+    loads_per_s = 32 * profile.device.sm_count * profile.device.boost_clock_hz
+    assert seconds(7) == pytest.approx(num_bytes * 49 / loads_per_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "passes"),
+    [("native_batch_norm", 1, 3), ("native_batch_norm_backward", 2, 5)],
+)
+def test_a_norm_over_pictures_reads_once_for_its_sums_and_once_to_write(name, operands, passes):
+    profile, image = load_profile("a100-sxm-80gb"), Tensor("float16", (64, 64, 112, 112))
+    num_bytes = 2 * 64 * 64 * 112 * 112
+    inputs, sizes = (image,) * operands, (operands * num_bytes, num_bytes, 0)
+    call = Call(f"aten.{name}.default", inputs, (image,), (), *sizes)
+    assert kernel_cost(call, profile).seconds == memory_bound_s(profile, passes * num_bytes)

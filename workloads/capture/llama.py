@@ -96,13 +96,13 @@ def token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
 
-def settings(**more: int | tuple[str, ...]) -> argparse.Namespace:
+def settings(**more: int | str | tuple[str, ...]) -> argparse.Namespace:
     """The script's own arguments; ``more`` are defaults, or choices with the default first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="debug")
     for name, default in {"batch": 1, "seq-len": 1024, "steps": 10, **more}.items():
-        if isinstance(default, int):
-            parser.add_argument(f"--{name}", type=int, default=default)
+        if isinstance(default, int | str):
+            parser.add_argument(f"--{name}", type=type(default), default=default)
         else:
             parser.add_argument(f"--{name}", choices=default, default=default[0])
     return parser.parse_args()

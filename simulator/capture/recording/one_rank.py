@@ -236,7 +236,7 @@ def _absent(
             _movable(),
             exchanges.followed(followed),
             reduced(recorder, followed),
-            unknown_values(),
+            unknown_values(recorder.record.note),
             nothing_leaves(recorder.record.note, recorder.modules.compiled),
             torch.autograd.set_multithreading_enabled(False),
             fake,

@@ -37,6 +37,7 @@ from simulator.capture.recording.operators import (
     touched_bytes,
 )
 from simulator.capture.recording.record import Block, Kept, Operation, Record
+from simulator.capture.recording.values import with_its_numbers
 from simulator.capture.table import BlockOwner, Call, Phase
 
 _NAMESPACES_OF_EXCHANGES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
@@ -102,7 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._number(func, args)
         is_in_place = takes_the_first(func, args)
         try:
-            result = run(*args, **kwargs)
+            result = with_its_numbers(func, args, kwargs, run(*args, **kwargs))
         except Exception as error:
             if in_backward():
                 self.on_error(error)

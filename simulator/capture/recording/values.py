@@ -1,9 +1,14 @@
 """What happens where the code asks a tensor for a number?
 
-No tensor has contents. Numbers that are only printed, logged or scaled with become "not a
+Tensors have no contents, but for small ones on the host that code makes of what it states itself:
+how much of a path each layer drops (``torch.linspace(0, rate, depth)``), positions, sizes.
+Their numbers are computed, and those of what is made of them alone. Of all others (on the device,
+random, read from elsewhere) numbers that are only printed, logged or scaled with become "not a
 number"; where one decides what runs next, nobody can say what would, and the line is named. But for
 checks that a healthy run passes: numbers are taken to be finite, and what torch is told to assert
-to hold. Random numbers that are drawn again until they suit are not drawn.
+to hold. And a number is neither above nor below another, as nothing is that is not a number: a loss
+is no new best one, and the line is noted. Random numbers that are drawn again until they suit are
+not drawn.
 """
 
 from __future__ import annotations
@@ -18,6 +23,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves
 
 from simulator.capture.recording.absent_streams import replaced
 from simulator.errors import InputError
@@ -28,9 +36,11 @@ class UnknownNumber(float):
 
     Attributes:
         was_asked_for: Whether any tensor of this process was asked for one.
+        note: Told of a comparison that is taken to be false.
     """
 
     was_asked_for: ClassVar[bool] = False
+    note: ClassVar[Callable[[str], None]] = staticmethod(lambda _: None)
 
     def __new__(cls) -> UnknownNumber:
         """Not a number, whatever it is called with."""
@@ -46,10 +56,19 @@ class UnknownNumber(float):
     def _refuse(self, *_: Any) -> Any:
         raise unknown_value()
 
-    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __int__ = __index__ = _refuse
+    def _neither(self, _: Any) -> bool:
+        UnknownNumber.note(f"{user_line()}: taken to be false, since only a run knows the number")
+        return False
+
+    __bool__ = __int__ = __index__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _neither
 
     def __eq__(self, other: object) -> bool:
         return bool(self._refuse())
+
+    def __ne__(self, other: object) -> bool:
+        """Of itself, a number that is one is not different."""
+        return bool(other is not self and self._refuse())
 
     __hash__ = float.__hash__
 
@@ -81,8 +100,14 @@ def user_line(error: BaseException | None = None) -> str:
 
 
 def _known(tensor: Tensor) -> bool:
-    constant = getattr(tensor, "constant", None)
-    return tensor.device.type == "cpu" and (constant is not None or _is_real(tensor))
+    """Whether its numbers are there; an unknown number that was put among them is not."""
+    if tensor.device.type != "cpu" or _is_real(tensor):
+        return tensor.device.type == "cpu"
+    constant: Tensor | None = getattr(tensor, "constant", None)
+    if constant is None or not constant.is_floating_point():
+        return constant is not None
+    with unset_fake_temporarily(), torch._C._DisableTorchDispatch():
+        return not bool(torch.isnan(constant).any())
 
 
 def _is_real(tensor: Tensor) -> bool:
@@ -90,7 +115,8 @@ def _is_real(tensor: Tensor) -> bool:
 
 
 _VERDICT = "_clustersim_verdict"
-"""Attribute of a tensor that says whether numbers are finite, or are not."""
+"""Attribute of a tensor that says whether numbers are finite, or are not; of one that says whether
+they are above or below others, an unknown number."""
 
 
 def _finite_numbers() -> dict[tuple[Any, str], Any]:
@@ -116,26 +142,80 @@ def _finite_numbers() -> dict[tuple[Any, str], Any]:
 
         return keep
 
+    def compared(method: Callable[..., Any]) -> Callable[..., Any]:
+        def compare(self: Tensor, other: Any) -> Any:
+            found = method(self, other)
+            is_one = isinstance(found, Tensor) and found.numel() == 1
+            if is_one and not all(map(_known, (self, found))):
+                setattr(found, _VERDICT, UnknownNumber())
+            return found
+
+        return compare
+
     verdicts = {"isnan": False, "isinf": False, "isfinite": True}
     asked = {
         (place, name): judged(getattr(place, name), verdict)
         for name, verdict in verdicts.items()
         for place in (torch, Tensor, math)
     }
+    asked |= {
+        (Tensor, f"__{name}__"): compared(getattr(Tensor, f"__{name}__"))
+        for name in ("lt", "le", "gt", "ge")
+    }
     return asked | {(Tensor, name): kept(getattr(Tensor, name)) for name in ("any", "all")}
 
 
+MOST_NUMBERS = 1 << 20
+"""Elements of a tensor that still has numbers: as many as tables of relative positions have."""
+
+_UNSTATED = ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty")
+
+
+def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
+    """What an operator made, with its numbers where the operator was given nothing but numbers.
+
+    Args:
+        func: The operator.
+        args: What it was given.
+        kwargs: What it was given by name.
+        made: The tensor without numbers.
+    """
+    if not (isinstance(made, FakeTensor) and made.constant is None):
+        return made
+    if made.device.type != "cpu" or made.numel() > MOST_NUMBERS or not _states_numbers(func):
+        return made
+    if any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
+        return made
+    mode: Any = made.fake_mode
+    with unset_fake_temporarily(), torch._C._DisableTorchDispatch():
+        numbers = func(*args, **kwargs)
+    convert: Callable[..., Any] = mode.fake_tensor_converter.from_real_tensor
+    return convert(mode, numbers, make_constant=True)
+
+
+def _states_numbers(func: Any) -> bool:
+    """Whether an operator's numbers follow from what it is given."""
+    is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+    return (
+        func.namespace == "aten" and not is_random and func.overloadpacket.__name__ not in _UNSTATED
+    )
+
+
 @contextlib.contextmanager
-def unknown_values() -> Iterator[None]:
-    """Inside, numbers of tensors are unknown numbers."""
+def unknown_values(note: Callable[[str], None]) -> Iterator[None]:
+    """Inside, numbers of tensors are unknown numbers.
+
+    Args:
+        note: Told of decisions by them that are taken to be false.
+    """
 
     def asked(method: Callable[..., Any], answer: Callable[[], Any]) -> Callable[..., Any]:
         def ask(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if _known(self):
-                return method(self, *args, **kwargs)
             verdict = getattr(self, _VERDICT, None)
             if verdict is not None:
-                return verdict
+                return verdict < 0 if isinstance(verdict, UnknownNumber) else verdict
+            if _known(self):
+                return method(self, *args, **kwargs)
             UnknownNumber.was_asked_for = True
             return answer()
 
@@ -149,9 +229,20 @@ def unknown_values() -> Iterator[None]:
         "__int__": refuse, "__index__": refuse, "tolist": refuse, "numpy": refuse,
     }  # fmt: skip
     values: dict[tuple[Any, str], Any] = {
+        (fake_tensor, "CONSTANT_NUMEL_LIMIT"): MOST_NUMBERS,  # torch computes with these
+        (UnknownNumber, "note"): staticmethod(note),
+    }
+    values |= {
         (Tensor, name): asked(getattr(Tensor, name), answer) for name, answer in answers.items()
     }
     values |= _finite_numbers()
+    formatted: Callable[..., str] = Tensor.__format__
+
+    def written(self: Tensor, how: str) -> str:
+        """One number as torch writes it, which does so for no class of tensors but its own."""
+        return format(self.item(), how) if self.numel() == 1 else formatted(self, how)
+
+    values[Tensor, "__format__"] = written
     check: Callable[..., None] = torch._check_tensor_all_with
 
     def passed(error_type: Any, condition: Any, message: Any = None) -> None:
@@ -165,6 +256,5 @@ def unknown_values() -> Iterator[None]:
         return optimizer.step(*args, **kwargs)
 
     values[torch.amp.GradScaler, "_maybe_opt_step"] = step_always
-    values[torch.amp.GradScaler, "update"] = lambda *_, **__: None
     with replaced(values):
         yield

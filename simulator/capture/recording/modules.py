@@ -19,7 +19,6 @@ import torch.utils.checkpoint as checkpointing
 from torch import nn
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
 )
 
 from simulator.capture.recording.absent_streams import replaced
@@ -47,7 +46,6 @@ class Modules:
     """Follows the code through its modules.
 
     Attributes:
-        updates: Above zero while an optimizer steps.
         has_updated: Whether an optimizer stepped since the last forward.
         last_update: How far the record was when one last did.
 
@@ -65,7 +63,6 @@ class Modules:
         now: Callable[[], tuple[int, int]],
         on_compiled: Callable[[object], None],
     ) -> None:
-        self.updates = 0
         self._on_step, self._on_root, self._on_compiled = on_step, on_root, on_compiled
         self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._stack: list[_Part] = []
@@ -80,9 +77,7 @@ class Modules:
         self.has_updated, self.last_update = True, (0, 0)
 
     def phase(self) -> Phase:
-        """What goes on now."""
-        if self.updates:
-            return Phase.OPTIMIZER
+        """What goes on now, which an optimizer may run itself (``step(closure)``)."""
         if in_backward():
             self._after_backward = True
             is_again = torch.is_grad_enabled() or self._depth_in_backward > 0
@@ -153,7 +148,6 @@ class Modules:
         handles = [
             nn.modules.module.register_module_forward_pre_hook(self._enter),
             nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
-            register_optimizer_step_pre_hook(self._begin_update),
             register_optimizer_step_post_hook(self._end_update),
         ]
         try:
@@ -240,11 +234,7 @@ class Modules:
             path = ".".join(part for part in (above, name) if part)
             self._names.setdefault(module, path)
 
-    def _begin_update(self, *_: Any) -> None:
-        self.updates += 1
-
     def _end_update(self, *_: Any) -> None:
-        self.updates -= 1
         self.has_updated, self.last_update = True, self._now()
 
 

@@ -50,7 +50,7 @@ from simulator.capture.recording.pipelines import agreeing_stages
 from simulator.capture.recording.record import Record
 from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
-from simulator.capture.recording.refusals import nothing_leaves
+from simulator.capture.recording.refusals import nothing_leaves, unsaved_models
 from simulator.capture.recording.settle import MOST_STEPS, settled_table
 from simulator.capture.recording.unpadded import unpadded_sequences
 from simulator.capture.recording.values import unknown_value, unknown_values, user_line
@@ -160,6 +160,7 @@ def captured(
             raise StepsDone
         if len(record.steps) == 1:  # by now the code has imported what it uses
             libraries.enter_context(replaced(unpadded_sequences(record.note)))
+            libraries.enter_context(replaced(unsaved_models(record.note)))
 
     modules = Modules(
         on_step,
@@ -271,7 +272,7 @@ def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]
 
 @contextlib.contextmanager
 def _movable() -> Iterator[None]:
-    """Inside, fake tensors and modules of them move to a device without contents.
+    """Inside, fake tensors and modules of them move to a device, and are copied, without contents.
 
     Weak references do not hinder that a module swaps its tensors. A fake tensor that gets the
     contents of another is told where they are, which it does not learn from them. FSDP1 asks
@@ -283,6 +284,13 @@ def _movable() -> Iterator[None]:
         if isinstance(other, FakeTensor):
             tensor.fake_device = other.fake_device
 
+    def copied(tensor: Any, memo: dict[int, Any]) -> Any:
+        if id(tensor) not in memo:
+            copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            is_weight = isinstance(tensor, torch.nn.Parameter)
+            memo[id(tensor)] = torch.nn.Parameter(copy, copy.requires_grad) if is_weight else copy
+        return memo[id(tensor)]
+
     contents: Any = torch.Tensor.data
     nobody = SimpleNamespace(getweakrefs=lambda _: [])
     # Where a device is absent, tensors are made on the host and moved.
@@ -292,6 +300,7 @@ def _movable() -> Iterator[None]:
             (torch.utils, "weakref"): nobody,
             (FakeTensorMode, "avoid_device_init"): is_absent,
             (FakeTensor, "data"): property(contents.__get__, hold),
+            (FakeTensor, "__deepcopy__"): copied,
             **everywhere(_data_ptr_allocated, lambda tensor: tensor.untyped_storage().size() > 0),
         }
     ):

@@ -203,6 +203,9 @@ class _Logger:
 
     def __init__(self, *_: Any) -> None: ...
 
+    def _get_ddp_logging_data(self) -> SimpleNamespace:
+        return SimpleNamespace(strs_map={}, ints_map={})
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)

@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,24 @@ from torch.utils.data import DataLoader
 from simulator.capture.recording.absent_streams import replaced
 from simulator.capture.recording.values import user_line
 from simulator.errors import InputError
+
+_SAVED_BY = (
+    ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
+    ("peft", "PeftModel", "save_pretrained"),
+)
+"""Modules of other libraries, and what they write weights with; they look where weights lie."""
+
+
+def unsaved_models(note: Callable[[str], None]) -> dict[tuple[Any, str], Any]:
+    """Attributes of the libraries that are imported, which then save no models."""
+    owners = [
+        (getattr(sys.modules[module], owner), name)
+        for module, owner, name in _SAVED_BY
+        if module in sys.modules
+    ]
+    return {
+        (owner, name): lambda *_, **__: note("saving a model was skipped") for owner, name in owners
+    }
 
 
 @contextlib.contextmanager

@@ -1,14 +1,14 @@
 """What happens where the code asks a tensor for a number?
 
 Tensors have no contents, but for small ones on the host that code makes of what it states itself:
-how much of a path each layer drops (``torch.linspace(0, rate, depth)``), positions, sizes.
-Their numbers are computed, and those of what is made of them alone. Of all others (on the device,
-random, read from elsewhere) numbers that are only printed, logged or scaled with become "not a
-number"; where one decides what runs next, nobody can say what would, and the line is named. But for
-checks that a healthy run passes: numbers are taken to be finite, and what torch is told to assert
-to hold. And a number is neither above nor below another, as nothing is that is not a number: a loss
-is no new best one, and the line is noted. Random numbers that are drawn again until they suit are
-not drawn.
+how much of a path each layer drops (``torch.linspace(0, rate, depth)``), positions, sizes, places
+in the data that it draws. Their numbers are computed, and those of what is made of them alone. Of
+all others, numbers that are only printed, logged or scaled with become "not a number"; where one
+decides what runs next, nobody can say what would, and the line is named. But for checks that a
+healthy run passes: numbers are taken to be finite, and what torch is told to assert to hold. And a
+number is neither above, below nor equal to another, as nothing is that is not a number: a loss is
+no new best one, and the line is noted. Random numbers that are drawn again until they suit are not
+drawn.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses import fake_tensor
@@ -42,7 +43,7 @@ class UnknownNumber(float):
     was_asked_for: ClassVar[bool] = False
     note: ClassVar[Callable[[str], None]] = staticmethod(lambda _: None)
 
-    def __new__(cls) -> UnknownNumber:
+    def __new__(cls, *_: Any) -> UnknownNumber:
         """Not a number, whatever it is called with."""
         return super().__new__(cls, math.nan)
 
@@ -56,15 +57,12 @@ class UnknownNumber(float):
     def _refuse(self, *_: Any) -> Any:
         raise unknown_value()
 
-    def _neither(self, _: Any) -> bool:
+    def _neither(self, _: object) -> bool:
         UnknownNumber.note(f"{user_line()}: taken to be false, since only a run knows the number")
         return False
 
     __bool__ = __int__ = __index__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _neither
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self._refuse())
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = _neither
 
     def __ne__(self, other: object) -> bool:
         """Of itself, a number that is one is not different."""
@@ -160,7 +158,7 @@ def _finite_numbers() -> dict[tuple[Any, str], Any]:
     }
     asked |= {
         (Tensor, f"__{name}__"): compared(getattr(Tensor, f"__{name}__"))
-        for name in ("lt", "le", "gt", "ge")
+        for name in ("lt", "le", "gt", "ge", "eq")
     }
     return asked | {(Tensor, name): kept(getattr(Tensor, name)) for name in ("any", "all")}
 
@@ -169,6 +167,7 @@ MOST_NUMBERS = 1 << 20
 """Elements of a tensor that still has numbers: as many as tables of relative positions have."""
 
 _UNSTATED = ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty")
+"""They make space for numbers."""
 
 
 def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
@@ -182,7 +181,8 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """
     if not (isinstance(made, FakeTensor) and made.constant is None):
         return made
-    if made.device.type != "cpu" or made.numel() > MOST_NUMBERS or not _states_numbers(func):
+    is_small = made.device.type == "cpu" and made.numel() <= MOST_NUMBERS
+    if not is_small or func.namespace != "aten" or func.overloadpacket.__name__ in _UNSTATED:
         return made
     if any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs))):
         return made
@@ -193,14 +193,6 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     return convert(mode, numbers, make_constant=True)
 
 
-def _states_numbers(func: Any) -> bool:
-    """Whether an operator's numbers follow from what it is given."""
-    is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-    return (
-        func.namespace == "aten" and not is_random and func.overloadpacket.__name__ not in _UNSTATED
-    )
-
-
 @contextlib.contextmanager
 def unknown_values(note: Callable[[str], None]) -> Iterator[None]:
     """Inside, numbers of tensors are unknown numbers.
@@ -209,7 +201,7 @@ def unknown_values(note: Callable[[str], None]) -> Iterator[None]:
         note: Told of decisions by them that are taken to be false.
     """
 
-    def asked(method: Callable[..., Any], answer: Callable[[], Any]) -> Callable[..., Any]:
+    def asked(method: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
         def ask(self: Tensor, *args: Any, **kwargs: Any) -> Any:
             verdict = getattr(self, _VERDICT, None)
             if verdict is not None:
@@ -217,16 +209,19 @@ def unknown_values(note: Callable[[str], None]) -> Iterator[None]:
             if _known(self):
                 return method(self, *args, **kwargs)
             UnknownNumber.was_asked_for = True
-            return answer()
+            return answer(self)
 
         return ask
 
-    def refuse() -> Any:
+    def refuse(_: Tensor) -> Any:
         raise unknown_value()
 
-    answers: dict[str, Callable[[], Any]] = {
-        "item": UnknownNumber, "__float__": lambda: math.nan, "__bool__": refuse,
-        "__int__": refuse, "__index__": refuse, "tolist": refuse, "numpy": refuse,
+    def array(tensor: Tensor) -> Any:
+        return np.full(tensor.shape, np.nan) if tensor.is_floating_point() else refuse(tensor)
+
+    answers: dict[str, Callable[[Tensor], Any]] = {
+        "item": lambda _: UnknownNumber(), "__float__": lambda _: math.nan, "__bool__": refuse,
+        "__int__": refuse, "__index__": refuse, "tolist": refuse, "numpy": array,
     }  # fmt: skip
     values: dict[tuple[Any, str], Any] = {
         (fake_tensor, "CONSTANT_NUMEL_LIMIT"): MOST_NUMBERS,  # torch computes with these

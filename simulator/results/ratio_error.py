@@ -78,7 +78,7 @@ class GainError(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Gains, as shares, between which eight of ten lie; beyond no gain, where that is ruled out."""
+        """Gains, as shares, between which eight of ten lie, cut at 0 where a sign is ruled out."""
         reach = self.scale * students_t_quantile((1 + COVERAGE) / 2, self.freedom)
         ends = math.expm1(self.log_gain - reach), math.expm1(self.log_gain + reach)
         if not self.sure_sign:

@@ -143,11 +143,14 @@ def gain_text(gain: GainError | None) -> str:
     """How sure a gain is, to follow it in a sentence; empty where nothing is known of it."""
     if gain is None:
         return ""
+    low, high = gain.interval
+    interval = f"(80 % interval: {signed_percent(low)} to {signed_percent(high)})"
+    if gain.sure_sign:
+        return f", cannot be {'slower' if gain.sure_sign > 0 else 'faster'} {interval}"
     odds = max(gain.faster_probability, 1 - gain.faster_probability)
     likely = f"over {percent(_SURE, 0)}" if odds > _SURE else percent(odds, 0)
     sure = f"{likely} likely {'faster' if gain.log_gain >= 0 else 'slower'}"
-    low, high = gain.interval
-    return f", {sure} (80 % interval: {signed_percent(low)} to {signed_percent(high)})"
+    return f", {sure} {interval}"
 
 
 def _causes_table(first: Run, other: Run, found: Difference) -> Table:
@@ -201,6 +204,7 @@ def compare(
 
 
 def _gain_error(first: Run, second: Run, gain: float) -> GainError | None:
+    from simulator.planning.changes.slower_hardware import is_on_slower_hardware
     from simulator.results.ratio_error import compared_step, gain_error
 
     before, after = (
@@ -209,4 +213,9 @@ def _gain_error(first: Run, second: Run, gain: float) -> GainError | None:
     )
     if before is None or after is None or first.job == second.job:
         return None
-    return gain_error(before, after, gain)
+    found = gain_error(before, after, gain)
+    if is_on_slower_hardware(second.job, first.job):
+        return found._replace(sure_sign=-1)
+    if is_on_slower_hardware(first.job, second.job):
+        return found._replace(sure_sign=1)
+    return found

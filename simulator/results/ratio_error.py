@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -60,22 +60,31 @@ class GainError(NamedTuple):
         log_gain: Logarithm of the predicted ratio of the rates.
         scale: Of Student's t that its error follows.
         freedom: Degrees of freedom of the same.
+        sure_sign: 1 where there can be no loss, -1 where there can be no gain, whatever the error;
+            0 where nothing rules out either.
     """
 
     log_gain: float
     scale: float
     freedom: float
+    sure_sign: Literal[-1, 0, 1] = 0
 
     @property
     def faster_probability(self) -> float:
         """How likely there is a gain at all, 0 to 1."""
+        if self.sure_sign:
+            return float(self.sure_sign > 0)
         return students_t_share(self.log_gain / self.scale, self.freedom)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Gains, as shares, between which eight of ten lie."""
+        """Gains, as shares, between which eight of ten lie, cut at 0 where a sign is ruled out."""
         reach = self.scale * students_t_quantile((1 + COVERAGE) / 2, self.freedom)
-        return math.expm1(self.log_gain - reach), math.expm1(self.log_gain + reach)
+        ends = math.expm1(self.log_gain - reach), math.expm1(self.log_gain + reach)
+        if not self.sure_sign:
+            return ends
+        side = max if self.sure_sign > 0 else min
+        return side(0.0, ends[0]), side(0.0, ends[1])
 
 
 def compared_step(

@@ -11,6 +11,7 @@ from simulator.errors import InputError
 from simulator.program.build import build_program
 from simulator.program.grid.stage_layers import Slice, stage_slices
 from simulator.program.ir import Category, Owner, total_bytes
+from simulator.program.layer.adapters import casts_inputs
 from simulator.program.price.stage_cost import StageCosts
 from simulator.program.states.resident import resident_memory, slice_parameters, state_bytes
 from simulator.schedule.slots import Phase
@@ -174,6 +175,26 @@ def test_adapters_that_peft_keeps_in_fp32_have_fp32_gradients_and_states(is_fp32
     )  # fmt: skip
     per = state_bytes(job)
     assert (per.weights, per.gradients, per.moments, per.gathered) == (size, size, 2 * size, 2)
+
+
+@pytest.mark.parametrize(
+    ("release", "base", "casts"),
+    [("0.25", "nf4", True), ("0.26", "nf4", False), ("0.26", "int8", False), ("0.26", None, True)],
+)
+def test_trl_leaves_adapters_of_models_that_are_not_quantised_in_fp32(release, base, casts):
+    lora = {"rank": 4, "base_precision": base}
+    job = small_job(
+        small_model(layers=LAYERS), zero=0, precision="bf16", lora=lora,
+        stack=f"trl@{release}",
+    )  # fmt: skip
+    assert casts_inputs(job) is casts
+
+
+@pytest.mark.parametrize("stack", ["axolotl", "llama-factory", "ms-swift"])
+def test_frameworks_that_call_peft_themselves_leave_all_adapters_in_fp32(stack):
+    lora = {"rank": 4, "base_precision": "nf4"}
+    job = small_job(small_model(layers=LAYERS), zero=0, precision="bf16", lora=lora, stack=stack)
+    assert casts_inputs(job)
 
 
 def test_data_parallel_ranks_reduce_the_gradients_of_adapters_alone():

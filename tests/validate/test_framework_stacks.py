@@ -257,6 +257,12 @@ OF_MARCH_2024 = {"torch": "2.3", "deepspeed": "0.14", "transformers": "4.36"}
         ("torchtune", "recipes of 2024", {"torch": "2.3"}),
         ("deepspeed", "DeepSpeed 0.14.2, torch 2.3", OF_MARCH_2024),
         ("megatron-core", "NeMo 25.07", {}),
+        ("megatron-core", "NeMo/Megatron-Core 24.04", {}),
+        ("megatron-core", "Megatron-Core v0.6", {"megatron-core": "0.6"}),
+        ("megatron-core", "Megatron-LM core_r0.10", {"megatron-core": "0.10"}),
+        ("megatron-core", "Megatron-LM 0.14, TE 2.11",
+         {"megatron-core": "0.14", "transformer_engine": "2.11"}),
+        ("megatron-core", "Transformer Engine, container 25.06", {}),
     ],
 )  # fmt: skip
 def test_a_run_is_of_the_releases_that_it_names_or_of_those_of_its_month(base, version, releases):

@@ -20,6 +20,7 @@ from simulator.described.cluster.kernel_parameters import AttentionKernel
 from simulator.described.plan.expert_facts import ExpertFacts
 from simulator.described.plan.narrow_product_facts import NarrowProductFacts
 from simulator.described.plan.stack_options import (
+    AdaptedModels,
     CrossEntropy,
     FusedAttention,
     GradientScaling,
@@ -288,10 +289,10 @@ class Stack(NarrowProductFacts, ExpertFacts):
     quantised_products_keep_inputs: Flag = False
     """Products with 4-bit weights keep their input, which no backward reads (bitsandbytes'
     ``MatMul4Bit``)."""
-    casts_adapter_inputs: Flag = False
-    """Adapters are fp32 beside 16-bit weights, and each casts its input for itself, so backward
-    keeps a copy for each (peft's ``autocast_adapter_dtype``); with ``master_weights: false``
-    nothing autocasts, and they compute in fp32."""
+    casts_adapter_inputs: AdaptedModels = False
+    """Adapters are fp32 beside 16-bit weights, of all models or those that are ``unquantised``, and
+    each casts its input for itself, so backward keeps a copy for each (peft's
+    ``autocast_adapter_dtype``); with ``master_weights: false`` they compute in fp32."""
     adapted_mlp_in_place: Flag = False
     """Where all products of an MLP have adapters and none drops anything out, one function makes
     the activation again in backward and writes gradients over what it read (Unsloth's

@@ -140,6 +140,9 @@ heads that cuDNN does not take."""
 RepeatedHeads = Annotated[bool, Field(strict=True)] | Literal["unfused"]
 """Before which attention grouped heads are repeated: any, none, or that in separate kernels."""
 
+AdaptedModels = Annotated[bool, Field(strict=True)] | Literal["unquantised"]
+"""Which models adapters are fp32 beside: all, none, or those that nothing quantises."""
+
 MaskedModels = Annotated[bool, Field(strict=True)] | Literal["rotary"]
 """Which models attention in separate kernels does something to masked scores of: all, none, or
 those with rotary positions."""

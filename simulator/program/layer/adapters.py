@@ -232,8 +232,10 @@ def _product(name: str, model: Model, plan: Plan) -> str:
 
 def casts_inputs(job: Job) -> bool:
     """Whether adapters are fp32 beside 16-bit weights, so that each casts its input."""
-    is_half = output_bytes(job.plan.precision) < FULL_BYTES
-    return is_half and job.plan.stack.casts_adapter_inputs
+    lora, casts = job.plan.lora, job.plan.stack.casts_adapter_inputs
+    if casts == "unquantised":
+        casts = lora is None or not lora.is_quantised
+    return casts and output_bytes(job.plan.precision) < FULL_BYTES
 
 
 def computes_in_fp32(job: Job) -> bool:

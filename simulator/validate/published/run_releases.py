@@ -44,7 +44,8 @@ def releases_of_their_time(base: str, framework: str, version: str) -> dict[str,
     """
     said = f"{framework} {version}".lower()
     follows = base in ("torchtitan", *shipped_facts(_NAMES)["around_torch"])
-    found = {library: named_release(library, said) for library in dict.fromkeys(("torch", base))}
+    known = ("torch", base, *({"transformer_engine"} & libraries_of_stack(base)))
+    found = {library: named_release(library, said) for library in dict.fromkeys(known)}
     unsaid = _unsaid_releases(said) if follows else {}
     releases = {library: release or unsaid.get(library) for library, release in found.items()}
     if "transformers" in libraries_of_stack(base):

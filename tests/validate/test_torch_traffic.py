@@ -24,11 +24,15 @@ JOBS = {
     "tensor and fsdp": job(8, tp=2, zero=3, sequence_parallel=True),
 }
 
+MICROBATCHES = 2
+"""Fewest of which some are followed by others; DTensor takes a second for each."""
+
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_step_issues_what_is_predicted(name):
-    world = World(0, JOBS[name].cluster.gpus, "fake", torch.device("cpu"))
-    as_run = as_torch_runs_it(JOBS[name], world).job
+    asked = JOBS[name].replace(**{"batch.global": MICROBATCHES * JOBS[name].dp})
+    world = World(0, asked.cluster.gpus, "fake", torch.device("cpu"))
+    as_run = as_torch_runs_it(asked, world).job
     with fake_world(world.ranks) as log:
         trainer = build_trainer(as_run, world)
         for _ in range(3):

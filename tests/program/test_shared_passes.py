@@ -21,7 +21,7 @@ def alone(job, steps):
 
 
 @given(jobs())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_programs_are_the_same_operation_for_operation(job):
     assert build_program(job, steps=2) == alone(job, 2)
 

@@ -65,3 +65,12 @@ def test_a_rank_that_is_not_there_is_bad_input(clustersim, job_file):
 def test_a_gpu_that_is_more_than_twice_as_slow_is_said_to_be_so(clustersim, job_file):
     slow = ("--set", "perturbations=[{gpu: 5, slowdown: 1.2}]")
     assert "takes 2.2 times as long" in clustersim("run", job_file, *slow).out
+
+
+def test_a_slow_gpu_of_a_stage_that_waits_for_others_anyhow_costs_nothing_and_the_table_says_why(
+    clustersim,
+):
+    slow = ("--set", "perturbations=[{gpu: 0, slowdown: 0.1}]")
+    short = ("--set", "plan.tp=1", "--set", "plan.pp=4", "--set", "plan.first_stage_layers=2")
+    outcome = clustersim("run", "llama3-8b-8xh100", *short, *slow)
+    assert "(they cost 0.0 %: nothing waits for them)" in outcome.out

@@ -270,7 +270,9 @@ def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
     cost = result.perturbation_cost
     if cost is not None:
         step = format_seconds(cost.step_time_without_s)
-        yield "without perturbations", f"{step} (they cost {percent(cost.lost_share)})"
+        lost = percent(cost.lost_share)
+        why = ": nothing waits for them" if lost == percent(0.0) else ""
+        yield "without perturbations", f"{step} (they cost {lost}{why})"
 
 
 def _print_class_groups(result: Result) -> None:

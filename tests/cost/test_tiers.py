@@ -31,6 +31,14 @@ def test_a_group_below_one_leaf_does_not_feel_its_uplinks():
         assert seconds(kind, Group(8, 1), narrow) == seconds(kind, Group(8, 1), flat_network())
 
 
+@pytest.mark.parametrize("below", [8, 16])
+def test_a_group_that_one_leaf_holds_whole_does_not_climb(below):
+    network = flat_network(leaf={"gpus": 16, "oversubscription": 8.0})
+    for kind in KINDS:
+        group = Group(8, 1, nodes_per_leaf=below)
+        assert seconds(kind, group, network) == seconds(kind, Group(8, 1), flat_network())
+
+
 def test_a_ring_whose_every_hop_climbs_is_slower_by_the_oversubscription():
     network = flat_network(leaf={"gpus": 1, "oversubscription": 2.0})
     group = Group(16, 1, nodes_per_leaf=1)

@@ -38,3 +38,11 @@ def test_every_rank_by_itself_is_more_work_by_as_many_as_stand_for_one():
 
 def test_work_is_said_in_minutes_and_gigabytes():
     assert str(Effort(240.0, 6.1 * 2**30)) == "about 4 min and 6 GiB"
+
+
+def test_somebody_is_asked_before_a_minute_of_work_or_four_gibibytes_are_spent():
+    gib = 2**30
+    assert not Effort(60.0, 4.0 * gib).is_large()
+    assert Effort(61.0, 1.0 * gib).is_large()
+    assert Effort(1.0, 4.1 * gib).is_large()
+    assert Effort(1.0, 1.0 * gib).times(61).is_large()

@@ -413,6 +413,14 @@ def test_an_update_in_backward_leaves_one_gradient_at_a_time():
     assert held[Owner.GRADIENTS] == largest * state_bytes(job).gradients
 
 
+def test_an_update_in_backward_of_shards_leaves_one_shard_of_a_gradient_at_a_time():
+    plan = {"optimizer_in_backward": True, "clip_gradients": False, "stack": "torch", "zero": 3}
+    job = small_job(gpus=4, global_batch=4, **plan)
+    (run,) = stage_slices(job, 1)
+    held = dict(resident_memory(job, slice_parameters(job, run)))
+    assert held[Owner.GRADIENTS] == 1000 * 64 / 4 * state_bytes(job).gradients
+
+
 @pytest.mark.parametrize(
     "plan", [{"clip_gradients": True}, {"zero": 1}, {"offload": {"optimizer": "cpu"}}]
 )

@@ -170,6 +170,13 @@ def test_a_step_whose_layers_hide_a_slow_host_tells_only_how_fast_the_rest_is():
     assert lesson([run_of(1.2, short)], PRIOR).launches > 0.0
 
 
+def test_exchanges_inside_layers_hide_the_host_as_computing_does():
+    computing = teaching_exposure(0.64, {Category.FORWARD: 0.64}, 320)
+    exchanging = {Category.FORWARD: 0.44, Category.TENSOR_PARALLEL: 0.2}
+    assert teaching_exposure(0.64, exchanging, 320)[1] == pytest.approx(computing[1])
+    assert computing[1] > 0
+
+
 def test_no_gpu_is_said_to_hold_less_than_nothing_beside_its_tensors():
     profile = load_profile("h100-sxm-80gb")
     memory = MemoryLesson(-2 * profile.device.context_bytes, MemorySpread(0.1, 3), runs=1)

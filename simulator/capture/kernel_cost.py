@@ -129,9 +129,11 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         profile,
         num_bytes + again_bytes,
         over_rows=not again_bytes and any(word in call.name for word in _OVER_ROWS),
-        reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
+        reduces_rows=any(word in call.name for word in _REDUCES_ROWS),
         efficiency=_many_tensors_efficiency(name, call, profile),
     )
+    if _adds_rows(call) and not profile.device.launches_itself:
+        seconds += profile.common.column_sum_start_s
     if name in ("_softmax", "_log_softmax") and call.inputs and call.inputs[0].shape:
         shape = call.inputs[0].shape
         seconds = max(seconds, softmax_s(profile, math.prod(shape), shape[-1]))

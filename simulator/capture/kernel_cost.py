@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from simulator.capture.table import Call, Tensor
 from simulator.cost.kernel_time import (
+    LARGEST_TILE_SIDE,
     attention_s,
     gemm_s,
     grouped_gemm_s,
@@ -128,9 +129,11 @@ def kernel_cost(call: Call, profile: HardwareProfile, shrink: float = 1.0) -> Co
         profile,
         num_bytes + again_bytes,
         over_rows=not again_bytes and any(word in call.name for word in _OVER_ROWS),
-        reduces_rows=any(word in call.name for word in _REDUCES_ROWS) or _adds_rows(call),
+        reduces_rows=any(word in call.name for word in _REDUCES_ROWS),
         efficiency=_many_tensors_efficiency(name, call, profile),
     )
+    if _adds_rows(call) and not profile.device.launches_itself:
+        seconds += profile.common.column_sum_start_s
     if name in ("_softmax", "_log_softmax") and call.inputs and call.inputs[0].shape:
         shape = call.inputs[0].shape
         seconds = max(seconds, softmax_s(profile, math.prod(shape), shape[-1]))
@@ -248,8 +251,10 @@ def _grouped_product(call: Call, profile: HardwareProfile) -> Cost | None:
 def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
     """A convolution as the products that it is by im2col, one for each group of channels.
 
-    Backward is the gradients that it makes: nobody asks for that of an input without parameters
-    before it, nor of frozen weights. That of the weights sums over all places.
+    The kernel makes the patches as it goes: it reads a picture once, not each place of a filter
+    anew (implicit GEMM: S. Chetlur et al., "cuDNN", arXiv 1410.0759, section 3). Backward is the
+    gradients that it makes: nobody asks for that of an input without parameters before it, nor of
+    frozen weights. That of the weights sums over all places.
     """
     is_backward = "backward" in call.name
     given, weight = call.inputs[is_backward : is_backward + 2]
@@ -258,16 +263,51 @@ def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
     n, k = weight.shape[0] // groups, math.prod(weight.shape[1:])
     m = math.prod(result.shape) // weight.shape[0]
     precision = _supported(_precision(call, 1), profile)
-    sums_places = [made.shape == weight.shape for made in call.outputs if len(made.shape) > 1]
-    products = [((n, k, m) if sums else (m, n, k)) for sums in sums_places or [False]]
     flop = 2.0 * m * n * k * groups
+    made = [each.shape for each in call.outputs if len(each.shape) > 1]
+    gradients = made if is_backward and made else [result.shape]
     if weight.shape[1] == 1 and groups > 1:
-        seconds = len(products) * _channel_filter_s(profile, call, flop)
+        seconds = len(gradients) * _channel_filter_s(profile, call, flop)
     else:
+        patches_bytes = flop / (2.0 * n) * _bytes(given) / math.prod(given.shape)
+        rest_bytes = _bytes(weight) + _bytes(result)
+        read_bytes = rest_bytes + min(_bytes(given), patches_bytes)
         seconds = math.fsum(
-            gemm_s(profile, *sizes, batch=groups, precision=precision) for sizes in products
+            _grouped_channels_s(
+                profile, (m, n, k), groups, precision,
+                sums_places=shape == weight.shape,
+                moved_bytes=rest_bytes + _bytes(given) if shape == given.shape else read_bytes,
+            )
+            for shape in gradients
+        )  # fmt: skip
+    return Cost(seconds, len(gradients) * flop, "convolution", precision=precision)
+
+
+def _grouped_channels_s(
+    profile: HardwareProfile,
+    sizes: tuple[int, int, int],
+    groups: int,
+    precision: Precision,
+    *,
+    sums_places: bool,
+    moved_bytes: float,
+) -> float:
+    """Products of groups of channels: each alone, or several in a tile that is zero between them.
+
+    Source: ``GroupMode`` of CUTLASS's convolutions (``cutlass/conv/convolution.h``): one block
+    computes one group or less, or several. The library is assumed to pick the faster.
+    """
+    m, n, k = sizes
+
+    def together_s(several: int) -> float:
+        wide_n, wide_k = several * n, several * k
+        product = (wide_n, wide_k, m) if sums_places else (m, wide_n, wide_k)
+        return gemm_s(
+            profile, *product, batch=groups // several, precision=precision, moved_bytes=moved_bytes
         )
-    return Cost(seconds, len(products) * flop, "convolution", precision=precision)
+
+    widest = max(1, LARGEST_TILE_SIDE // n)
+    return min(together_s(p) for p in range(1, min(groups, widest) + 1) if groups % p == 0)
 
 
 def _channel_filter_s(profile: HardwareProfile, call: Call, flop: float) -> float:

@@ -44,6 +44,9 @@ Source: the CTA shapes of CUTLASS's default kernels for sm80 to sm100; the names
 ``sgemm`` kernels on Pascal to Ada.
 """
 
+LARGEST_TILE_SIDE = 256
+"""Rows or columns that no output tile exceeds."""
+
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Ways to cut the inner dimension; more than one costs a reduction of fp32 partials."""
 
@@ -69,6 +72,7 @@ def gemm_s(
     cuts_inner: bool = True,
     read_again_after: int = 0,
     tile: Tile | None = None,
+    moved_bytes: float | None = None,
 ) -> float:
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
 
@@ -95,6 +99,8 @@ def gemm_s(
             The left operand is read, and the output written, by each of these products again.
             Products of a training step find other weights and activations there.
         tile: Rows and columns of the library's tile, where its kernel is known; else the fastest.
+        moved_bytes: What is read of memory and written there, where that is not every operand and
+            result once: rows of patches of a picture overlap.
 
     Returns:
         Time [s].
@@ -120,6 +126,7 @@ def gemm_s(
         read_again_after=read_again_after,
         tile=tile,
         hides_results=True,
+        moved_bytes=moved_bytes,
     )
 
 
@@ -146,6 +153,7 @@ def grouped_gemm_s(
     hides_results: bool = False,
     accumulator_bytes: float = 4.0,
     by_torch: bool = False,
+    moved_bytes: float | None = None,
 ) -> float:
     """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
 
@@ -161,6 +169,8 @@ def grouped_gemm_s(
     total_rows = sum(rows)
     result_bytes = 2.0 * accumulator_bytes if accumulate else output_bytes(precision)
     traffic_bytes = product_bytes(rows, n, k, precision=precision, result_bytes=result_bytes)
+    if moved_bytes is not None:
+        traffic_bytes = moved_bytes
     if read_again_after:
         weight_bytes = ELEMENT_BYTES[precision] * sum(1 for m in rows if m > 0) * n * k
         traffic_bytes = _repeated_bytes(profile, traffic_bytes, weight_bytes, read_again_after)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
 from simulator.cost import attention, gemm, rates
-from simulator.cost.gemm import rows_are_aligned
+from simulator.cost.gemm import LARGEST_TILE_SIDE, rows_are_aligned
 from simulator.cost.measured_products import as_the_table_says
 from simulator.cost.rates import (
     ELEMENT_BYTES,
@@ -32,6 +32,7 @@ from simulator.described.cluster.hardware import HardwareProfile
 
 __all__ = [
     "ELEMENT_BYTES",
+    "LARGEST_TILE_SIDE",
     "activation_precision",
     "attention_s",
     "gemm_s",

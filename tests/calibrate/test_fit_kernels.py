@@ -24,7 +24,7 @@ kernels:
 host: {memory: 1 TB}
 """
 
-STREAM, GEMM = BLOCKS[0], BLOCKS[2]
+STREAM, NORM, GEMM = BLOCKS[:3]
 
 
 def test_replacing_a_value_leaves_every_other_character_alone():
@@ -130,6 +130,23 @@ def test_no_fit_leaves_more_of_the_longest_tile_than_list_scheduling_can():
     fit = fit_block(profile, block, rows)
     assert fit is not None
     assert fit.values["tail"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("op", "notes", "tells"),
+    [
+        ("layernorm", "", True),
+        ("layer_norm", "huggingface implementation, median", True),
+        ("rms_norm", "huggingface implementation, median", False),
+        ("megatron_rms_norm", "torch implementation, median", True),
+        ("megatron_rms_norm", "megatron implementation, median", False),
+        ("layer_norm", "liger implementation, median", False),
+    ],
+)
+def test_norms_of_pytorch_alone_tell_how_fast_its_norms_are(op, notes, tells):
+    """Liger's benchmark times several; what it has of Hugging Face's RMS norm is no one kernel."""
+    row = KernelRow({"op": op, "direction": "bwd", "dtype": "bf16", "notes": notes})
+    assert NORM.rows(row) is tells
 
 
 def test_too_few_rows_give_no_fit():

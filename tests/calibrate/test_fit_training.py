@@ -145,6 +145,24 @@ def test_a_clock_that_a_source_tells_is_not_fitted() -> None:
     assert list(fitted.simulated_s) == sorted(set(fitted.simulated_s), reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("said", "shipped"), [("rtx-3090", "rtx-3090-24gb"), ("V100-SXM2-16GB", "v100-sxm2-32gb")]
+)
+def test_a_run_tells_the_clock_of_its_device_however_its_source_spells_it(said, shipped) -> None:
+    job = {
+        "id": "x-1", "source": "a paper", "grade": "A-", "model": "gpt", "layers": "4",
+        "hidden": "1024", "heads": "16", "profile": said, "gpus": "1", "framework": "torch",
+        "vocab": "51200", "tp": "1", "pp": "1", "dp": "1", "micro_batch": "4", "global_batch": "4",
+        "seq_len": "1024", "precision": "fp16", "attention": "unfused", "measured_step_s": "1",
+    }  # fmt: skip
+    table = Path(__file__).parents[2] / "reports" / "data" / "runs_open.csv"
+    rows = with_known_facts([*read_table(table, ["id"]), job], table)[-1:]
+    with ThreadPoolExecutor(1) as executor:
+        (run,) = responses(rows, executor)
+    assert run.profile == shipped
+    assert run.simulated_s[0] > run.simulated_s[-1]
+
+
 def test_a_device_of_one_source_takes_the_clock_of_its_relative() -> None:
     lonely = at_clock("a-1", 0.7, profile="h200-sxm-141gb")
     relative = at_clock("b-1", 0.9, profile="h100-sxm-80gb")

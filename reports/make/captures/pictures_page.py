@@ -48,10 +48,16 @@ there in July 2022, with torch 1.12, autocast to fp16, channels last and SGD
 
 *First sight* is what was predicted before anybody here had seen one of these steps; a line of
 `reports/data/pictures.csv` is written once. Fifteen networks could not be captured then: they
-decide by numbers of a tensor that they make themselves, which captures know since. *Now* has three
-causes that the first errors pointed to and that are known without them: a group of channels is a
-product of its own and a filter over single channels is none; norms over pictures read their input
-twice; a product with a small result and a long sum may be cut into more than 16 parts.
+decide by numbers of a tensor that they make themselves, which captures know since. *Now* has
+causes that the first errors pointed to and that are known without them:
+
+- a group of channels is a product of its own, or several share a tile (CUTLASS's `GroupMode`); a
+  filter over single channels is no product;
+- a convolution reads its picture once, not once for each place of its filter (implicit GEMM,
+  arXiv 1410.0759);
+- norms over pictures read their input twice;
+- the gradient of a bias streams, after a start that was measured on an H100 (`column_sum_start`);
+- a product with a small result and a long sum may be cut into more than 16 parts.
 
 All these steps ran, with the largest batch that timm's search found to fit. *Fits* counts those
 whose reserved memory is predicted within the device.
@@ -59,10 +65,24 @@ whose reserved memory is predicted within the device.
 """
 
 _NOT_MODELLED = """
-Not modelled: cuDNN's kernels for groups of channels in this layout (RegNet, ResNeSt, NFNet and DPN
-take one and a half to four times as long as predicted), its fused LSTM (Sequencer is captured step
-by step, and bound by launches), and that one card of a kind clocks higher than another: networks of
-plain products are 13 to 32 % too slow on the clock that language models ask of this card.
+Not modelled:
+
+- **Kernels for groups of channels of cuDNN before 9, in this layout.** RegNet, ResNeSt, NFNet and
+  DPN take one and a half to four times as long as predicted. timm's own tables show that this is
+  the layout and the release. In July 2022 the same card trained `regnetx_032` in 486 ms without
+  channels last and in 1,242 ms with it, and `nfnet_f0` in 806 and in 1,926 ms
+  (`benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv`); most networks gain from it. With torch 2.4
+  and cuDNN 9 it runs the forward pass of `regnetx_032` 1.32 times as fast as with torch 1.12, and
+  that of `resnext50_32x4d`, whose groups are narrow, 1.01 times (`benchmark-infer-amp-nhwc-*`).
+  The kernels of before do without matrix units (`wgrad2d_grouped_direct_kernel`,
+  pytorch/pytorch#34977: 35 times as slow as in the other layout).
+- **Backward of filters over single channels where there are few**: MobileNet, EfficientNet and
+  GhostNet are met in the forward pass and too fast in backward.
+- **Changes of layout inside of a convolution**, of inputs that are not in channels last as its
+  weights are: a capture does not keep strides (PoolFormer, CoaT).
+- **Its fused LSTM**: Sequencer is captured step by step, and bound by launches.
+- **One card of a kind clocks higher than another**: networks of plain products are too slow on the
+  clock that language models ask of this card.
 """
 
 
@@ -74,6 +94,7 @@ class Picture:
         row: Of the table.
         step_s, low_s, high_s: Predicted now, and the band of eight in ten [s].
         reserved_gib: What the allocator reserves [GiB].
+        has_groups: Whether a convolution has groups of several channels.
     """
 
     row: Row
@@ -81,6 +102,7 @@ class Picture:
     low_s: float
     high_s: float
     reserved_gib: float
+    has_groups: bool
 
     @property
     def measured_s(self) -> float:
@@ -127,7 +149,16 @@ def picture(row: Row, capture: Capture) -> Picture:
     found = simulate_capture(capture, load_profile(PROFILE))
     reserved_bytes = max(each.peak_reserved_bytes for each in found.memory)
     low_s, high_s = found.step_time_band_s or (found.step_time_s, found.step_time_s)
-    return Picture(row, found.step_time_s, low_s, high_s, reserved_bytes / 2**30)
+    gib = reserved_bytes / 2**30
+    return Picture(row, found.step_time_s, low_s, high_s, gib, _has_groups(capture))
+
+
+def _has_groups(capture: Capture) -> bool:
+    """Whether a convolution has several groups, of more than one channel each."""
+    convolutions = (
+        each.inputs for each in capture.tables[0].calls if each.name == "aten.convolution.default"
+    )
+    return any(1 < weight.shape[1] < given.shape[1] for given, weight, *_ in convolutions)
 
 
 def page(found: Sequence[Picture]) -> str:
@@ -147,6 +178,11 @@ def _summary(found: Sequence[Picture]) -> Iterator[str]:
     now = _errors(each.error_pct for each in found)
     yield f"| first sight | {len(seen)} | {first} | {held[0]} | {first_fits} |"
     yield f"| now | {len(found)} | {now} | {held[1]} | {now_fits} |"
+    plain = [each for each in found if not each.has_groups]
+    fits = sum(each.reserved_gib <= memory_gib for each in plain)
+    errors = _errors(each.error_pct for each in plain)
+    in_band = sum(each.is_in_band for each in plain)
+    yield f"| now, without groups of channels | {len(plain)} | {errors} | {in_band} | {fits} |"
 
 
 def _errors(errors_pct: Iterable[float]) -> str:

@@ -21,7 +21,7 @@ from simulator.described.documents import merged
 from simulator.described.load import job_from_document, load_profile, profile_names
 from simulator.errors import InputError
 from simulator.results.simulation import run_step
-from simulator.tables.spellings import precision_name
+from simulator.tables.spellings import precision_name, profile_name_of
 from simulator.validate.published.published_rows import job_document
 
 CLOCK, NARROW_CLOCK = "sustained_clock", "sustained_clock_8_bit"
@@ -49,8 +49,8 @@ class Response:
 
     @property
     def profile(self) -> str:
-        """Profile whose clock it is."""
-        return self.row["profile"]
+        """Profile whose clock it is, whatever the source calls its device."""
+        return shipped_profile(self.row) or self.row["profile"]
 
     @property
     def field(self) -> str:
@@ -77,7 +77,7 @@ class Response:
 
 def responses(rows: Sequence[Row], executor: Executor) -> list[Response]:
     """The response of every timed run of a known device that can be simulated, in order."""
-    rows = [row for row in rows if row["measured_step_s"] and row["profile"] in profile_names()]
+    rows = [row for row in rows if row["measured_step_s"] and shipped_profile(row)]
     tasks = [_document_at(row, clock) for row in rows for clock in CLOCKS]
     times = iter(executor.map(_step_s, tasks, chunksize=8))
     found = []
@@ -106,7 +106,13 @@ def _is_narrow(row: Row) -> bool:
 
 
 def _told_clock(row: Row) -> str:
-    return NARROW_CLOCK if _is_narrow(row) and has_narrow_clock(row["profile"]) else CLOCK
+    has_own = _is_narrow(row) and has_narrow_clock(shipped_profile(row) or "")
+    return NARROW_CLOCK if has_own else CLOCK
+
+
+def shipped_profile(row: Row) -> str | None:
+    """The shipped profile that a run's device has, as its prediction takes it; None without one."""
+    return profile_name_of(row["profile"], profile_names())
 
 
 @cache

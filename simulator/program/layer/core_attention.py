@@ -165,7 +165,7 @@ def _has_softmax_kernel(block: Block, batch: int, length: int) -> bool:
     Source: ``is_kernel_available`` of Megatron-LM's ``fused_softmax.py``.
     """
     longest, multiple = block.stack.fused_softmax_longest, block.stack.fused_softmax_batch
-    fits = batch // block.plan.tp % multiple == 0 and length <= (longest or length)
+    fits = batch // block.tensor_ranks % multiple == 0 and length <= (longest or length)
     return _scales_in_product(block) and (fits or block.shape.element_bytes >= FULL_BYTES)
 
 

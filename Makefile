@@ -109,6 +109,7 @@ accuracy: $(VENV)/.core  ## reports/accuracy.md: every published run, predicted
 
 what-if: $(VENV)/.core  ## reports/what_if.md: what one change does, and which layout is picked
 	$(BIN)/python -m reports.make.accuracy.what_if_page reports/data/step_bands.csv \
+	  reports/data/cross_validation.csv reports/first_sight.csv \
 	  reports/data/what_if_odds.csv $(RUNS) --picture reports/what_if.png > build-what-if.md
 	mv build-what-if.md reports/what_if.md
 

@@ -80,10 +80,10 @@ def test_latents_are_normed(name: str, width: int):
     assert norm.backward_bytes == 3 * TOKENS * width * 2
 
 
-def attention_kernels(**plan) -> list[MemoryBound]:
-    model, plan = small_model(heads=HEADS, kv_heads=HEADS, hidden=256), Plan(**plan)
-    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, 128))
-    names = ("attention_masking", "softmax")
+def attention_kernels(heads: int = HEADS, length: int = 128, **plan) -> list[MemoryBound]:
+    model, plan = small_model(heads=heads, kv_heads=heads, hidden=64 * heads), Plan(**plan)
+    layer = model_layer(model, layer_kinds(model)[0], plan, microbatch_shape(plan, 1, length))
+    names = ("attention_masking", "score_mask", "softmax")
     return [each for each in layer.pieces if isinstance(each, MemoryBound) and each.name in names]
 
 
@@ -109,6 +109,43 @@ def test_scores_in_full_precision_are_masked_by_kernels_of_their_own(precision: 
 def test_the_fused_softmax_of_sixteen_bits_masks_as_it_goes():
     (softmax,) = attention_kernels(stack="megatron-lm-2021", precision="fp16")
     assert softmax.forward_bytes == 2 * HEADS * 128 * 128 * 2
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_megatrons_scores_of_six_heads_are_cast_scaled_and_masked_by_kernels_of_their_own(
+    precision: str,
+):
+    dtype, heads = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision], 6
+    leaf = torch.randn(heads, 128, 128, dtype=dtype, requires_grad=True)
+    mask = torch.ones(1, 1, 128, 128, dtype=torch.bool).triu(1)
+    product, results = leaf.neg(), []  # stands for the product of queries and keys
+
+    def forward() -> None:
+        scores = product.view(1, heads, 128, 128).float() * 3
+        results.append(torch.softmax(scores.masked_fill_(mask, -1e4), dim=-1).to(dtype))
+
+    mask_piece, softmax = attention_kernels(heads, stack="megatron-lm-2021", precision=precision)
+    expected = moved_bytes(forward)
+    assert mask_piece.forward_bytes + softmax.forward_bytes == pytest.approx(expected, rel=0.01)
+    (result,), gradient = results, torch.randn(1, heads, 128, 128, dtype=dtype)
+    negated, product_of_cudas_softmax = 2 * size_bytes(leaf), 3 * 4 * leaf.numel()
+    expected = moved_bytes(lambda: result.backward(gradient)) - negated + product_of_cudas_softmax
+    assert mask_piece.backward_bytes + softmax.backward_bytes == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("heads", "tp", "length", "is_fused"),
+    [(16, 4, 2048, True), (16, 8, 2048, False), (6, 1, 2048, False), (16, 4, 2064, False)],
+)
+def test_megatrons_softmax_is_one_kernel_for_fours_of_heads_and_2048_tokens(
+    heads: int, tp: int, length: int, is_fused: bool
+):
+    plan = {"stack": "megatron-lm-2021", "precision": "fp16", "tp": tp}
+    assert (len(attention_kernels(heads, length, **plan)) == 1) is is_fused
+
+
+def test_a_compilers_softmax_is_one_kernel_for_any_number_of_heads():
+    assert len(attention_kernels(6, stack="torch", attention="unfused", compile=True)) == 1
 
 
 def expert_pieces(tokens: int, **stack: bool) -> Layer:

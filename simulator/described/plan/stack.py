@@ -354,6 +354,11 @@ class Stack(NarrowProductFacts, ExpertFacts):
     that all of both are there (``torch.compile`` of a whole model, whose backward is one graph)."""
     fused_softmax: Flag = True
     """Scale, mask and softmax of unfused attention are one kernel."""
+    fused_softmax_batch: Annotated[int, Field(ge=1)] = 1
+    """That kernel takes 16-bit scores of sequences times heads of a rank that are a multiple of
+    this; others are cast, scaled, masked and normalised by a kernel each."""
+    fused_softmax_longest: Annotated[int, Field(ge=1)] | None = None
+    """That kernel takes 16-bit scores of sequences of no more tokens; others as above."""
     keeps_scores: Flag = False
     """A compiler's kernel around an fp32 softmax reads 16-bit scores in backward, so they stay."""
     cross_entropy: CrossEntropy = "fused"

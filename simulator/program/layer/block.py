@@ -163,6 +163,11 @@ class Block:
         self.working_bytes: tuple[float, ...] = ()
         self.working_region = Region.TENSOR
 
+    @property
+    def tensor_ranks(self) -> int:
+        """Ranks that share the work of a layer."""
+        return self.plan.tp
+
     @cached_property
     def expert_shape(self) -> Shape:
         """Sizes of the microbatch in the number format of routed experts' products."""

@@ -62,6 +62,9 @@ base: zeros and a copy into them (3), a copy and a clone (4), the masked clone (
 _PRODUCT_PASSES = 3
 """Reads and writes of output times gradient in backward of PyTorch's softmax."""
 
+_FILL_PASSES = 2
+"""Backward of ``masked_fill_`` copies the gradient, and writes over a part of the copy."""
+
 
 class Heads(NamedTuple):
     """The heads of core attention.
@@ -112,7 +115,7 @@ def _separate_attention(block: Block, heads: Heads) -> None:
     batch, length = block.shape.sequences * heads.number, block.shape.seq_len
     product = partial(Gemm, batch=batch, has_weight=False, split=Split.COLUMN)
     block.pieces.append(product("scores", length, length, heads.dim))
-    _softmax(block, float(batch) * length * length)
+    _softmax(block, batch, length)
     block.pieces.append(product("weighted_values", length, heads.v_dim, length))
     block.repeat("core_attn", {"scores": 1.0, "weighted_values": 1.0})
     _layout(block, heads)
@@ -132,25 +135,44 @@ def _layout(block: Block, heads: Heads) -> None:
     """
     copied = 2 * block.shape.tokens * heads.number * block.shape.element_bytes
     forward, backward = copied * heads.v_dim, copied * (2 * heads.dim + heads.v_dim)
-    if not _has_softmax_kernel(block) and block.shape.sequences > 1:
+    if not _scales_in_product(block) and block.shape.sequences > 1:
         # Their launches, from inside a product, are no work of Python's.
         forward = backward = forward + backward
     block.pieces.append(
         MemoryBound("attention_layout", forward, backward, Region.TENSOR, strided=True)
     )
     block.repeat("core_attn", {"attention_layout": 1.0})
-    if _has_softmax_kernel(block):
+    if _scales_in_product(block):
         block.memory_bound("attention_scale", 0.0, 2 * copied * heads.dim, Region.TENSOR, 2)
 
 
-def _has_softmax_kernel(block: Block) -> bool:
-    """Whether mask and softmax are one kernel, and scores are scaled by their product."""
+def _scales_in_product(block: Block) -> bool:
+    """Whether scores are scaled by their product, and mask and softmax may be one kernel."""
     return block.plan.attention_kernel == "fused-softmax" or block.stack.fused_softmax
 
 
-def _softmax(block: Block, scores: float) -> None:
-    size, has_kernel = block.shape.element_bytes, _has_softmax_kernel(block)
-    widens = _widens_scores(block)
+def _has_softmax_kernel(block: Block, batch: int, length: int) -> bool:
+    """Whether mask and softmax are one kernel.
+
+    A rank's sequences times heads, and the tokens of a sequence, decide that in 16 bits; scores in
+    full precision have no such kernel anyway, and are masked in place.
+
+    Args:
+        block: Of the layer.
+        batch: Sequences times heads, of all tensor-parallel ranks.
+        length: Tokens of a sequence.
+
+    Source: ``is_kernel_available`` of Megatron-LM's ``fused_softmax.py``.
+    """
+    longest, multiple = block.stack.fused_softmax_longest, block.stack.fused_softmax_batch
+    fits = batch // block.tensor_ranks % multiple == 0 and length <= (longest or length)
+    return _scales_in_product(block) and (fits or block.shape.element_bytes >= FULL_BYTES)
+
+
+def _softmax(block: Block, batch: int, length: int) -> None:
+    size, scores = block.shape.element_bytes, float(batch) * length * length
+    has_kernel = _has_softmax_kernel(block, batch, length)
+    widens = not has_kernel and _asks_for_wide_scores(block)
     if has_kernel and size >= FULL_BYTES:
         forward = _IN_PLACE_MASK_PASSES * scores * size
         backward = _IN_PLACE_MASK_BACKWARD_PASSES * scores * size
@@ -180,16 +202,21 @@ def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
 
     A mask that selects does so backward, too; one that is added has no pass of its own there.
     Under autocast it is fp32, and so is what it is added to. CUDA's softmax reads fp16 itself, and
-    gives it back, where autocast does not cast before. Softmax reads its output backward.
+    gives it back, where autocast does not cast before. Softmax reads its output backward. Where
+    code has a kernel that does not take these scores, it casts them before all else; the number
+    of the layer, which they are multiplied with, is its scale.
 
     Source: ``eager_attention_forward`` of transformers (models/gpt2, bert, llama); derivatives.yaml
     and ``softmax`` of ``SoftMax.cpp`` of PyTorch, as it dispatches them (tests); ``SoftMax.cu``,
-    whose backward multiplies output and gradient before it sums.
+    whose backward multiplies output and gradient before it sums; ``forward_torch_softmax`` of
+    Megatron-LM's ``fused_softmax.py``, with ``apply_query_key_layer_scaling``.
     """
     size, selects = block.shape.element_bytes, _selects_scores(block)
-    one, cast = 2 * size, size + FULL_BYTES
-    is_promoted = widens and block.plan.autocasts and not selects
-    reads_half = widens and block.plan.precision == "fp16" and not block.plan.autocasts
+    casts_first = widens and _scales_in_product(block)
+    one, cast = 2 * (FULL_BYTES if casts_first else size), size + FULL_BYTES
+    is_promoted = widens and block.plan.autocasts and not selects and not casts_first
+    is_fp16 = block.plan.precision == "fp16" and not block.plan.autocasts
+    reads_half = widens and is_fp16 and not casts_first
     casts_up = widens and not (is_promoted or reads_half)
     width = FULL_BYTES if widens else size
     read = size if reads_half else width
@@ -199,7 +226,8 @@ def _eager_softmax(block: Block, scores: float, *, widens: bool) -> None:
     if widens:
         forward, backward = forward + cast, backward + cast
     mask = MemoryBound(
-        "score_mask", scores * (cast if is_promoted else one), scores * one * selects,
+        "score_mask", scores * (cast if is_promoted else one),
+        scores * one * selects * (_FILL_PASSES if casts_first else 1),
         Region.TENSOR, strided=True, widens=is_promoted,
     )  # fmt: skip
     kernels = 3 if widens else 2  # with the mask's, those that host_work_per_launch counts
@@ -241,11 +269,6 @@ def _selects_scores(block: Block) -> bool:
 def _is_of(models: MaskedModels, block: Block) -> bool:
     """Whether those models are that of the block."""
     return block.model.positions == "rotary" if models == "rotary" else models
-
-
-def _widens_scores(block: Block) -> bool:
-    """Whether separate kernels cast 16-bit scores up and the probabilities back."""
-    return _asks_for_wide_scores(block) and not _has_softmax_kernel(block)
 
 
 def _asks_for_wide_scores(block: Block) -> bool:

@@ -15,6 +15,7 @@ from simulator.errors import ClustersimError
 from simulator.files import read_unpacked_text
 from simulator.serving.defaults import version_of_year
 from simulator.serving.described import Deployment, Speculation
+from simulator.serving.requests import requests_of
 from simulator.serving.workload import Arrivals, Lengths, SharedPrefix, Workload
 from simulator.validate.serving_commands import (
     Command,
@@ -320,20 +321,24 @@ def _closed_loop(row: ServingRow, users: int, prompt: int, answer: int) -> Workl
     if "uniform 0.8" in row.cells.get("notes", ""):
         prompts = Lengths(mean=prompt, least_share=0.8)
         answers = Lengths(mean=answer, least_share=0.8)
-    return Workload(
+    workload = Workload(
         requests=known.requests or min(10 * users, max(4 * users, 256)),
         arrivals=Arrivals(kind="closed-loop", users=users, rate=row.number("request_rate")),
         prompt=prompts,
         answer=answers,
-        shared_prefix=_found(row, prompt),
     )
+    return _after_others(row, workload)
 
 
-def _found(row: ServingRow, prompt: int) -> SharedPrefix:
-    """What prompts sent before left in the cache: as a beginning that all prompts have."""
+def _after_others(row: ServingRow, workload: Workload) -> Workload:
+    """With what prompts sent before left in the cache: as a beginning that all prompts have."""
     known = row.command().workload
-    tokens = prompt if known.found_prompts else known.found_tokens
-    return SharedPrefix(tokens=tokens, cached=tokens > 0)
+    tokens = known.found_tokens
+    if known.found_prompts:
+        # So long that the longest prompt, too, has nothing beyond it.
+        tokens = max(request.prompt_tokens for request in requests_of(workload))
+    prefix = SharedPrefix(tokens=tokens, cached=tokens > 0)
+    return workload.model_copy(update={"shared_prefix": prefix})
 
 
 def _check_users(row: ServingRow, users: float, answer: int) -> None:
@@ -352,12 +357,8 @@ def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     """All at once: so many requests as documented, or enough for a steady state."""
     prompts, answers = _spreads(row, prompt, answer)
     count = row.command().workload.requests or _OFFLINE_REQUESTS
-    return Workload(
-        requests=count * deployment.replicas,
-        prompt=prompts,
-        answer=answers,
-        shared_prefix=_found(row, prompt),
-    )
+    workload = Workload(requests=count * deployment.replicas, prompt=prompts, answer=answers)
+    return _after_others(row, workload)
 
 
 def _is_online(row: ServingRow) -> bool:

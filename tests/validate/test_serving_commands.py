@@ -159,6 +159,18 @@ def test_a_closed_loop_keeps_its_clients_rate_and_what_beginnings_of_prompts_lef
     assert (workload.shared_prefix.tokens, workload.shared_prefix.cached) == (128, True)
 
 
+def test_atom_computes_prompts_while_any_waits(tmp_path):
+    row = (
+        "d,somebody,atom,,llama3.1-8b,bf16,mi355x,1,1,1,1,1,"
+        "closed loop (fixed concurrency),1024,96,4,,,10.0"
+    )
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{HEAD}\n{row}\n")
+    deployment = deployment_of(*read_serving_rows(table))
+    assert (deployment.engine, deployment.scheduler) == ("vllm", "vllm-v0")
+    assert deployment.chunked_prefill is False
+
+
 def test_prompts_that_were_sent_before_are_not_computed_again(tmp_path):
     row = (
         "b,somebody,vllm,0.9,llama3.1-8b,bf16,h100-sxm-80gb,1,1,1,1,1,"

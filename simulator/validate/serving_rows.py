@@ -15,6 +15,7 @@ from simulator.errors import ClustersimError
 from simulator.files import read_unpacked_text
 from simulator.serving.defaults import version_of_year
 from simulator.serving.described import Deployment, Speculation
+from simulator.serving.requests import requests_of
 from simulator.serving.workload import Arrivals, Lengths, SharedPrefix, Workload
 from simulator.validate.serving_commands import (
     Command,
@@ -51,8 +52,15 @@ _ENGINES = {
     "lmdeploy": "lmdeploy",
     "tgi": "tgi",
 }
-"""Engine whose rules a row's follows; ATOM (AMD) takes vLLM's scheduler as its model, and some
-are named after what moves keys and values between their pools."""
+"""Engine whose rules a row's follows; some are named after what moves keys and values between their
+pools."""
+_ATOM = {"scheduler": "vllm-v0", "chunked_prefill": False, "max_tokens": 16384, "max_requests": 512}
+"""Settings of ATOM (AMD), an engine in the manner of vLLM: a step computes prompts while any waits,
+and answers only otherwise, as vLLM's first engine.
+
+Source: ROCm/ATOM, ``atom/model_engine/scheduler.py``, ``Scheduler.schedule`` (batches of prompts
+return before answers are looked at), and ``arg_utils.py``, ``EngineArgs``.
+"""
 _WEIGHTS = {
     "fp16": "fp16",
     "bf16": "bf16",
@@ -205,7 +213,7 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
 
 def _commanded(row: ServingRow, fields: Mapping[str, Any], command: Command) -> dict[str, Any]:
     """Settings that the source's commands name or compute."""
-    found = dict(command.set)
+    found = {**(_ATOM if row.cells["engine"].lower() == "atom" else {}), **command.set}
     drafts = (command.drafts or _DRAFTS) if "speculative" in row.scenario else 0
     if drafts:
         acceptance = command.acceptance or _ACCEPTANCE
@@ -320,20 +328,24 @@ def _closed_loop(row: ServingRow, users: int, prompt: int, answer: int) -> Workl
     if "uniform 0.8" in row.cells.get("notes", ""):
         prompts = Lengths(mean=prompt, least_share=0.8)
         answers = Lengths(mean=answer, least_share=0.8)
-    return Workload(
+    workload = Workload(
         requests=known.requests or min(10 * users, max(4 * users, 256)),
         arrivals=Arrivals(kind="closed-loop", users=users, rate=row.number("request_rate")),
         prompt=prompts,
         answer=answers,
-        shared_prefix=_found(row, prompt),
     )
+    return _after_others(row, workload)
 
 
-def _found(row: ServingRow, prompt: int) -> SharedPrefix:
-    """What prompts sent before left in the cache: as a beginning that all prompts have."""
+def _after_others(row: ServingRow, workload: Workload) -> Workload:
+    """With what prompts sent before left in the cache: as a beginning that all prompts have."""
     known = row.command().workload
-    tokens = prompt if known.found_prompts else known.found_tokens
-    return SharedPrefix(tokens=tokens, cached=tokens > 0)
+    tokens = known.found_tokens
+    if known.found_prompts:
+        # So long that the longest prompt, too, has nothing beyond it.
+        tokens = max(request.prompt_tokens for request in requests_of(workload))
+    prefix = SharedPrefix(tokens=tokens, cached=tokens > 0)
+    return workload.model_copy(update={"shared_prefix": prefix})
 
 
 def _check_users(row: ServingRow, users: float, answer: int) -> None:
@@ -352,12 +364,8 @@ def _offline(row: ServingRow, deployment: Deployment, prompt: int, answer: int) 
     """All at once: so many requests as documented, or enough for a steady state."""
     prompts, answers = _spreads(row, prompt, answer)
     count = row.command().workload.requests or _OFFLINE_REQUESTS
-    return Workload(
-        requests=count * deployment.replicas,
-        prompt=prompts,
-        answer=answers,
-        shared_prefix=_found(row, prompt),
-    )
+    workload = Workload(requests=count * deployment.replicas, prompt=prompts, answer=answers)
+    return _after_others(row, workload)
 
 
 def _is_online(row: ServingRow) -> bool:

@@ -121,6 +121,17 @@ def test_trtllm_without_eviction_holds_the_whole_answer_from_the_beginning():
     assert max(batch.decodes for batch in batches) == 2
 
 
+def test_all_who_come_to_turbomind_together_have_their_first_tokens_together():
+    requests = [Request(n, 0.0, prompt_tokens=60, output_tokens=3) for n in range(4)]
+    first, *later = run_all(scheduler_of("turbomind", max_tokens=64), requests)
+    assert sum(chunk.tokens for chunk in first.chunks) == 4 * 60
+    assert [batch.decodes for batch in later] == [4, 4]
+    counting = run_all(
+        scheduler_of("trtllm-max-utilisation", max_tokens=64), requests_of([(60, 3)] * 4)
+    )
+    assert len(counting) > 1 + len(later)
+
+
 def test_a_static_batch_goes_on_for_its_longest_answer():
     scheduler = scheduler_of("static", max_requests=2)
     batches = run_all(scheduler, requests_of([(8, 2), (6, 5), (8, 1)]))

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
+from simulator.serving.requests import requests_of
 from simulator.validate.serving import predicted
 from simulator.validate.serving_commands import ServingFacts, facts_file_of, tuned_limits
 from simulator.validate.serving_rows import deployment_of, read_serving_rows, workload_of
@@ -137,7 +138,8 @@ def test_what_several_facts_say_of_the_traffic_of_a_closed_loop_joins(tmp_path):
     # Means of 1,024 and 96 between half of the longest and all of it.
     assert (workload.prompt.mean, workload.answer.mean) == (1365, 128)
     assert workload.prompt.least_share == 0.5
-    assert workload.shared_prefix.tokens == 1024
+    longest = max(request.prompt_tokens for request in requests_of(workload))
+    assert workload.shared_prefix.tokens == longest > 1024
 
 
 def test_a_closed_loop_keeps_its_clients_rate_and_what_beginnings_of_prompts_left(tmp_path):
@@ -155,6 +157,18 @@ def test_a_closed_loop_keeps_its_clients_rate_and_what_beginnings_of_prompts_lef
     workload = workload_of(run, deployment_of(run))
     assert (workload.arrivals.users, workload.arrivals.rate) == (4, 2.5)
     assert (workload.shared_prefix.tokens, workload.shared_prefix.cached) == (128, True)
+
+
+def test_atom_computes_prompts_while_any_waits(tmp_path):
+    row = (
+        "d,somebody,atom,,llama3.1-8b,bf16,mi355x,1,1,1,1,1,"
+        "closed loop (fixed concurrency),1024,96,4,,,10.0"
+    )
+    table = tmp_path / "runs.csv"
+    table.write_text(f"{HEAD}\n{row}\n")
+    deployment = deployment_of(*read_serving_rows(table))
+    assert (deployment.engine, deployment.scheduler) == ("vllm", "vllm-v0")
+    assert deployment.chunked_prefill is False
 
 
 def test_prompts_that_were_sent_before_are_not_computed_again(tmp_path):

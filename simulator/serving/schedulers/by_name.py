@@ -16,6 +16,7 @@ from simulator.serving.schedulers.reserving import (
 )
 from simulator.serving.schedulers.scheduler import Scheduler
 from simulator.serving.schedulers.sglang import Sglang
+from simulator.serving.schedulers.turbomind import TurboMind
 from simulator.serving.schedulers.vllm import FastGen, VllmV0, VllmV1
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
@@ -25,6 +26,7 @@ SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
         "sglang": Sglang,
         "trtllm": TrtllmNoEvict,
         "trtllm-max-utilisation": TrtllmMaxUtilisation,
+        "turbomind": TurboMind,
         "orca": Orca,
         "orca-pow2": OrcaPow2,
         "orca-oracle": OrcaOracle,

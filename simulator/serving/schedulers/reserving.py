@@ -191,10 +191,13 @@ class TrtllmNoEvict(ReservingScheduler):
         if balance is None or balance.may_start(self.prefilling, self.decodes.step):
             super()._compute_prompts(batch, budget, unit_tokens)
 
+    def _prompt_budget(self) -> int:
+        """Tokens of prompts that a step may compute."""
+        return self.limits.max_tokens - self.decodes.count
+
     def _fill(self, batch: Batch) -> None:
         self._admit_reserved()
-        budget = self.limits.max_tokens - self.decodes.count
-        self._compute_prompts(batch, budget, self.cache.block_tokens)
+        self._compute_prompts(batch, self._prompt_budget(), self.cache.block_tokens)
         self._step_decodes(batch)
         self._begin_decodes(batch)
 
@@ -216,7 +219,7 @@ class TrtllmMaxUtilisation(TrtllmNoEvict):
                 self.cache.grow_by_block(request)
                 self.decodes.got_block(request)
         if batch.preempted:
-            self._compute_prompts(batch, self.limits.max_tokens - self.decodes.count)
+            self._compute_prompts(batch, self._prompt_budget())
             self._step_decodes(batch)
             self._begin_decodes(batch)
         else:

@@ -72,9 +72,10 @@ Not modelled:
   2022 the same card trained `regnetx_032` in 486 ms without channels last and in 1,242 ms with it,
   and `nfnet_f0` in 806 and in 1,926 ms (`benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv`); most
   networks gain from it. Newer releases may be quicker: with torch 2.4 the forward pass of
-  `regnetx_032` is 1.32 times as fast as with torch 1.12, and that of `resnext50_32x4d`, whose groups
-  are narrow, 1.01 times (`benchmark-infer-amp-nhwc-*`). One such kernel does without matrix units
-  (`wgrad2d_grouped_direct_kernel`, pytorch/pytorch#34977: 35 times as slow as in the other layout).
+  `regnetx_032` is 1.32 times as fast as with torch 1.12, and that of `resnext50_32x4d`, whose
+  groups are narrow, 1.01 times (`benchmark-infer-amp-nhwc-*`). One such kernel does without matrix
+  units (`wgrad2d_grouped_direct_kernel`, pytorch/pytorch#34977: 35 times as slow as in the other
+  layout).
 - **Backward of filters over single channels where there are few**: MobileNet, EfficientNet and
   GhostNet are met in the forward pass and too fast in backward.
 - **Changes of layout inside of a convolution**, of inputs that are not in channels last as its

@@ -415,6 +415,8 @@ def test_options_of_megatron_deepspeed_say_where_checkpoints_are(tmp_path):
         ("--external-cuda-graph", "layer"),
         ("--cuda-graph-impl local", "layer"),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full"),
+        ("--cuda-graph-impl local --cuda-graph-scope moe_router moe_preprocess", "router"),
+        ("--cuda-graph-impl local --cuda-graph-scope attn moe_router", "layer"),
         ("--cuda-graph-impl none", "none"),
         ("", "none"),
     ],

@@ -154,6 +154,7 @@ def test_notes_may_say_whether_parameters_are_freed_after_forward(notes: str, fr
         ("16 heads of 128", "model.head_dim", 128),
         ("deterministic kernels", "plan.deterministic", True),
         ("CUDA graphs", "plan.cuda_graphs", "layer"),
+        ("CUDA graphs of router and preprocessing", "plan.cuda_graphs", "router"),
         ("full-iteration CUDA graphs", "plan.cuda_graphs", "full"),
         ("full-iteration CUDA graphs", "plan.stack.grouped_experts", True),
         ("CUDA graph of the step", "plan.stack.grouped_experts", None),

@@ -51,7 +51,7 @@ from simulator.described.plan.stack_options import (
 )
 
 Recompute = Literal["none", "selective", "full"]
-CudaGraphs = Literal["none", "layer", "full"]
+CudaGraphs = Literal["none", "router", "layer", "full"]
 RecomputeModule = Literal[
     "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts"
 ]
@@ -202,8 +202,9 @@ class PlanFields(Spec):
     """How the loss is computed; by default as the stack does it."""
     cuda_graphs: CudaGraphs = "none"
     """What the host replays as CUDA graphs instead of launching every kernel: nothing; each pass of
-    a ``layer`` (Megatron-Core's ``--cuda-graph-impl`` ``local`` and ``transformer_engine``), but
-    for routed experts without a capacity, whose shapes change from step to step; or ``full``, whole
+    a ``router`` of experts (Megatron-Core's ``--cuda-graph-scope`` ``moe_router moe_preprocess``)
+    or of a ``layer`` (its ``--cuda-graph-impl`` ``local`` and ``transformer_engine``), but for
+    routed experts without a capacity, whose shapes change from step to step; or ``full``, whole
     passes (its ``full_iteration``). Memory that graphs hold is not modelled."""
     deterministic: Flag = False
     """Whether kernels give the same bits in every run (Megatron's ``--deterministic-mode``):

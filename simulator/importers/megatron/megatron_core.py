@@ -318,11 +318,15 @@ def _attention(settings: Settings) -> str | None:
 
 
 def _cuda_graphs(settings: Settings) -> str:
-    """What the device replays: passes of layers, or all of a step."""
+    """What the device replays: passes of routers or layers, or all of a step."""
     kinds = option_table("megatron", "cuda_graphs")
     found: str = settings.choice("cuda_graph_impl", meanings=kinds, default="none")
-    if found != "none" and settings.get("cuda_graph_scope") == "full_iteration":
-        return "full"
+    scopes = set(settings.words("cuda_graph_scope") or ())
+    if found != "none" and scopes:
+        if scopes == {"full_iteration"}:
+            return "full"
+        if scopes <= {"moe_router", "moe_preprocess"}:
+            return "router"
     of_layers = settings.switch("enable_cuda_graph", "external_cuda_graph", "use_cuda_graph")
     return "layer" if of_layers and found == "none" else found
 

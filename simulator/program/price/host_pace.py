@@ -9,7 +9,7 @@ does so after every layer, or a profiler does, each layer takes as long as it ta
 
 A CUDA graph holds kernels of shapes that do not change, which the host launches as one. What routed
 experts compute changes from step to step unless they have a capacity, so that graphs of layers
-remove it.
+remove it. Graphs of routers alone leave attention to the host, too.
 
 Source: the waiting time of a queue (Lindley, Proc. Cambridge Phil. Soc. 48, 1952); Megatron-Core,
 user guide of CUDA graphs (``cuda_graph_impl`` and ``cuda_graph_modules``).
@@ -32,6 +32,9 @@ from simulator.units import parse_quantity
 _QUEUED_LAUNCHES = 1024
 """Launches that a CUDA stream takes before its host waits. Users measure about 1,000
 (stackoverflow.com/questions/53970187)."""
+
+_ROUTER = ("router", "routing")
+"""Pieces that score experts and choose them."""
 
 SLOW_HOST = 2.0
 """How many times as long as usual a slow host may take to launch a layer's kernels (assumption)."""
@@ -152,8 +155,10 @@ def captured_pieces(job: Job, layer: Layer, *, is_end: bool) -> Collection[Piece
         is_end: Whether it is an end.
     """
     graphs, experts = job.plan.cuda_graphs, job.model.experts
-    if graphs == "none" or (graphs == "layer" and is_end):
+    if graphs == "none" or (graphs != "full" and is_end):
         return ()
+    if graphs == "router":
+        return [piece for piece in layer.pieces if piece.name in _ROUTER]
     if graphs == "layer" and experts is not None and experts.capacity_factor is None:
         routed = _routed_pieces(layer)
         return [piece for piece in layer.pieces if piece not in routed]

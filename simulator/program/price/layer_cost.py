@@ -276,16 +276,18 @@ class UnitCosts:
         captured, launched = captured_pieces(self.job, layer, is_end=isinstance(unit, End)), time
         if captured:
             launched = layer_time(without(layer, captured), self.timer, self._hiding, repeated)
+        # A graph of the router leaves the modules around it to Python (assumption: and its own).
+        modules = time if self.job.plan.cuda_graphs == "router" else launched
         return UnitTimes(
             time,
             launched,
-            graphs=1 if captured and self.job.plan.cuda_graphs == "layer" else 0,
+            graphs=1 if captured and self.job.plan.cuda_graphs != "full" else 0,
             waits=expert_waits(self.job, layer, captured, self.timer, self._hiding),
             repeats_waits="routing" in repeated,
             hooks_s=hooks_s(self.job, layer, None if isinstance(unit, End) else unit.kind),
             unit_hooks_s=unit_hooks_s(self.job) if isinstance(unit, LayerUnit) else 0.0,
             host_work=self._host_work(unit),
-            python_s=python_s(self._beside_launches_s(unit), time, launched),
+            python_s=python_s(self._beside_launches_s(unit), time, modules),
         )
 
     def _host_work(self, unit: Unit) -> float:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from simulator.capture.recording.one_rank import captured, captured_script, device_answers
-from simulator.capture.recording.values import UnknownNumber
+from simulator.capture.recording.unknown.values import UnknownNumber
 from simulator.capture.table import Phase
 from simulator.errors import InputError
 from tests.capture.models import DEVICE

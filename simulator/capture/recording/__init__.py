@@ -6,7 +6,7 @@
 :mod:`.absent_streams`   ``torch.cuda``: streams, events, memory, properties
 :mod:`.gpu_kernels`      operators that a GPU runs as one kernel
 :mod:`.fused`            operators of compiled code that are one kernel
-:mod:`.values`           numbers that only a real run knows
+:mod:`.unknown`          numbers and shapes that only a real run knows
 :mod:`.refusals`         what is skipped, and what is refused
 :mod:`.recorder`         operators and storages, as they happen
 :mod:`.operators`        what one of them reads and writes

@@ -52,8 +52,9 @@ from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
 from simulator.capture.recording.refusals import nothing_leaves, unsaved_models
 from simulator.capture.recording.settle import MOST_STEPS, settled_table
-from simulator.capture.recording.unpadded import unpadded_sequences
-from simulator.capture.recording.values import unknown_value, unknown_values, user_line
+from simulator.capture.recording.unknown.unpadded import unpadded_sequences
+from simulator.capture.recording.unknown.values import unknown_value, unknown_values, user_line
+from simulator.capture.stated_values import OPTION, StatedValues, read_stated_values
 from simulator.capture.table import Capture, RankTable
 from simulator.errors import InputError
 from simulator.version import __version__
@@ -101,6 +102,7 @@ def captured_script(  # noqa: PLR0917 - one order, in words
     device: DeviceAnswers,
     mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
+    values: Sequence[str] = (),
 ) -> RankResult:
     """What one rank does when it runs a script; arguments as of :func:`captured`.
 
@@ -113,11 +115,16 @@ def captured_script(  # noqa: PLR0917 - one order, in words
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
 
-    return captured(run, rank, world, device, mailbox, on_error)
+    return captured(run, rank, world, device, mailbox, on_error, values)
 
 
 def captured_steps(
-    step: Callable[[], object], rank: int, world: int, device: DeviceAnswers, mailbox: Path
+    step: Callable[[], object],
+    rank: int,
+    world: int,
+    device: DeviceAnswers,
+    mailbox: Path,
+    values: Sequence[str] = (),
 ) -> RankResult:
     """What one rank does in a step that a function runs."""
 
@@ -125,7 +132,7 @@ def captured_steps(
         for _ in range(MOST_STEPS):
             step()
 
-    return captured(run, rank, world, device, mailbox)
+    return captured(run, rank, world, device, mailbox, values=values)
 
 
 def captured(
@@ -135,6 +142,7 @@ def captured(
     device: DeviceAnswers,
     mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
+    values: Sequence[str] = (),
 ) -> RankResult:
     """What one rank does, until enough steps are complete.
 
@@ -146,11 +154,14 @@ def captured(
         mailbox: Folder that the ranks of a capture share.
         on_error: Called with what stops backward, before torch's engine, which may end the
             process, is told.
+        values: What only a real run knows, by line: ``FILE:LINE=NUMBER``.
 
     Raises:
         InputError: The code raises, ends before a step, or needs what is not there.
     """
     record = Record(rank)
+    stated = read_stated_values(values)
+    stated.note = record.note
 
     def on_step() -> None:
         recorder.fused.end()
@@ -172,13 +183,15 @@ def captured(
     recorder.on_error = lambda error: on_error(_as_input_error(error))
     followed = exchanges.Groups(recorder)
     owners = Owners(recorder, followed)
-    around = _absent(recorder, followed, device, rank, world)
+    around = _absent(recorder, followed, device, rank, world, stated)
     stages = agreeing_stages(mailbox)
     with around, owners.followed(), modules.followed(), stages, contextlib.ExitStack() as libraries:
         _run(run)
         if modules.has_updated and len(record.steps) <= record.kept_step + 1:
             record.steps.append(modules.last_update)
     recorder.fused.end()
+    for text in stated.unused():
+        record.note(f"{OPTION} {text}: no such line asked for a value")
     settled = [settled_owner(block) for block in record.blocks]
     table = settled_table(record, settled)
     return RankResult(table, tuple(record.groups), _tokens(recorder), tuple(record.notes))
@@ -221,7 +234,12 @@ def _tokens(recorder: Recorder) -> int:
 
 @contextlib.contextmanager
 def _absent(
-    recorder: Recorder, followed: exchanges.Groups, device: DeviceAnswers, rank: int, world: int
+    recorder: Recorder,
+    followed: exchanges.Groups,
+    device: DeviceAnswers,
+    rank: int,
+    world: int,
+    stated: StatedValues,
 ) -> Iterator[None]:
     """Inside, the process is one rank of a world that is not there."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -237,7 +255,7 @@ def _absent(
             _movable(),
             exchanges.followed(followed),
             reduced(recorder, followed),
-            unknown_values(recorder.record.note),
+            unknown_values(recorder.record.note, stated),
             nothing_leaves(recorder.record.note, recorder.modules.compiled),
             torch.autograd.set_multithreading_enabled(False),
             fake,

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.data import DataLoader
 
 from simulator.capture.recording.absent_streams import replaced
-from simulator.capture.recording.values import user_line
+from simulator.capture.recording.unknown.values import user_line
 from simulator.errors import InputError
 
 _SAVED_BY = (

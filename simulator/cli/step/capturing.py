@@ -44,6 +44,13 @@ def capture(
             "Ranks to run; auto: the first rank and the others of its pipeline.", "auto|RANK,RANK,…"
         ),
     ] = "auto",
+    value: Annotated[
+        list[str] | None,
+        option(
+            "Value that a line asks a tensor for, or the number or share of elements it selects.",
+            "FILE:LINE=NUMBER|%",
+        ),
+    ] = None,
 ) -> None:
     """Capture a training step of a torch script, without a GPU.
 
@@ -58,7 +65,9 @@ def capture(
 
     chosen = None if ranks == "auto" else whole_numbers(ranks, "--ranks", 0)
     with working(f"running one rank of {world} without a GPU"):
-        made = capture_script(script, arguments or [], world=world, device=device, ranks=chosen)
+        made = capture_script(
+            script, arguments or [], world=world, device=device, ranks=chosen, values=value or []
+        )
         write_capture(made, out)
     operators = sum(len(table.call) for table in made.tables)
     captured = ", ".join(str(table.rank) for table in made.tables)

@@ -1,7 +1,7 @@
 """What does the user state of values that only a real run knows?
 
-``FILE:LINE=NUMBER`` states the value that a line of code asks a tensor for. Where it decides a shape,
-it is the number of elements that are selected, and ``25%`` is a share of those that there are.
+``FILE:LINE=NUMBER`` states the value that a line of code asks a tensor for. Where it decides a
+shape, it is the number of elements that are selected; ``25%`` is a share of those that there are.
 ``FILE=...`` states it of each line of a file that nothing else is stated of.
 """
 

@@ -76,6 +76,10 @@ def numbers_of(made: str) -> list[float]:
         ("torch.tensor([4, 5, 6])[[2, 0]]", [6, 4]),
         ("torch.unique(torch.arange(6) % 3)", [0, 1, 2]),
         ("torch.randint(5, (2,)) * 0 + 7", [7, 7]),
+        ("torch.tensor([4], pin_memory=True)", [4]),
+        ("torch.zeros(2, pin_memory=True)", [0, 0]),
+        ("torch.empty(2).uniform_(0, 3) * 0 + 7", [7, 7]),
+        ("torch.empty(2, dtype=torch.long).fill_(5)", [5, 5]),
         ("torch.tensor(list(range(9))[torch.randint(8, (1,))[0] :][-1:])", [8]),
     ],
 )
@@ -87,7 +91,7 @@ def test_small_tensors_on_the_host_have_the_numbers_that_the_code_states(made, n
     "made",
     [
         "torch.empty(3)",
-        "torch.zeros(3).uniform_()",
+        "torch.zeros(1 << 13).uniform_()[:2]",
         "torch.ones(3, device='cuda')",
         "torch.arange(8).cuda() + 1",
         "torch.zeros(1 << 21)[:2]",
@@ -104,6 +108,7 @@ def test_numbers_of_the_device_and_those_that_nobody_states_stay_unknown(made):
         "if torch.isnan(loss) or not loss.isfinite().all(): raise ValueError",
         "if not math.isfinite(loss.item()) or torch.isinf(loss).any(): raise ValueError",
         "torch._check_tensor_all(x < 9)",
+        "torch.distributions.Categorical(logits=layer(x)).log_prob(x[:, 0].long())",
         "found = loss.item()\n    if found != found: raise ValueError",
         "with torch.cuda.nvtx.range('scaled'): loss = loss * 2",
         "torch.nn.init.trunc_normal_(layer.weight)",

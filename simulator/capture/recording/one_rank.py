@@ -135,7 +135,7 @@ def captured_steps(
     return captured(run, rank, world, device, mailbox, values=values)
 
 
-def captured(
+def captured(  # noqa: PLR0917 - one order, in words
     run: Callable[[], None],
     rank: int,
     world: int,

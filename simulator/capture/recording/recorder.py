@@ -92,7 +92,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # comes back as operators on what it holds
-        kwargs = kwargs or {}
+        # Memory of the host is none of the device's, pinned or not.
+        kwargs = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
         device = kwargs.get("device")
         if device is not None and device.type == "cuda" and device.index:
             # A rank has one device; code may number it by its place in the node.

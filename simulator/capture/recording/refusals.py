@@ -99,6 +99,11 @@ def nothing_leaves(note: Callable[[str], None], compiled: Callable[[Any], Any]) 
                     return
             yield batch
 
+    make_tensor = torch.tensor
+
+    def tensor(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return make_tensor(*args, **kwargs)
+
     def as_compiled(model: Any = None, *_: Any, **__: Any) -> Any:
         note("torch.compile was not run: what is one kernel, and what is kept, follows from a rule")
         return compiled if model is None else compiled(model)
@@ -116,6 +121,7 @@ def nothing_leaves(note: Callable[[str], None], compiled: Callable[[Any], Any]) 
             (os, "makedirs"): made(os.makedirs),
             (os, "mkdir"): made(os.mkdir),
             (DataLoader, "__iter__"): batches,
+            (torch, "tensor"): tensor,
             (torch.Tensor, "pin_memory"): lambda tensor, *_: tensor,
             (torch.Tensor, "record_stream"): lambda *_: None,
         }

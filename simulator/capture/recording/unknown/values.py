@@ -246,6 +246,10 @@ MOST_NUMBERS = 1 << 20
 
 _UNSTATED = ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty")
 """They make space for numbers."""
+_FILLS = ("fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_")
+"""They fill space with numbers, whatever is in it."""
+_MOST_FILLED = 1 << 12
+"""Elements of a tensor that is filled with numbers; larger ones are weights."""
 
 
 def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
@@ -259,6 +263,9 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """
     if not (isinstance(made, FakeTensor) and made.constant is None):
         return made
+    if func.overloadpacket.__name__ in _FILLS:
+        _fill(func, args, kwargs, made)
+        return made
     is_small = made.device.type == "cpu" and made.numel() <= MOST_NUMBERS
     if not is_small or func.namespace != "aten" or func.overloadpacket.__name__ in _UNSTATED:
         return made
@@ -269,6 +276,19 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
         numbers = func(*args, **kwargs)
     convert: Callable[..., Any] = mode.fake_tensor_converter.from_real_tensor
     return convert(mode, numbers, make_constant=True)
+
+
+def _fill(func: Any, args: Any, kwargs: Any, filled: FakeTensor) -> None:
+    """Give a whole tensor on the host the numbers that it is filled with."""
+    is_small = filled.device.type == "cpu" and filled.numel() <= _MOST_FILLED
+    is_whole = filled.untyped_storage().nbytes() == filled.numel() * filled.element_size()
+    others = any(isinstance(leaf, Tensor) for leaf in tree_leaves((args[1:], kwargs)))
+    if not (is_small and is_whole) or filled._is_view() or others:
+        return
+    mode: Any = filled.fake_mode
+    with unset_fake_temporarily(), torch._C._DisableTorchDispatch():
+        filled.constant = func(torch.empty(filled.shape, dtype=filled.dtype), *args[1:], **kwargs)
+    mode.fake_tensor_converter.add_constant_storage_mapping(filled)
 
 
 @contextlib.contextmanager
@@ -320,6 +340,9 @@ def unknown_values(note: Callable[[str], None], stated: StatedValues) -> Iterato
         (Tensor, name): asked(getattr(Tensor, name), answer) for name, answer in answers.items()
     }
     values |= _finite_numbers()
+    all_true: Callable[[Tensor], bool] = torch._is_all_true
+    # Distributions ask it whether their parameters are sound.
+    values[torch, "_is_all_true"] = lambda tensor: not _known(tensor) or bool(all_true(tensor))
     formatted: Callable[..., str] = Tensor.__format__
 
     def written(self: Tensor, how: str) -> str:

@@ -222,6 +222,19 @@ def test_models_and_tensors_are_copied():
     assert found == [([1.5, 2.5], False, "cuda"), True]
 
 
+@pytest.mark.parametrize("normed", ["weight_norm", "spectral_norm"])
+def test_layers_with_normed_weights_move_to_the_device(normed):
+    def run():
+        model = getattr(torch.nn.utils, normed)(torch.nn.Linear(8, 8)).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(3):
+            model(torch.ones(4, 8, device="cuda")).mean().backward()
+            assert all(weight.grad.is_cuda for weight in model.parameters())
+            optimizer.step()
+
+    captured(run, 0, 1, ANSWERS, NOWHERE)
+
+
 def test_an_unknown_number_is_copied_and_written_down_as_one():
     """As ``dataclasses.asdict`` and ``json`` do with the state of a trainer."""
     copied = copy.deepcopy(UnknownNumber())

@@ -292,7 +292,8 @@ def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]
 def _movable() -> Iterator[None]:
     """Inside, fake tensors and modules of them move to a device, and are copied, without contents.
 
-    Weak references do not hinder that a module swaps its tensors. A fake tensor that gets the
+    Weak references do not hinder that a module swaps its tensors, nor does what was computed of
+    them before, such as a normed weight, which forward computes anew. A fake tensor that gets the
     contents of another is told where they are, which it does not learn from them. FSDP1 asks
     whether a tensor has an address: one without contents counts as allocated by its size.
     """
@@ -309,6 +310,16 @@ def _movable() -> Iterator[None]:
             memo[id(tensor)] = torch.nn.Parameter(copy, copy.requires_grad) if is_weight else copy
         return memo[id(tensor)]
 
+    apply = torch.nn.Module._apply
+
+    def moved(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        vars(module).update(
+            (name, value.detach())
+            for name, value in list(vars(module).items())
+            if isinstance(value, FakeTensor) and value.grad_fn is not None
+        )
+        return apply(module, *args, **kwargs)
+
     contents: Any = torch.Tensor.data
     nobody = SimpleNamespace(getweakrefs=lambda _: [])
     # Where a device is absent, tensors are made on the host and moved.
@@ -316,6 +327,7 @@ def _movable() -> Iterator[None]:
     with replaced(
         {
             (torch.utils, "weakref"): nobody,
+            (torch.nn.Module, "_apply"): moved,
             (FakeTensorMode, "avoid_device_init"): is_absent,
             (FakeTensor, "data"): property(contents.__get__, hold),
             (FakeTensor, "__deepcopy__"): copied,

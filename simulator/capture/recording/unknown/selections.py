@@ -92,8 +92,7 @@ def _repeat_interleave(repeats: Tensor, *_: Any, **__: Any) -> Tensor | None:
 
 
 def _bincount(tensor: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor | None:
-    count = _count(tensor.numel())
-    count = minlength or None if count is None else max(count, minlength)
+    count = minlength or _count(tensor.numel())
     like = tensor if weights is None else weights
     dtype = torch.int64 if weights is None or not weights.is_floating_point() else weights.dtype
     return None if count is None else like.new_empty((count,), dtype=dtype)

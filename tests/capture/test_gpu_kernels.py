@@ -105,3 +105,39 @@ def test_masks_of_transformers_are_those_of_whole_sequences():
     names = {call.name for call in found.table.calls}
     assert "aten._scaled_dot_product_cudnn_attention.default" in names
     assert any("not to be padded" in note for note in found.notes)
+
+
+def mask_of_documents(b, h, query, key):
+    documents = torch.arange(256, device="cuda") // 100
+    return (query >= key) & (documents[query] == documents[key])
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_causal"),
+    [
+        (lambda b, h, query, key: query >= key, True),
+        (lambda b, h, query, key: (query >= key) & (query - key < 64), True),
+        (lambda b, h, query, key: (query - key).abs() < 64, False),
+        (mask_of_documents, True),
+        (None, False),
+    ],
+)
+def test_flexible_attention_is_one_kernel_that_keeps_what_flash_attention_keeps(mask, is_causal):
+    flexible = torch.nn.attention.flex_attention
+
+    def train():
+        layer = torch.nn.Linear(8, 3 * 64, device="cuda", dtype=torch.bfloat16)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        blocks = mask and flexible.create_block_mask(mask, None, None, 256, 256, device="cuda")
+        for _ in range(4):
+            x = torch.ones(1, 256, 8, device="cuda", dtype=torch.bfloat16)
+            parts = layer(x).unflatten(-1, (3, 1, 64)).transpose(1, 3).unbind(2)
+            attention = torch.compile(flexible.flex_attention)
+            attention(*parts, block_mask=blocks, return_lse=True)[0].sum().backward()
+            optimizer.step()
+
+    found = captured(train, 0, 1, ANSWERS, NOWHERE)
+    calls = [call for call in found.table.calls if "attention" in call.name]
+    assert [call.name.split(".")[1].endswith("backward") for call in calls] == [False, True]
+    assert any(calls[0].settings[1:2]) == is_causal
+    assert any("flex_attention" in note for note in found.notes)

@@ -131,7 +131,10 @@ def unknown_value(error: BaseException | None = None) -> InputError:
         error: What torch raised for a shape that depends on data; None where a number is asked for.
     """
     file, line, _ = user_place(error)
-    place = f"{OPTION} {os.path.basename(file)}:{line}"
+    parts = Path(file).parts
+    # In libraries many files have the same name.
+    name = os.path.join(*parts[-2:]) if "site-packages" in parts else parts[-1]
+    place = f"{OPTION} {name}:{line}"
     if error is None:
         rule, stated = "needs the value of a tensor", f"state it with {place}=NUMBER"
     else:

@@ -204,6 +204,23 @@ def test_what_an_optimizer_runs_in_its_step_has_phases_of_its_own():
     assert set(found[0]) == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
 
 
+@pytest.mark.parametrize("others", [1, 2])
+def test_optimizers_that_take_turns_are_one_step(others):
+    """As those of a generator and of a discriminator do."""
+
+    def train() -> None:
+        models = [torch.nn.Linear(size, 8).cuda() for size in range(4, 5 + others)]
+        optimizers = [torch.optim.SGD(model.parameters()) for model in models]
+        for _ in range(4):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                model(torch.ones(4, model.in_features, device="cuda")).sum().backward()
+                optimizer.step()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    calls = [table.calls[number] for number in table.call]
+    assert [c.inputs[1].shape[1] for c in calls if "addmm" in c.name] == [*range(4, 5 + others)]
+
+
 def test_models_and_tensors_are_copied():
     """As ``nn.TransformerEncoder`` makes its layers, and averages of weights their model."""
     found = []

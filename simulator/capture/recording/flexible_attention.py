@@ -3,7 +3,7 @@
 One kernel, which Inductor writes in the manner of FlashAttention 2, and which skips blocks that the
 mask leaves out. Which these are follows from contents of tensors where it depends on documents.
 So a mask that lets a query see a later key leaves out nothing here, and every other one is taken
-to be causal, and to leave out nothing else; a note says so. Making a block mask takes what it holds.
+to be causal, and to leave out nothing else; a note says so. A block mask takes what it holds.
 
 Ignores: what ``score_mod`` computes; blocks that windows and document masks leave out.
 Source: torch's ``_inductor/kernel/flex`` and the documentation of ``torch.nn.attention``.

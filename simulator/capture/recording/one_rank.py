@@ -167,8 +167,8 @@ def captured(  # noqa: PLR0917 - one order, in words
     def on_step() -> None:
         recorder.fused.end()
         # From update to update: stages of a pipeline receive before their first forward.
-        record.steps.append(modules.last_update)
-        if len(record.steps) > record.kept_step + 1:
+        record.end_update(modules.last_update, modules.updated_by)
+        if record.has_kept_step:
             raise StepsDone
         if len(record.steps) == 1:  # by now the code has imported what it uses
             libraries.enter_context(replaced(unpadded_sequences(record.note)))
@@ -188,8 +188,8 @@ def captured(  # noqa: PLR0917 - one order, in words
     stages = agreeing_stages(mailbox)
     with around, owners.followed(), modules.followed(), stages, contextlib.ExitStack() as libraries:
         _run(run)
-        if modules.has_updated and len(record.steps) <= record.kept_step + 1:
-            record.steps.append(modules.last_update)
+        if modules.has_updated and not record.has_kept_step:
+            record.end_update(modules.last_update, modules.updated_by)
     recorder.fused.end()
     for text in stated.unused():
         record.note(f"{OPTION} {text}: no such line asked for a value")
@@ -303,7 +303,7 @@ def _movable() -> Iterator[None]:
     def hold(tensor: Any, other: Any) -> None:
         contents.__set__(tensor, other)
         if isinstance(other, FakeTensor):
-            tensor.fake_device = other.fake_device
+            tensor.fake_device, tensor.constant = other.fake_device, other.constant
 
     def copied(tensor: Any, memo: dict[int, Any]) -> Any:
         if id(tensor) not in memo:

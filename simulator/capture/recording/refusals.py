@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
+import inspect
 import os
 import socket
 import sys
@@ -22,26 +24,55 @@ import torch.distributed.checkpoint
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.data import DataLoader
 
-from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.absent_streams import everywhere, replaced
 from simulator.capture.recording.unknown.values import user_line
 from simulator.errors import InputError
 
 _SAVED_BY = (
     ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
     ("peft", "PeftModel", "save_pretrained"),
+    ("torchvision.utils", "", "save_image"),
 )
-"""Modules of other libraries, and what they write weights with; they look where weights lie."""
+"""Modules of other libraries, and what they write weights and pictures with; they look at
+contents, or where weights lie."""
 
 
 def unsaved_models(note: Callable[[str], None]) -> dict[tuple[Any, str], Any]:
-    """Attributes of the libraries that are imported, which then save no models."""
-    owners = [
-        (getattr(sys.modules[module], owner), name)
-        for module, owner, name in _SAVED_BY
-        if module in sys.modules
-    ]
+    """Attributes of the libraries that are imported, which then save neither models nor pictures."""
+
+    def skip(*_: Any, **__: Any) -> None:
+        note("saving a model or a picture was skipped")
+
+    values: dict[tuple[Any, str], Any] = {}
+    for module, owner, name in _SAVED_BY:
+        library = sys.modules.get(module)
+        if library is not None and owner:
+            values[getattr(library, owner), name] = skip
+        elif library is not None:
+            values |= everywhere(getattr(library, name), skip)
+    return values
+
+
+def _dense_gradients() -> dict[tuple[Any, str], Any]:
+    """Looks into embeddings, which refuse gradients that torch has no tensors without contents for."""
+
+    def dense(look: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(look)
+
+        @functools.wraps(look)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            if signature.bind(*args, **kwargs).arguments.get("sparse"):
+                rule = "asks for sparse gradients, but tensors without contents are not sparse"
+                hint = "use sparse=False: gradient and update are then those of the whole table"
+                raise InputError.single(user_line(), rule, hint=hint)
+            return look(*args, **kwargs)
+
+        return checked
+
+    functional = torch.nn.functional
     return {
-        (owner, name): lambda *_, **__: note("saving a model was skipped") for owner, name in owners
+        **everywhere(functional.embedding, dense(functional.embedding)),
+        **everywhere(functional.embedding_bag, dense(functional.embedding_bag)),
     }
 
 
@@ -111,6 +142,7 @@ def nothing_leaves(note: Callable[[str], None], compiled: Callable[[Any], Any]) 
     checkpoint = torch.distributed.checkpoint
     with replaced(
         {
+            **_dense_gradients(),
             (builtins, "open"): read_only,
             (socket.socket, "connect"): refuse_connection,
             (torch, "compile"): as_compiled,

@@ -38,7 +38,7 @@ contents, or where weights lie."""
 
 
 def unsaved_models(note: Callable[[str], None]) -> dict[tuple[Any, str], Any]:
-    """Attributes of the libraries that are imported, which then save neither models nor pictures."""
+    """Attributes of the imported libraries, which then save neither models nor pictures."""
 
     def skip(*_: Any, **__: Any) -> None:
         note("saving a model or a picture was skipped")
@@ -54,7 +54,7 @@ def unsaved_models(note: Callable[[str], None]) -> dict[tuple[Any, str], Any]:
 
 
 def _dense_gradients() -> dict[tuple[Any, str], Any]:
-    """Looks into embeddings, which refuse gradients that torch has no tensors without contents for."""
+    """Looks into embeddings, which refuse sparse gradients: these need contents."""
 
     def dense(look: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(look)

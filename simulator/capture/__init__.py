@@ -20,6 +20,7 @@ takes and gives back is written down in a file, and from the file comes a
 :mod:`.captured_program` the whole step as a program
 :mod:`.held_memory`      who holds what, when
 :mod:`.result`           the simulated step
+:mod:`.dearest_operators` which operators take most of the GPU's time
 :mod:`.installed_transformers` parameters of a network that transformers builds
 =======================  ==========================================================
 

@@ -138,3 +138,28 @@ def test_flexible_attention_is_one_kernel_that_keeps_what_flash_attention_keeps(
     assert [call.name.split(".")[1].endswith("backward") for call in calls] == [False, True]
     assert any(calls[0].settings[1:2]) == is_causal
     assert any("flex_attention" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_alignment_loss_keeps_the_table_that_torch_keeps(joined):
+    times, batch, longest, symbols = 50, 4, 10, 9
+    lengths = torch.full((batch,), times), torch.full((batch,), longest)
+    rows = torch.ones(batch, longest, dtype=torch.long)
+    log_probs = torch.zeros(times, batch, symbols)
+    known = torch.ops.aten._ctc_loss.Tensor(log_probs, rows, *lengths)
+
+    def train():
+        layer = torch.nn.Linear(8, symbols, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        targets = torch.ones(batch, longest, dtype=torch.long, device="cuda")
+        targets = targets.flatten() if joined else targets
+        for _ in range(4):
+            found = layer(torch.ones(times, batch, 8, device="cuda")).log_softmax(-1)
+            torch.nn.CTCLoss()(found, targets, *lengths).backward()
+            optimizer.step()
+
+    calls = {call.name: call for call in captured(train, 0, 1, ANSWERS, NOWHERE).table.calls}
+    found = calls["clustersim.ctc_loss.default"].outputs
+    assert [each.shape for each in found] == [tuple(each.shape) for each in known]
+    (gradient,) = calls["clustersim.ctc_loss_backward.default"].outputs
+    assert gradient.shape == tuple(log_probs.shape)

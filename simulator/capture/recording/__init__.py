@@ -5,6 +5,7 @@
 :mod:`.absent_gpu`       torch takes a CUDA device for present
 :mod:`.absent_streams`   ``torch.cuda``: streams, events, memory, properties
 :mod:`.gpu_kernels`      operators that a GPU runs as one kernel
+:mod:`.alignment_loss`   ``ctc_loss``
 :mod:`.flexible_attention` ``flex_attention`` and its masks
 :mod:`.fused`            operators of compiled code that are one kernel
 :mod:`.unknown`          numbers and shapes that only a real run knows

@@ -43,6 +43,7 @@ from simulator.capture.recording.absent_streams import (
     everywhere,
     replaced,
 )
+from simulator.capture.recording.alignment_loss import alignment_loss
 from simulator.capture.recording.flexible_attention import flexible_attention
 from simulator.capture.recording.gpu_kernels import gpu_kernels, launched_by_triton
 from simulator.capture.recording.modules import Modules
@@ -261,6 +262,7 @@ def _absent(
             torch.autograd.set_multithreading_enabled(False),
             fake,
             gpu_kernels(device.capability),
+            alignment_loss(),
             flexible_attention(recorder.record.note),
             launched_by_triton(recorder.launch),
             recorder,

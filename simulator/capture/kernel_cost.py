@@ -249,11 +249,14 @@ def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
     """A convolution as the products that it is by im2col, one for each group of channels.
 
     Backward is the gradients that it makes: nobody asks for that of an input without parameters
-    before it, nor of frozen weights. That of the weights sums over all places.
+    before it, nor of frozen weights. That of the weights sums over all places. A transposed one is
+    the gradient of another that goes the other way.
     """
     is_backward = "backward" in call.name
     given, weight = call.inputs[is_backward : is_backward + 2]
     result = call.inputs[0] if is_backward else call.outputs[0]
+    if _is_transposed(call, len(weight.shape) - 2):
+        given, result = result, given
     groups = max(1, given.shape[1] // weight.shape[1])
     n, k = weight.shape[0] // groups, math.prod(weight.shape[1:])
     m = math.prod(result.shape) // weight.shape[0]
@@ -268,6 +271,15 @@ def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
             gemm_s(profile, *sizes, batch=groups, precision=precision) for sizes in products
         )
     return Cost(seconds, len(products) * flop, "convolution", precision=precision)
+
+
+def _is_transposed(call: Call, axes: int) -> bool:
+    """Whether a convolution says so: before its padding of the result on each axis and groups.
+
+    Backward also says which of three gradients it makes.
+    """
+    place = axes + (5 if "backward" in call.name else 2)
+    return len(call.settings) >= place and bool(call.settings[-place])
 
 
 def _channel_filter_s(profile: HardwareProfile, call: Call, flop: float) -> float:

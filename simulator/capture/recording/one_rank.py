@@ -314,9 +314,9 @@ def _movable() -> Iterator[None]:
             memo[id(tensor)] = torch.nn.Parameter(copy, copy.requires_grad) if is_weight else copy
         return memo[id(tensor)]
 
-    apply = torch.nn.Module._apply
+    apply: Callable[..., Any] = torch.nn.Module._apply
 
-    def moved(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+    def moved(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         vars(module).update(
             (name, value.detach())
             for name, value in list(vars(module).items())

@@ -343,7 +343,7 @@ def unknown_values(note: Callable[[str], None], stated: StatedValues) -> Iterato
         (Tensor, name): asked(getattr(Tensor, name), answer) for name, answer in answers.items()
     }
     values |= _finite_numbers()
-    all_true: Callable[[Tensor], bool] = torch._is_all_true
+    all_true: Callable[[Tensor], Tensor] = torch._is_all_true
     # Distributions ask it whether their parameters are sound.
     values[torch, "_is_all_true"] = lambda tensor: not _known(tensor) or bool(all_true(tensor))
     formatted: Callable[..., str] = Tensor.__format__

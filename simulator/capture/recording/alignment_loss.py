@@ -22,7 +22,7 @@ from simulator.capture.recording.absent_streams import everywhere, replaced
 @contextlib.contextmanager
 def alignment_loss() -> Iterator[None]:
     """Inside, ``torch.nn.functional.ctc_loss`` runs without contents."""
-    library = torch.library.Library("clustersim", "FRAGMENT")
+    library: Any = torch.library.Library("clustersim", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("ctc_loss(Tensor log_probs, Tensor targets) -> (Tensor, Tensor)")
     library.define("ctc_loss_backward(Tensor loss, Tensor log_probs, Tensor table) -> Tensor")
     library.impl("ctc_loss", _forward, "Meta")
@@ -68,7 +68,7 @@ def _ctc_loss(  # noqa: PLR0917 - the signature is torch's
     del input_lengths, target_lengths, blank, zero_infinity
     if torch.is_autocast_enabled("cuda"):  # of the operators that autocast runs in fp32
         log_probs = log_probs.float()
-    losses: Tensor = _Loss.apply(log_probs, targets)
+    losses: Tensor = _Loss.apply(log_probs, targets)  # type: ignore[no-untyped-call]
     if reduction == "none":
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()

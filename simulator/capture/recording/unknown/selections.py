@@ -51,7 +51,7 @@ def _nonzero(mask: Tensor) -> Tensor | None:
 
 
 def _masked_select(tensor: Tensor, mask: Tensor) -> Tensor | None:
-    return _of_elements(tensor, torch.broadcast_tensors(tensor, mask)[0].numel())
+    return _of_elements(tensor, torch.where(mask, tensor, tensor).numel())
 
 
 def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor | None:

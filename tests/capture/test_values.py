@@ -32,6 +32,7 @@ FALSE = "taken to be false, since only a run knows the number"
         ("raise KeyError('lost')", "raised KeyError"),
         ("range(loss)", "needs the value of a tensor"),
         ("torch.nn.Embedding(9, 4, sparse=True).cuda()(x.long())", "asks for sparse gradients"),
+        ("torch.nn.EmbeddingBag(9, 4, sparse=True).cuda()(x.long())", "asks for sparse gradients"),
         ("float(loss); print(f'{loss.item() / 2:.3f}'); raise SystemExit(3)", "ended with 3"),
     ],
 )

@@ -37,6 +37,7 @@ from simulator.capture.recording.operators import (
     touched_bytes,
 )
 from simulator.capture.recording.record import Block, Kept, Operation, Record
+from simulator.capture.recording.refusals import refuse_sparse_gradients
 from simulator.capture.recording.unknown.selections import selected
 from simulator.capture.recording.unknown.values import with_its_numbers
 from simulator.capture.table import BlockOwner, Call, Phase
@@ -114,6 +115,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.exchange(func, args, kwargs, result)
         else:
             one = Operator(func, args, kwargs, result)
+            refuse_sparse_gradients(one.name, args)
             if is_in_place and on_device(args[0]):
                 self._lie_in(one.outputs, self._numbers(one.inputs[:1]))
             self._operator(one)

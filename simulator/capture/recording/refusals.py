@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import functools
-import inspect
 import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,9 @@ _SAVED_BY = (
 """Modules of other libraries, and what they write weights and pictures with; they look at
 contents, or where weights lie."""
 
+_IS_SPARSE_AT: Mapping[str, int] = {"aten.embedding": 4, "aten._embedding_bag": 5}
+"""Place among the arguments of whether the gradient is sparse."""
+
 
 def unsaved_models(note: Callable[[str], None]) -> dict[tuple[Any, str], Any]:
     """Attributes of the imported libraries, which then save neither models nor pictures."""
@@ -53,27 +54,18 @@ def unsaved_models(note: Callable[[str], None]) -> dict[tuple[Any, str], Any]:
     return values
 
 
-def _dense_gradients() -> dict[tuple[Any, str], Any]:
-    """Looks into embeddings, which refuse sparse gradients: these need contents."""
+def refuse_sparse_gradients(name: str, args: Sequence[Any]) -> None:
+    """Refuse a look into an embedding whose gradient is sparse: that needs contents.
 
-    def dense(look: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(look)
-
-        @functools.wraps(look)
-        def checked(*args: Any, **kwargs: Any) -> Any:
-            if signature.bind(*args, **kwargs).arguments.get("sparse"):
-                rule = "asks for sparse gradients, but tensors without contents are not sparse"
-                hint = "use sparse=False: gradient and update are then those of the whole table"
-                raise InputError.single(user_line(), rule, hint=hint)
-            return look(*args, **kwargs)
-
-        return checked
-
-    functional = torch.nn.functional
-    return {
-        **everywhere(functional.embedding, dense(functional.embedding)),
-        **everywhere(functional.embedding_bag, dense(functional.embedding_bag)),
-    }
+    Args:
+        name: The operator, as torch names it.
+        args: What it is given.
+    """
+    place = _IS_SPARSE_AT.get(name, len(args))
+    if place < len(args) and args[place]:
+        rule = "asks for sparse gradients, but tensors without contents are not sparse"
+        hint = "use sparse=False: gradient and update are then those of the whole table"
+        raise InputError.single(user_line(), rule, hint=hint)
 
 
 @contextlib.contextmanager
@@ -140,25 +132,29 @@ def nothing_leaves(note: Callable[[str], None], compiled: Callable[[Any], Any]) 
         return compiled if model is None else compiled(model)
 
     checkpoint = torch.distributed.checkpoint
-    with replaced(
-        {
-            **_dense_gradients(),
-            (builtins, "open"): read_only,
-            (socket.socket, "connect"): refuse_connection,
-            (torch, "compile"): as_compiled,
-            (torch.nn.Module, "compile"): lambda module, *_, **__: as_compiled(module),
-            (torch, "save"): skipped("torch.save"),
-            (checkpoint, "save"): skipped("a distributed checkpoint"),
-            (checkpoint, "async_save"): skipped("a distributed checkpoint"),
-            (os, "makedirs"): made(os.makedirs),
-            (os, "mkdir"): made(os.mkdir),
-            (DataLoader, "__iter__"): batches,
-            (torch, "tensor"): tensor,
-            (torch.Tensor, "pin_memory"): lambda tensor, *_: tensor,
-            (torch.Tensor, "record_stream"): lambda *_: None,
-        }
-    ):
-        yield
+    scripted = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    scripted[id(tensor)] = "aten::tensor"  # what it is in code that TorchScript compiles
+    try:
+        with replaced(
+            {
+                (builtins, "open"): read_only,
+                (socket.socket, "connect"): refuse_connection,
+                (torch, "compile"): as_compiled,
+                (torch.nn.Module, "compile"): lambda module, *_, **__: as_compiled(module),
+                (torch, "save"): skipped("torch.save"),
+                (checkpoint, "save"): skipped("a distributed checkpoint"),
+                (checkpoint, "async_save"): skipped("a distributed checkpoint"),
+                (os, "makedirs"): made(os.makedirs),
+                (os, "mkdir"): made(os.mkdir),
+                (DataLoader, "__iter__"): batches,
+                (torch, "tensor"): tensor,
+                (torch.Tensor, "pin_memory"): lambda tensor, *_: tensor,
+                (torch.Tensor, "record_stream"): lambda *_: None,
+            }
+        ):
+            yield
+    finally:
+        del scripted[id(tensor)]
 
 
 def _may_be_written(file: Any) -> bool:

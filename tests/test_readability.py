@@ -56,7 +56,7 @@ PRINTED_NAMES = {
 UNITS = {"KiB", "MiB", "TB", "TFLOP", "PFLOP", "USD", "MUSD"}
 PLACEHOLDERS = {
     "CONFIG", "DP", "EP", "FIELD", "FILE", "FUNCTION", "HOST", "JOB", "NAME", "RANK", "TABLE",
-    "PORT", "TIME", "TRAIN", "VALUE", "DIR", "DAYS",
+    "PORT", "TIME", "TRAIN", "VALUE", "DIR", "DAYS", "LINE", "NUMBER",
 }  # fmt: skip
 """What the user puts something else for, as in ``--out FILE``."""
 QUOTED = {"OFF", "DtoD", "DtoH", "HtoD", "PtoP", "PIX", "PXB", "NUMA", "UTF", "END", "REPORT"}

@@ -6,6 +6,7 @@ takes and gives back is written down in a file, and from the file comes a
 :class:`~simulator.program.ir.Program`, on any profile.
 
 =======================  ==========================================================
+:mod:`.stated_values`    values that only a real run knows, by line of code
 :mod:`.make`             a script or function, run on ranks that do not exist
 :mod:`.recording`        what such a rank does, written down; the only part with torch
 :mod:`.table`            the captured step, as columns
@@ -19,6 +20,7 @@ takes and gives back is written down in a file, and from the file comes a
 :mod:`.captured_program` the whole step as a program
 :mod:`.held_memory`      who holds what, when
 :mod:`.result`           the simulated step
+:mod:`.dearest_operators` which operators take most of the GPU's time
 :mod:`.installed_transformers` parameters of a network that transformers builds
 =======================  ==========================================================
 
@@ -29,7 +31,7 @@ torch is needed to make a capture, never to read or simulate one. The room can b
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -45,11 +47,12 @@ class _Room(ModuleType):
         step_function: Callable[[], object],
         world: int = 64,
         device: str = "h100-sxm-80gb",
+        values: Sequence[str] = (),
     ) -> Capture:
         """The step that a function runs as rank 0 of so many; see :func:`make.capture_steps`."""
         from simulator.capture.make import capture_steps
 
-        return capture_steps(step_function, world=world, device=device)
+        return capture_steps(step_function, world=world, device=device, values=values)
 
 
 sys.modules[__name__].__class__ = _Room

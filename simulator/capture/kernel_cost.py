@@ -254,18 +254,21 @@ def _convolution(call: Call, profile: HardwareProfile) -> Cost | None:
     The kernel makes the patches as it goes: it reads a picture once, not each place of a filter
     anew (implicit GEMM: S. Chetlur et al., "cuDNN", arXiv 1410.0759, section 3). Backward is the
     gradients that it makes: nobody asks for that of an input without parameters before it, nor of
-    frozen weights. That of the weights sums over all places.
+    frozen weights. That of the weights sums over all places. A transposed one is the gradient of
+    another that goes the other way.
     """
     is_backward = "backward" in call.name
     given, weight = call.inputs[is_backward : is_backward + 2]
     result = call.inputs[0] if is_backward else call.outputs[0]
+    if _is_transposed(call, len(weight.shape) - 2):
+        given, result = result, given
     groups = max(1, given.shape[1] // weight.shape[1])
     n, k = weight.shape[0] // groups, math.prod(weight.shape[1:])
     m = math.prod(result.shape) // weight.shape[0]
     precision = _supported(_precision(call, 1), profile)
     flop = 2.0 * m * n * k * groups
     made = [each.shape for each in call.outputs if len(each.shape) > 1]
-    gradients = made if is_backward and made else [result.shape]
+    gradients = made if is_backward and made else [call.outputs[0].shape]
     if weight.shape[1] == 1 and groups > 1:
         seconds = len(gradients) * _channel_filter_s(profile, call, flop)
     else:
@@ -308,6 +311,15 @@ def _grouped_channels_s(
 
     widest = max(1, LARGEST_TILE_SIDE // n)
     return min(together_s(p) for p in range(1, min(groups, widest) + 1) if groups % p == 0)
+
+
+def _is_transposed(call: Call, axes: int) -> bool:
+    """Whether a convolution says so: before its padding of the result on each axis and groups.
+
+    Backward also says which of three gradients it makes.
+    """
+    place = axes + (5 if "backward" in call.name else 2)
+    return len(call.settings) >= place and bool(call.settings[-place])
 
 
 def _channel_filter_s(profile: HardwareProfile, call: Call, flop: float) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.capture.file import read_capture
+from simulator.capture.stated_values import read_stated_values
 from simulator.capture.table import Capture, RankTable
 from simulator.described.cluster.hardware import HardwareProfile
 from simulator.described.load import load_profile
@@ -37,6 +38,7 @@ def capture_script(
     world: int,
     device: str = "h100-sxm-80gb",
     ranks: Sequence[int] | None = None,
+    values: Sequence[str] = (),
 ) -> Capture:
     """The step of a training script, on so many ranks that are not there.
 
@@ -46,6 +48,7 @@ def capture_script(
         world: Ranks of the run.
         device: Profile whose device the script is told of.
         ranks: Ranks to run; by default the first and all of its pipeline.
+        values: What only a real run knows, by line: ``FILE:LINE=NUMBER``.
 
     Raises:
         InputError: There is no such script, it raises, or it needs what is not there.
@@ -54,18 +57,27 @@ def capture_script(
         raise InputError.single("TRAIN.py", "is not a file", str(script))
     if world < 1:
         raise InputError.single("--world", "must be 1 or more", world)
+    read_stated_values(values)
     require("torch", "runs the script")
     answers = device_values(load_profile(device))
     with tempfile.TemporaryDirectory() as folder:
-        tables = _Tables(Path(folder), script, arguments, world, answers)
+        tables = _Tables(Path(folder), script, arguments, world, answers, values)
         first = tables.rank(ranks[0] if ranks else 0)
         others = list(ranks[1:]) if ranks else pipeline_of(first)
         parts = [first, *(tables.rank(rank) for rank in others)]
     return merged(parts, script.name, device)
 
 
-def capture_steps(step_function: Callable[[], object], *, world: int, device: str) -> Capture:
+def capture_steps(
+    step_function: Callable[[], object], *, world: int, device: str, values: Sequence[str] = ()
+) -> Capture:
     """The step that a function runs, in this process, as rank 0 of so many.
+
+    Args:
+        step_function: Does one step at each call.
+        world: Ranks of the run.
+        device: Profile whose device the function is told of.
+        values: What only a real run knows, by line: ``FILE:LINE=NUMBER``.
 
     Raises:
         InputError: The function raises, makes no step, or needs what is not there.
@@ -74,7 +86,7 @@ def capture_steps(step_function: Callable[[], object], *, world: int, device: st
 
     answers = device_answers(device_values(load_profile(device)))
     with tempfile.TemporaryDirectory() as folder:
-        found = captured_steps(step_function, 0, world, answers, Path(folder))
+        found = captured_steps(step_function, 0, world, answers, Path(folder), values)
     name = getattr(step_function, "__name__", "step")
     return merged([found.as_capture(world)], name, device)
 
@@ -103,6 +115,7 @@ class _Tables:
         arguments: Sequence[str],
         world: int,
         answers: Mapping[str, Any],
+        values: Sequence[str],
     ) -> None:
         self._folder = folder
         mailbox = folder / "mailbox"
@@ -113,6 +126,7 @@ class _Tables:
             "world": world,
             "device": dict(answers),
             "mailbox": str(mailbox),
+            "values": list(values),
         }
 
     def rank(self, rank: int) -> Capture:

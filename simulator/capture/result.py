@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.capture.captured_program import CapturedProgram, RankCosts, captured_program
+from simulator.capture.dearest_operators import DearOperator, dearest_operators
 from simulator.capture.held_memory import captured_memory
 from simulator.capture.rescale import scaled
 from simulator.capture.table import Capture, Phase
@@ -24,6 +25,9 @@ from simulator.results.fit_probability import memory_spread
 from simulator.results.step import StepResult
 from simulator.results.step_error import EAGER, computed_share, exposure, shipped_errors
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
+
+MOST_NAMED = 10
+"""Operators that a page or an answer lists."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +56,14 @@ class CaptureResult(StepResult):
         profile: The system that it was simulated on.
         gpus: How many GPUs.
         unknown: Operators that no model stands for, the longest first.
+        dearest: All operators, the longest first.
     """
 
     capture: Capture
     profile: HardwareProfile
     gpus: int
     unknown: tuple[UnknownOperator, ...]
+    dearest: tuple[DearOperator, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data; fields are named as those of a job's result."""
@@ -70,6 +76,7 @@ class CaptureResult(StepResult):
             "capacity_bytes": self.capacity_bytes,
             **fit_to_dict(self),
             "unknown_operators": [vars(each) for each in self.unknown],
+            "dearest_operators": [vars(each) for each in self.dearest[:MOST_NAMED]],
             "sources": dict(kinds.most_common()),
             "capture": self._capture_to_dict(),
         }
@@ -192,6 +199,7 @@ def _summarised(
         profile=profile,
         gpus=gpus,
         unknown=_unknown(capture, made.ranks, step_s),
+        dearest=dearest_operators(capture, made.ranks, step_s),
     )
 
 

@@ -105,3 +105,61 @@ def test_masks_of_transformers_are_those_of_whole_sequences():
     names = {call.name for call in found.table.calls}
     assert "aten._scaled_dot_product_cudnn_attention.default" in names
     assert any("not to be padded" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_causal"),
+    [
+        (lambda _, b, h, query, key: query >= key, True),
+        (lambda _, b, h, query, key: (query >= key) & (query - key < 64), True),
+        (lambda _, b, h, query, key: (query - key).abs() < 64, False),
+        (lambda of, b, h, query, key: (query >= key) & (of[query] == of[key]), True),
+        (None, False),
+    ],
+)
+def test_flexible_attention_is_one_kernel_that_keeps_what_flash_attention_keeps(mask, is_causal):
+    flexible = torch.nn.attention.flex_attention
+
+    def train():
+        layer = torch.nn.Linear(8, 3 * 64, device="cuda", dtype=torch.bfloat16)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        documents = torch.arange(256, device="cuda") // 100
+        of_pair = mask and functools.partial(mask, documents)
+        blocks = mask and flexible.create_block_mask(of_pair, None, None, 256, 256, device="cuda")
+        for _ in range(4):
+            x = torch.ones(1, 256, 8, device="cuda", dtype=torch.bfloat16)
+            parts = layer(x).unflatten(-1, (3, 1, 64)).transpose(1, 3).unbind(2)
+            attention = torch.compile(flexible.flex_attention)
+            attention(*parts, block_mask=blocks, return_lse=True)[0].sum().backward()
+            optimizer.step()
+
+    found = captured(train, 0, 1, ANSWERS, NOWHERE)
+    calls = [call for call in found.table.calls if "attention" in call.name]
+    assert [call.name.split(".")[1].endswith("backward") for call in calls] == [False, True]
+    assert any(calls[0].settings[1:2]) == is_causal
+    assert any("flex_attention" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_alignment_loss_keeps_the_table_that_torch_keeps(joined):
+    times, batch, longest, symbols = 50, 4, 10, 9
+    lengths = torch.full((batch,), times), torch.full((batch,), longest)
+    rows = torch.ones(batch, longest, dtype=torch.long)
+    log_probs = torch.zeros(times, batch, symbols)
+    known = torch.ops.aten._ctc_loss.Tensor(log_probs, rows, *lengths)
+
+    def train():
+        layer = torch.nn.Linear(8, symbols, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        targets = torch.ones(batch, longest, dtype=torch.long, device="cuda")
+        targets = targets.flatten() if joined else targets
+        for _ in range(4):
+            found = layer(torch.ones(times, batch, 8, device="cuda")).log_softmax(-1)
+            torch.nn.CTCLoss()(found, targets, *lengths).backward()
+            optimizer.step()
+
+    calls = {call.name: call for call in captured(train, 0, 1, ANSWERS, NOWHERE).table.calls}
+    found = calls["clustersim.ctc_loss.default"].outputs
+    assert [each.shape for each in found] == [tuple(each.shape) for each in known]
+    (gradient,) = calls["clustersim.ctc_loss_backward.default"].outputs
+    assert gradient.shape == tuple(log_probs.shape)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from simulator.capture.recording.one_rank import captured, captured_script, device_answers
-from simulator.capture.recording.values import UnknownNumber
+from simulator.capture.recording.unknown.values import UnknownNumber
 from simulator.capture.table import Phase
 from simulator.errors import InputError
 from tests.capture.models import DEVICE
@@ -31,6 +31,8 @@ FALSE = "taken to be false, since only a run knows the number"
         ("if loss.item() != 3: pass", "needs the value of a tensor"),
         ("raise KeyError('lost')", "raised KeyError"),
         ("range(loss)", "needs the value of a tensor"),
+        ("torch.nn.Embedding(9, 4, sparse=True).cuda()(x.long())", "asks for sparse gradients"),
+        ("torch.nn.EmbeddingBag(9, 4, sparse=True).cuda()(x.long())", "asks for sparse gradients"),
         ("float(loss); print(f'{loss.item() / 2:.3f}'); raise SystemExit(3)", "ended with 3"),
     ],
 )
@@ -76,6 +78,10 @@ def numbers_of(made: str) -> list[float]:
         ("torch.tensor([4, 5, 6])[[2, 0]]", [6, 4]),
         ("torch.unique(torch.arange(6) % 3)", [0, 1, 2]),
         ("torch.randint(5, (2,)) * 0 + 7", [7, 7]),
+        ("torch.tensor([4], pin_memory=True)", [4]),
+        ("torch.zeros(2, pin_memory=True)", [0, 0]),
+        ("torch.empty(2).uniform_(0, 3) * 0 + 7", [7, 7]),
+        ("torch.empty(2, dtype=torch.long).fill_(5)", [5, 5]),
         ("torch.tensor(list(range(9))[torch.randint(8, (1,))[0] :][-1:])", [8]),
     ],
 )
@@ -87,7 +93,7 @@ def test_small_tensors_on_the_host_have_the_numbers_that_the_code_states(made, n
     "made",
     [
         "torch.empty(3)",
-        "torch.zeros(3).uniform_()",
+        "torch.zeros(1 << 13).uniform_()[:2]",
         "torch.ones(3, device='cuda')",
         "torch.arange(8).cuda() + 1",
         "torch.zeros(1 << 21)[:2]",
@@ -104,6 +110,7 @@ def test_numbers_of_the_device_and_those_that_nobody_states_stay_unknown(made):
         "if torch.isnan(loss) or not loss.isfinite().all(): raise ValueError",
         "if not math.isfinite(loss.item()) or torch.isinf(loss).any(): raise ValueError",
         "torch._check_tensor_all(x < 9)",
+        "torch.distributions.Categorical(logits=layer(x)).log_prob(x[:, 0].long())",
         "found = loss.item()\n    if found != found: raise ValueError",
         "with torch.cuda.nvtx.range('scaled'): loss = loss * 2",
         "torch.nn.init.trunc_normal_(layer.weight)",
@@ -199,6 +206,23 @@ def test_what_an_optimizer_runs_in_its_step_has_phases_of_its_own():
     assert set(found[0]) == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
 
 
+@pytest.mark.parametrize("others", [1, 2])
+def test_optimizers_that_take_turns_are_one_step(others):
+    """As those of a generator and of a discriminator do."""
+
+    def train() -> None:
+        models = [torch.nn.Linear(size, 8).cuda() for size in range(4, 5 + others)]
+        optimizers = [torch.optim.SGD(model.parameters()) for model in models]
+        for _ in range(4):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                model(torch.ones(4, model.in_features, device="cuda")).sum().backward()
+                optimizer.step()
+
+    table = captured(train, 0, 1, ANSWERS, NOWHERE).table
+    calls = [table.calls[number] for number in table.call]
+    assert [c.inputs[1].shape[1] for c in calls if "addmm" in c.name] == [*range(4, 5 + others)]
+
+
 def test_models_and_tensors_are_copied():
     """As ``nn.TransformerEncoder`` makes its layers, and averages of weights their model."""
     found = []
@@ -215,6 +239,19 @@ def test_models_and_tensors_are_copied():
 
     captured(run, 0, 1, ANSWERS, NOWHERE)
     assert found == [([1.5, 2.5], False, "cuda"), True]
+
+
+@pytest.mark.parametrize("normed", ["weight_norm", "spectral_norm"])
+def test_layers_with_normed_weights_move_to_the_device(normed):
+    def run():
+        model = getattr(torch.nn.utils, normed)(torch.nn.Linear(8, 8)).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(3):
+            model(torch.ones(4, 8, device="cuda")).mean().backward()
+            assert all(weight.grad.is_cuda for weight in model.parameters())
+            optimizer.step()
+
+    captured(run, 0, 1, ANSWERS, NOWHERE)
 
 
 def test_an_unknown_number_is_copied_and_written_down_as_one():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from simulator.capture.file import write_capture
-from simulator.capture.table import Exchange
-from tests.capture.made_up import Step, capture_of
+from simulator.capture.table import Exchange, Phase, Tensor
+from tests.capture.made_up import GEMM, Step, capture_of
 
 
 @pytest.fixture
@@ -29,6 +31,24 @@ def test_run_gives_the_numbers_of_a_job(clustersim, file):
     assert sum(found["breakdown_s"].values()) == pytest.approx(found["step_time_s"])
     assert found["title"] == "train.py on 16 x a100-sxm-80gb"
     assert "torch.save was skipped" in done.err
+
+
+def test_run_names_the_longest_operators_and_their_modules(clustersim, tmp_path):
+    step = Step()
+    short = GEMM._replace(
+        inputs=(GEMM.inputs[0], Tensor("bfloat16", (4096, 16))), outputs=(), read_bytes=1
+    )
+    for call in (short, GEMM, GEMM):
+        step.kernel(call, phase=Phase.BACKWARD)
+    path = tmp_path / "step.capture"
+    made = capture_of(step)
+    table = replace(made.tables[0], module=np.array([2, 0, 1]), paths=("a.0.b", "a.11.b", "c"))
+    write_capture(replace(made, tables=(table,)), path)
+    most, least = json.loads(clustersim("run", str(path), "--json").out)["dearest_operators"]
+    assert (most["module"], most["phase"], most["calls"]) == ("a.*.b", "backward", 2)
+    assert least["module"] == "c"
+    assert most["seconds"] > least["seconds"] > 0
+    assert "a.*.b" in clustersim("run", str(path)).out
 
 
 def test_traffic_lists_its_collectives(clustersim, file):

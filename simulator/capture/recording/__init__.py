@@ -5,8 +5,10 @@
 :mod:`.absent_gpu`       torch takes a CUDA device for present
 :mod:`.absent_streams`   ``torch.cuda``: streams, events, memory, properties
 :mod:`.gpu_kernels`      operators that a GPU runs as one kernel
+:mod:`.alignment_loss`   ``ctc_loss``
+:mod:`.flexible_attention` ``flex_attention`` and its masks
 :mod:`.fused`            operators of compiled code that are one kernel
-:mod:`.values`           numbers that only a real run knows
+:mod:`.unknown`          numbers and shapes that only a real run knows
 :mod:`.refusals`         what is skipped, and what is refused
 :mod:`.recorder`         operators and storages, as they happen
 :mod:`.operators`        what one of them reads and writes

@@ -48,6 +48,7 @@ class Modules:
     Attributes:
         has_updated: Whether an optimizer stepped since the last forward.
         last_update: How far the record was when one last did.
+        updated_by: Those that stepped since the last forward, by number.
 
     Args:
         on_step: Called when the forward of another step begins.
@@ -75,6 +76,7 @@ class Modules:
         self._owners: list[_Part] = [_NO_PART]
         self._now = now
         self.has_updated, self.last_update = True, (0, 0)
+        self.updated_by: set[int] = set()
 
     def phase(self) -> Phase:
         """What goes on now, which an optimizer may run itself (``step(closure)``)."""
@@ -185,6 +187,7 @@ class Modules:
             if self.has_updated and is_outermost:
                 self.has_updated = False
                 self._on_step()
+                self.updated_by = set()
             if is_outermost:
                 self._on_root(module)
         if module not in self._names:
@@ -234,7 +237,8 @@ class Modules:
             path = ".".join(part for part in (above, name) if part)
             self._names.setdefault(module, path)
 
-    def _end_update(self, *_: Any) -> None:
+    def _end_update(self, optimizer: Any, *_: Any) -> None:
+        self.updated_by.add(id(optimizer))
         self.has_updated, self.last_update = True, self._now()
 
 

@@ -43,6 +43,8 @@ from simulator.capture.recording.absent_streams import (
     everywhere,
     replaced,
 )
+from simulator.capture.recording.alignment_loss import alignment_loss
+from simulator.capture.recording.flexible_attention import flexible_attention
 from simulator.capture.recording.gpu_kernels import gpu_kernels, launched_by_triton
 from simulator.capture.recording.modules import Modules
 from simulator.capture.recording.owners import Owners, settled_owner
@@ -52,8 +54,9 @@ from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
 from simulator.capture.recording.refusals import nothing_leaves, unsaved_models
 from simulator.capture.recording.settle import MOST_STEPS, settled_table
-from simulator.capture.recording.unpadded import unpadded_sequences
-from simulator.capture.recording.values import unknown_value, unknown_values, user_line
+from simulator.capture.recording.unknown.unpadded import unpadded_sequences
+from simulator.capture.recording.unknown.values import unknown_value, unknown_values, user_line
+from simulator.capture.stated_values import OPTION, StatedValues, read_stated_values
 from simulator.capture.table import Capture, RankTable
 from simulator.errors import InputError
 from simulator.version import __version__
@@ -101,6 +104,7 @@ def captured_script(  # noqa: PLR0917 - one order, in words
     device: DeviceAnswers,
     mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
+    values: Sequence[str] = (),
 ) -> RankResult:
     """What one rank does when it runs a script; arguments as of :func:`captured`.
 
@@ -113,11 +117,16 @@ def captured_script(  # noqa: PLR0917 - one order, in words
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
 
-    return captured(run, rank, world, device, mailbox, on_error)
+    return captured(run, rank, world, device, mailbox, on_error, values)
 
 
 def captured_steps(
-    step: Callable[[], object], rank: int, world: int, device: DeviceAnswers, mailbox: Path
+    step: Callable[[], object],
+    rank: int,
+    world: int,
+    device: DeviceAnswers,
+    mailbox: Path,
+    values: Sequence[str] = (),
 ) -> RankResult:
     """What one rank does in a step that a function runs."""
 
@@ -125,16 +134,17 @@ def captured_steps(
         for _ in range(MOST_STEPS):
             step()
 
-    return captured(run, rank, world, device, mailbox)
+    return captured(run, rank, world, device, mailbox, values=values)
 
 
-def captured(
+def captured(  # noqa: PLR0917 - one order, in words
     run: Callable[[], None],
     rank: int,
     world: int,
     device: DeviceAnswers,
     mailbox: Path,
     on_error: Callable[[InputError], None] = lambda _: None,
+    values: Sequence[str] = (),
 ) -> RankResult:
     """What one rank does, until enough steps are complete.
 
@@ -146,17 +156,20 @@ def captured(
         mailbox: Folder that the ranks of a capture share.
         on_error: Called with what stops backward, before torch's engine, which may end the
             process, is told.
+        values: What only a real run knows, by line: ``FILE:LINE=NUMBER``.
 
     Raises:
         InputError: The code raises, ends before a step, or needs what is not there.
     """
     record = Record(rank)
+    stated = read_stated_values(values)
+    stated.note = record.note
 
     def on_step() -> None:
         recorder.fused.end()
         # From update to update: stages of a pipeline receive before their first forward.
-        record.steps.append(modules.last_update)
-        if len(record.steps) > record.kept_step + 1:
+        record.end_update(modules.last_update, modules.updated_by)
+        if record.has_kept_step:
             raise StepsDone
         if len(record.steps) == 1:  # by now the code has imported what it uses
             libraries.enter_context(replaced(unpadded_sequences(record.note)))
@@ -172,13 +185,15 @@ def captured(
     recorder.on_error = lambda error: on_error(_as_input_error(error))
     followed = exchanges.Groups(recorder)
     owners = Owners(recorder, followed)
-    around = _absent(recorder, followed, device, rank, world)
+    around = _absent(recorder, followed, device, rank, world, stated)
     stages = agreeing_stages(mailbox)
     with around, owners.followed(), modules.followed(), stages, contextlib.ExitStack() as libraries:
         _run(run)
-        if modules.has_updated and len(record.steps) <= record.kept_step + 1:
-            record.steps.append(modules.last_update)
+        if modules.has_updated and not record.has_kept_step:
+            record.end_update(modules.last_update, modules.updated_by)
     recorder.fused.end()
+    for text in stated.unused():
+        record.note(f"{OPTION} {text}: no such line asked for a value")
     settled = [settled_owner(block) for block in record.blocks]
     table = settled_table(record, settled)
     return RankResult(table, tuple(record.groups), _tokens(recorder), tuple(record.notes))
@@ -221,7 +236,12 @@ def _tokens(recorder: Recorder) -> int:
 
 @contextlib.contextmanager
 def _absent(
-    recorder: Recorder, followed: exchanges.Groups, device: DeviceAnswers, rank: int, world: int
+    recorder: Recorder,
+    followed: exchanges.Groups,
+    device: DeviceAnswers,
+    rank: int,
+    world: int,
+    stated: StatedValues,
 ) -> Iterator[None]:
     """Inside, the process is one rank of a world that is not there."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -237,11 +257,13 @@ def _absent(
             _movable(),
             exchanges.followed(followed),
             reduced(recorder, followed),
-            unknown_values(recorder.record.note),
+            unknown_values(recorder.record.note, stated),
             nothing_leaves(recorder.record.note, recorder.modules.compiled),
             torch.autograd.set_multithreading_enabled(False),
             fake,
             gpu_kernels(device.capability),
+            alignment_loss(),
+            flexible_attention(recorder.record.note),
             launched_by_triton(recorder.launch),
             recorder,
         ):
@@ -274,7 +296,8 @@ def _environment(rank: int, world: int, device: DeviceAnswers) -> Iterator[None]
 def _movable() -> Iterator[None]:
     """Inside, fake tensors and modules of them move to a device, and are copied, without contents.
 
-    Weak references do not hinder that a module swaps its tensors. A fake tensor that gets the
+    Weak references do not hinder that a module swaps its tensors, nor does what was computed of
+    them before, such as a normed weight, which forward computes anew. A fake tensor that gets the
     contents of another is told where they are, which it does not learn from them. FSDP1 asks
     whether a tensor has an address: one without contents counts as allocated by its size.
     """
@@ -282,7 +305,7 @@ def _movable() -> Iterator[None]:
     def hold(tensor: Any, other: Any) -> None:
         contents.__set__(tensor, other)
         if isinstance(other, FakeTensor):
-            tensor.fake_device = other.fake_device
+            tensor.fake_device, tensor.constant = other.fake_device, other.constant
 
     def copied(tensor: Any, memo: dict[int, Any]) -> Any:
         if id(tensor) not in memo:
@@ -291,6 +314,16 @@ def _movable() -> Iterator[None]:
             memo[id(tensor)] = torch.nn.Parameter(copy, copy.requires_grad) if is_weight else copy
         return memo[id(tensor)]
 
+    apply: Callable[..., Any] = torch.nn.Module._apply
+
+    def moved(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        vars(module).update(
+            (name, value.detach())
+            for name, value in list(vars(module).items())
+            if isinstance(value, FakeTensor) and value.grad_fn is not None
+        )
+        return apply(module, *args, **kwargs)
+
     contents: Any = torch.Tensor.data
     nobody = SimpleNamespace(getweakrefs=lambda _: [])
     # Where a device is absent, tensors are made on the host and moved.
@@ -298,6 +331,7 @@ def _movable() -> Iterator[None]:
     with replaced(
         {
             (torch.utils, "weakref"): nobody,
+            (torch.nn.Module, "_apply"): moved,
             (FakeTensorMode, "avoid_device_init"): is_absent,
             (FakeTensor, "data"): property(contents.__get__, hold),
             (FakeTensor, "__deepcopy__"): copied,

@@ -22,7 +22,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from simulator.capture.file import write_capture
     from simulator.capture.recording.one_rank import captured_script, device_answers
-    from simulator.capture.recording.values import UnknownNumber
+    from simulator.capture.recording.unknown.values import UnknownNumber
 
     order = json.loads(sys.stdin.read())
     os.dup2(2, 1)  # What a script prints is talk, not data.
@@ -46,6 +46,7 @@ def main() -> None:
             device_answers(order["device"]),
             Path(order["mailbox"]),
             refuse,
+            order["values"],
         )
     except InputError as error:
         refuse(error)

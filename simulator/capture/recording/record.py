@@ -84,6 +84,7 @@ class Record:
         sizes: (moment, block, bytes taken or given back), in order [B].
         steps: Moments at which steps begin, and how many changes of memory came before.
         kept_step: The step that is kept, from 0, where so many ran.
+        updated_by: Optimizers that stepped in each step, by number.
         notes: What the code asked for that was left out, for people.
     """
 
@@ -98,12 +99,37 @@ class Record:
     sizes: list[tuple[int, int, int]] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
     kept_step: int = 1
+    updated_by: list[set[int]] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def moment(self) -> int:
         """Operations so far."""
         return len(self.operations)
+
+    def end_update(self, end: tuple[int, int], optimizers: set[int]) -> None:
+        """Take note of an update: it ends a step, or a part of one.
+
+        Where optimizers take turns, as those of a generator and a discriminator do, a step lasts
+        until one has its turn again.
+
+        Args:
+            end: Where the record was when it ended, as in ``steps``.
+            optimizers: Those that stepped; none before the first step.
+        """
+        if self.updated_by and not optimizers & self.updated_by[-1]:
+            self.updated_by[-1] |= optimizers
+            self.steps[-1] = end
+            return
+        if self.steps:
+            self.updated_by.append(set(optimizers))
+        self.steps.append(end)
+
+    @property
+    def has_kept_step(self) -> bool:
+        """Whether the step to be kept is whole: each optimizer of the step before had its turn."""
+        over = len(self.steps) - self.kept_step - 2
+        return over > 0 or (over == 0 and self.updated_by[-1] >= self.updated_by[0])
 
     def number_of(self, path: str) -> int:
         """Number of a module's path."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass_type,
@@ -37,7 +37,9 @@ from simulator.capture.recording.operators import (
     touched_bytes,
 )
 from simulator.capture.recording.record import Block, Kept, Operation, Record
-from simulator.capture.recording.values import with_its_numbers
+from simulator.capture.recording.refusals import refuse_sparse_gradients
+from simulator.capture.recording.unknown.selections import selected
+from simulator.capture.recording.unknown.values import with_its_numbers
 from simulator.capture.table import BlockOwner, Call, Phase
 
 _NAMESPACES_OF_EXCHANGES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
@@ -91,7 +93,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **(kwargs or {}))
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # comes back as operators on what it holds
-        kwargs = kwargs or {}
+        # Memory of the host is none of the device's, pinned or not.
+        kwargs = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
         device = kwargs.get("device")
         if device is not None and device.type == "cuda" and device.index:
             # A rank has one device; code may number it by its place in the node.
@@ -103,7 +106,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._number(func, args)
         is_in_place = takes_the_first(func, args)
         try:
-            result = with_its_numbers(func, args, kwargs, run(*args, **kwargs))
+            result = with_its_numbers(func, args, kwargs, _made(run, args, kwargs))
         except Exception as error:
             if in_backward():
                 self.on_error(error)
@@ -112,6 +115,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.exchange(func, args, kwargs, result)
         else:
             one = Operator(func, args, kwargs, result)
+            refuse_sparse_gradients(one.name, args)
             if is_in_place and on_device(args[0]):
                 self._lie_in(one.outputs, self._numbers(one.inputs[:1]))
             self._operator(one)
@@ -356,6 +360,17 @@ def local_part(tensor: Any) -> Tensor:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """What an operator without a result does to tensors without contents."""
+
+
+def _made(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What an operator makes; where contents decide its shape, of the one that is stated."""
+    try:
+        return run(*args, **kwargs)
+    except DynamicOutputShapeException:
+        found = selected(run, args, kwargs)
+        if found is None:
+            raise
+        return found
 
 
 @cache

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +22,50 @@ import torch.distributed.checkpoint
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.data import DataLoader
 
-from simulator.capture.recording.absent_streams import replaced
-from simulator.capture.recording.values import user_line
+from simulator.capture.recording.absent_streams import everywhere, replaced
+from simulator.capture.recording.unknown.values import user_line
 from simulator.errors import InputError
 
 _SAVED_BY = (
     ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
     ("peft", "PeftModel", "save_pretrained"),
+    ("torchvision.utils", "", "save_image"),
 )
-"""Modules of other libraries, and what they write weights with; they look where weights lie."""
+"""Modules of other libraries, and what they write weights and pictures with; they look at
+contents, or where weights lie."""
+
+_IS_SPARSE_AT: Mapping[str, int] = {"aten.embedding": 4, "aten._embedding_bag": 5}
+"""Place among the arguments of whether the gradient is sparse."""
 
 
 def unsaved_models(note: Callable[[str], None]) -> dict[tuple[Any, str], Any]:
-    """Attributes of the libraries that are imported, which then save no models."""
-    owners = [
-        (getattr(sys.modules[module], owner), name)
-        for module, owner, name in _SAVED_BY
-        if module in sys.modules
-    ]
-    return {
-        (owner, name): lambda *_, **__: note("saving a model was skipped") for owner, name in owners
-    }
+    """Attributes of the imported libraries, which then save neither models nor pictures."""
+
+    def skip(*_: Any, **__: Any) -> None:
+        note("saving a model or a picture was skipped")
+
+    values: dict[tuple[Any, str], Any] = {}
+    for module, owner, name in _SAVED_BY:
+        library = sys.modules.get(module)
+        if library is not None and owner:
+            values[getattr(library, owner), name] = skip
+        elif library is not None:
+            values |= everywhere(getattr(library, name), skip)
+    return values
+
+
+def refuse_sparse_gradients(name: str, args: Sequence[Any]) -> None:
+    """Refuse a look into an embedding whose gradient is sparse: that needs contents.
+
+    Args:
+        name: The operator, as torch names it.
+        args: What it is given.
+    """
+    place = _IS_SPARSE_AT.get(name, len(args))
+    if place < len(args) and args[place]:
+        rule = "asks for sparse gradients, but tensors without contents are not sparse"
+        hint = "use sparse=False: gradient and update are then those of the whole table"
+        raise InputError.single(user_line(), rule, hint=hint)
 
 
 @contextlib.contextmanager
@@ -99,28 +122,39 @@ def nothing_leaves(note: Callable[[str], None], compiled: Callable[[Any], Any]) 
                     return
             yield batch
 
+    make_tensor = torch.tensor
+
+    def tensor(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return make_tensor(*args, **kwargs)
+
     def as_compiled(model: Any = None, *_: Any, **__: Any) -> Any:
         note("torch.compile was not run: what is one kernel, and what is kept, follows from a rule")
         return compiled if model is None else compiled(model)
 
     checkpoint = torch.distributed.checkpoint
-    with replaced(
-        {
-            (builtins, "open"): read_only,
-            (socket.socket, "connect"): refuse_connection,
-            (torch, "compile"): as_compiled,
-            (torch.nn.Module, "compile"): lambda module, *_, **__: as_compiled(module),
-            (torch, "save"): skipped("torch.save"),
-            (checkpoint, "save"): skipped("a distributed checkpoint"),
-            (checkpoint, "async_save"): skipped("a distributed checkpoint"),
-            (os, "makedirs"): made(os.makedirs),
-            (os, "mkdir"): made(os.mkdir),
-            (DataLoader, "__iter__"): batches,
-            (torch.Tensor, "pin_memory"): lambda tensor, *_: tensor,
-            (torch.Tensor, "record_stream"): lambda *_: None,
-        }
-    ):
-        yield
+    scripted = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    scripted[id(tensor)] = "aten::tensor"  # what it is in code that TorchScript compiles
+    try:
+        with replaced(
+            {
+                (builtins, "open"): read_only,
+                (socket.socket, "connect"): refuse_connection,
+                (torch, "compile"): as_compiled,
+                (torch.nn.Module, "compile"): lambda module, *_, **__: as_compiled(module),
+                (torch, "save"): skipped("torch.save"),
+                (checkpoint, "save"): skipped("a distributed checkpoint"),
+                (checkpoint, "async_save"): skipped("a distributed checkpoint"),
+                (os, "makedirs"): made(os.makedirs),
+                (os, "mkdir"): made(os.mkdir),
+                (DataLoader, "__iter__"): batches,
+                (torch, "tensor"): tensor,
+                (torch.Tensor, "pin_memory"): lambda tensor, *_: tensor,
+                (torch.Tensor, "record_stream"): lambda *_: None,
+            }
+        ):
+            yield
+    finally:
+        del scripted[id(tensor)]
 
 
 def _may_be_written(file: Any) -> bool:

@@ -17,8 +17,6 @@ from simulator.units import format_bytes, format_seconds, percent
 if TYPE_CHECKING:
     from simulator.capture.result import CaptureResult
 
-_MOST_NAMED = 10
-
 
 def capture(
     script: Annotated[
@@ -44,6 +42,13 @@ def capture(
             "Ranks to run; auto: the first rank and the others of its pipeline.", "auto|RANK,RANK,…"
         ),
     ] = "auto",
+    value: Annotated[
+        list[str] | None,
+        option(
+            "Value that a line asks a tensor for, or the number or share of elements it selects.",
+            "FILE:LINE=NUMBER|%",
+        ),
+    ] = None,
 ) -> None:
     """Capture a training step of a torch script, without a GPU.
 
@@ -58,7 +63,9 @@ def capture(
 
     chosen = None if ranks == "auto" else whole_numbers(ranks, "--ranks", 0)
     with working(f"running one rank of {world} without a GPU"):
-        made = capture_script(script, arguments or [], world=world, device=device, ranks=chosen)
+        made = capture_script(
+            script, arguments or [], world=world, device=device, ranks=chosen, values=value or []
+        )
         write_capture(made, out)
     operators = sum(len(table.call) for table in made.tables)
     captured = ", ".join(str(table.rank) for table in made.tables)
@@ -102,7 +109,9 @@ def end_captured(result: CaptureResult) -> None:
     Raises:
         Exit: It does not fit.
     """
-    for each in result.unknown[:_MOST_NAMED]:
+    from simulator.capture.result import MOST_NAMED
+
+    for each in result.unknown[:MOST_NAMED]:
         text = f"{each.name} ({each.calls:g} calls) is timed by its bytes alone"
         note(f"{text}: {percent(each.share)} of the step")
     for text in result.capture.notes:
@@ -125,3 +134,22 @@ def print_captured(result: CaptureResult) -> None:
         ("pipeline bubble", percent(result.bubble_fraction)),
     ]
     print_table(result.title, text_columns("") + number_columns(""), rows)
+
+
+def print_dearest(result: CaptureResult) -> None:
+    """Print which operators take most of the GPU's time, and where."""
+    from simulator.capture.result import MOST_NAMED
+
+    rows = [
+        (
+            each.name.removesuffix(".default"),
+            each.module or "-",
+            each.phase,
+            f"{each.calls:,.0f}",
+            format_seconds(each.seconds),
+            percent(each.share),
+        )
+        for each in result.dearest[:MOST_NAMED]
+    ]
+    columns = text_columns("operator", "module", "phase") + number_columns("calls", "time", "share")
+    print_table("longest operators on the GPU", columns, rows)

@@ -38,6 +38,7 @@ from simulator.cli.step.capturing import (
     cluster_changes,
     end_captured,
     print_captured,
+    print_dearest,
     read_captured,
 )
 from simulator.cli.step.memory import end_if_riskier, note_misfit, print_peaks
@@ -181,6 +182,7 @@ def _show_captured(
         print_captured(result)
         _print_breakdown(result)
         _print_exposed_communication(result)
+        print_dearest(result)
         print_peaks(result)
     drawn = [] if plot is None else result.plot_all(plot)
     written = [] if trace is None else [result.write_trace(trace, kernels=kernels)]

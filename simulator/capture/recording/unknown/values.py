@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -29,6 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
 from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.stated_values import OPTION, StatedValues
 from simulator.errors import InputError
 
 
@@ -38,10 +41,12 @@ class UnknownNumber(float):
     Attributes:
         was_asked_for: Whether any tensor of this process was asked for one.
         note: Told of a comparison that is taken to be false.
+        stated: What the user states.
     """
 
     was_asked_for: ClassVar[bool] = False
     note: ClassVar[Callable[[str], None]] = staticmethod(lambda _: None)
+    stated: ClassVar[StatedValues] = StatedValues()
 
     def __new__(cls, *_: Any) -> UnknownNumber:
         """Not a number, whatever it is called with."""
@@ -54,37 +59,100 @@ class UnknownNumber(float):
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __neg__ = __abs__ = _same
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __round__ = _same
 
-    def _refuse(self, *_: Any) -> Any:
-        raise unknown_value()
-
-    def _neither(self, _: object) -> bool:
+    def _compared(self, other: Any, compare: Callable[[Any, Any], bool]) -> bool:
+        stated = stated_number()
+        if stated is not None:
+            return compare(stated, other)
         UnknownNumber.note(f"{user_line()}: taken to be false, since only a run knows the number")
         return False
 
-    __bool__ = __int__ = __index__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = _neither
+    def __lt__(self, other: Any) -> bool:
+        """What is stated, or false."""
+        return self._compared(other, operator.lt)
+
+    def __le__(self, other: Any) -> bool:
+        """What is stated, or false."""
+        return self._compared(other, operator.le)
+
+    def __gt__(self, other: Any) -> bool:
+        """What is stated, or false."""
+        return self._compared(other, operator.gt)
+
+    def __ge__(self, other: Any) -> bool:
+        """What is stated, or false."""
+        return self._compared(other, operator.ge)
+
+    def __eq__(self, other: object) -> bool:
+        """What is stated, or false."""
+        return self._compared(other, operator.eq)
 
     def __ne__(self, other: object) -> bool:
         """Of itself, a number that is one is not different."""
-        return bool(other is not self and self._refuse())
+        return other is not self and needed_number() != other
+
+    def __bool__(self) -> bool:
+        """What is stated."""
+        return bool(needed_number())
+
+    def __int__(self) -> int:
+        """What is stated."""
+        return int(needed_number())
+
+    __index__ = __int__
+
+    def __format__(self, how: str) -> str:
+        """Not a number; such a one is written like a float where a whole one is asked for."""
+        return format(math.nan, how.replace("d", "g") if how.endswith("d") else how)
 
     __hash__ = float.__hash__
 
 
+def stated_number() -> float | None:
+    """What the user states of the line at work."""
+    return UnknownNumber.stated.number(*user_place()[:2])
+
+
+def needed_number() -> float:
+    """What the user states of the line at work.
+
+    Raises:
+        InputError: Nothing is.
+    """
+    stated = stated_number()
+    if stated is None:
+        raise unknown_value()
+    return stated
+
+
 def unknown_value(error: BaseException | None = None) -> InputError:
-    """The error for a decision that needs contents, at the user's line."""
-    hint = "decide it before the step, or use shapes that do not depend on data"
+    """The error for a decision that needs contents, at the user's line.
+
+    Args:
+        error: What torch raised for a shape that depends on data; None where a number is asked for.
+    """
+    file, line, _ = user_place(error)
+    parts = Path(file).parts
+    # In libraries many files have the same name.
+    name = os.path.join(*parts[-2:]) if "site-packages" in parts else parts[-1]
+    place = f"{OPTION} {name}:{line}"
+    if error is None:
+        rule, stated = "needs the value of a tensor", f"state it with {place}=NUMBER"
+    else:
+        rule = "needs the value of a tensor for a shape"
+        stated = (
+            f"state how many elements are selected, with {place}=NUMBER or, of all, {place}=25%"
+        )
     return InputError.single(
         user_line(error),
-        "needs the value of a tensor, but captured tensors have no values",
-        hint=hint,
+        f"{rule}, but captured tensors have no values",
+        hint=f"{stated}; or decide it before the step, or use shapes that do not depend on data",
     )
 
 
-_OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+_OURS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
 
 
-def user_line(error: BaseException | None = None) -> str:
+def user_place(error: BaseException | None = None) -> tuple[str, int, str]:
     """File, line and text of the user's code that is at work, or where an error left it."""
     frames = [*traceback.extract_stack()]
     if error is not None:
@@ -93,8 +161,14 @@ def user_line(error: BaseException | None = None) -> str:
     for frame in reversed(frames):
         inside = frame.filename.startswith((*_OURS, "<"))
         if not inside and not frame.filename.startswith(library):
-            return f"{frame.filename}:{frame.lineno}: {frame.line}"
-    return sys.argv[0]
+            return frame.filename, frame.lineno or 0, frame.line or ""
+    return sys.argv[0], 0, ""
+
+
+def user_line(error: BaseException | None = None) -> str:
+    """The same as one text."""
+    file, line, text = user_place(error)
+    return f"{file}:{line}: {text}" if line else file
 
 
 def _known(tensor: Tensor) -> bool:
@@ -163,11 +237,22 @@ def _finite_numbers() -> dict[tuple[Any, str], Any]:
     return asked | {(Tensor, name): kept(getattr(Tensor, name)) for name in ("any", "all")}
 
 
+def _typed(number: float, tensor: Tensor) -> Any:
+    """A number as a tensor of this type would give it."""
+    if tensor.dtype is torch.bool:
+        return bool(number)
+    return number if tensor.is_floating_point() else int(number)
+
+
 MOST_NUMBERS = 1 << 20
 """Elements of a tensor that still has numbers: as many as tables of relative positions have."""
 
 _UNSTATED = ("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty")
 """They make space for numbers."""
+_FILLS = ("fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_")
+"""They fill space with numbers, whatever is in it."""
+_MOST_FILLED = 1 << 12
+"""Elements of a tensor that is filled with numbers; larger ones are weights."""
 
 
 def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
@@ -181,6 +266,9 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     """
     if not (isinstance(made, FakeTensor) and made.constant is None):
         return made
+    if func.overloadpacket.__name__ in _FILLS:
+        _fill(func, args, kwargs, made)
+        return made
     is_small = made.device.type == "cpu" and made.numel() <= MOST_NUMBERS
     if not is_small or func.namespace != "aten" or func.overloadpacket.__name__ in _UNSTATED:
         return made
@@ -193,12 +281,26 @@ def with_its_numbers(func: Any, args: Any, kwargs: Any, made: Any) -> Any:
     return convert(mode, numbers, make_constant=True)
 
 
+def _fill(func: Any, args: Any, kwargs: Any, filled: FakeTensor) -> None:
+    """Give a whole tensor on the host the numbers that it is filled with."""
+    is_small = filled.device.type == "cpu" and filled.numel() <= _MOST_FILLED
+    is_whole = filled.untyped_storage().nbytes() == filled.numel() * filled.element_size()
+    others = any(isinstance(leaf, Tensor) for leaf in tree_leaves((args[1:], kwargs)))
+    if not (is_small and is_whole) or filled._is_view() or others:
+        return
+    mode: Any = filled.fake_mode
+    with unset_fake_temporarily(), torch._C._DisableTorchDispatch():
+        filled.constant = func(torch.empty(filled.shape, dtype=filled.dtype), *args[1:], **kwargs)
+    mode.fake_tensor_converter.add_constant_storage_mapping(filled)
+
+
 @contextlib.contextmanager
-def unknown_values(note: Callable[[str], None]) -> Iterator[None]:
+def unknown_values(note: Callable[[str], None], stated: StatedValues) -> Iterator[None]:
     """Inside, numbers of tensors are unknown numbers.
 
     Args:
         note: Told of decisions by them that are taken to be false.
+        stated: What the user states of them.
     """
 
     def asked(method: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,24 +315,37 @@ def unknown_values(note: Callable[[str], None]) -> Iterator[None]:
 
         return ask
 
-    def refuse(_: Tensor) -> Any:
-        raise unknown_value()
+    def item(tensor: Tensor) -> Any:
+        number = stated_number()
+        return UnknownNumber() if number is None else _typed(number, tensor)
 
     def array(tensor: Tensor) -> Any:
-        return np.full(tensor.shape, np.nan) if tensor.is_floating_point() else refuse(tensor)
+        number = math.nan if tensor.is_floating_point() else needed_number()
+        return np.full(tensor.shape, number, str(tensor.dtype).removeprefix("torch."))
+
+    def numbers(tensor: Tensor) -> Any:
+        whole: Any = _typed(needed_number(), tensor)
+        for size in reversed(tensor.shape):
+            whole = [whole] * size
+        return whole
 
     answers: dict[str, Callable[[Tensor], Any]] = {
-        "item": lambda _: UnknownNumber(), "__float__": lambda _: math.nan, "__bool__": refuse,
-        "__int__": refuse, "__index__": refuse, "tolist": refuse, "numpy": array,
+        "item": item, "__float__": lambda _: math.nan, "tolist": numbers, "numpy": array,
+        "__bool__": lambda _: bool(needed_number()), "__int__": lambda _: int(needed_number()),
+        "__index__": lambda _: int(needed_number()),
     }  # fmt: skip
     values: dict[tuple[Any, str], Any] = {
         (fake_tensor, "CONSTANT_NUMEL_LIMIT"): MOST_NUMBERS,  # torch computes with these
         (UnknownNumber, "note"): staticmethod(note),
+        (UnknownNumber, "stated"): stated,
     }
     values |= {
         (Tensor, name): asked(getattr(Tensor, name), answer) for name, answer in answers.items()
     }
     values |= _finite_numbers()
+    all_true: Callable[[Tensor], Tensor] = torch._is_all_true
+    # Distributions ask it whether their parameters are sound.
+    values[torch, "_is_all_true"] = lambda tensor: not _known(tensor) or bool(all_true(tensor))
     formatted: Callable[..., str] = Tensor.__format__
 
     def written(self: Tensor, how: str) -> str:

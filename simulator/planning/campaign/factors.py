@@ -19,7 +19,11 @@ from simulator.units import (
     format_quantity,
     format_seconds,
     percent,
+    significant,
 )
+
+_FEW = 10.0
+"""Below so many of a unit, its fractions are shown."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +177,10 @@ def factor_text(factor: Factor) -> str:
         return f"{100 * amount:.1f} %"
     if factor.unit == "s":
         return format_seconds(amount)
-    if factor.unit == "d":
-        return f"{amount:.2f} d"
     if factor.unit in ("tokens", "steps"):
         return f"{format_count(amount)} {factor.unit}"
+    if 0.0 < amount < 1.0 or (amount < _FEW and factor.unit != "d"):
+        return f"{significant(amount)} {factor.unit}"
+    if factor.unit == "d":
+        return f"{amount:.2f} d"
     return f"{amount:,.0f} {factor.unit}"

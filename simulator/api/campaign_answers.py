@@ -124,8 +124,9 @@ def goodput_tables(found: Goodput) -> Iterator[Table]:
     caption = f"Mean of {found.members} simulated campaigns"
     yield Table("Where the days go", caption, heads, rows, notes=(note,))
     if found.tried:
+        longest_s = max(each.interval_s for each in found.tried)
         shares = [
-            cells((format_seconds(each.interval_s), percent(each.goodput, 2)))
+            cells((format_seconds_as(each.interval_s, longest_s), percent(each.goodput, 2)))
             for each in found.tried
         ]
         heads = columns((), ("checkpoint every", "goodput"))

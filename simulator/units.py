@@ -159,26 +159,30 @@ def format_bytes(num_bytes: float) -> str:
     """Memory for people: binary units, three significant digits ("61.2 GiB")."""
     for unit in ("PiB", "TiB", "GiB", "MiB", "KiB"):
         if abs(num_bytes) >= _BYTES[unit]:
-            return f"{_significant(num_bytes / float(_BYTES[unit]))} {unit}"
+            return f"{significant(num_bytes / float(_BYTES[unit]))} {unit}"
     return f"{num_bytes:.0f} B"
 
 
 def format_seconds(seconds: float) -> str:
     """Time for people, three significant digits ("12.9 s", "34.0 us")."""
-    return _in_unit_of(seconds, seconds)
+    return format_seconds_as(seconds, seconds)
 
 
-def format_seconds_range(low_s: float, high_s: float) -> str:
-    """An interval of time for people, both ends in the unit of the later one [s]."""
-    return f"{_in_unit_of(low_s, high_s)} to {format_seconds(high_s)}"
+def format_seconds_range(low_s: float, high_s: float, longest_s: float | None = None) -> str:
+    """An interval of time for people, in the unit of the longest time of its column [s].
+
+    Alone, both ends have the unit of the later one.
+    """
+    longest_s = high_s if longest_s is None else longest_s
+    return f"{format_seconds_as(low_s, longest_s)} to {format_seconds_as(high_s, longest_s)}"
 
 
-def _in_unit_of(seconds: float, shown_s: float) -> str:
-    """A time in the unit in which another one is shown."""
+def format_seconds_as(seconds: float, shown_s: float) -> str:
+    """A time in the unit in which another one is shown, as the longest of a column is [s]."""
     if abs(seconds) < _ROUNDING_S:
         return "0 s"
     unit = _time_unit(abs(shown_s))
-    return f"{_significant(seconds / float(_TIME[unit]))} {unit}"
+    return f"{significant(seconds / float(_TIME[unit]))} {unit}"
 
 
 def _time_unit(magnitude_s: float) -> str:
@@ -210,7 +214,7 @@ def format_rate(bytes_per_s: float) -> str:
     """Bandwidth for people: decimal units ("450 GB/s")."""
     for unit in ("TB", "GB", "MB", "kB"):
         if three_digits(abs(bytes_per_s)) >= _BYTES[unit]:
-            return f"{_significant(bytes_per_s / float(_BYTES[unit]))} {unit}/s"
+            return f"{significant(bytes_per_s / float(_BYTES[unit]))} {unit}/s"
     return f"{bytes_per_s:.0f} B/s"
 
 
@@ -233,11 +237,12 @@ def format_count(count: float) -> str:
         return f"{count:g}"
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if three_digits(abs(count)) >= factor:
-            return f"{_significant(count / factor)} {unit}"
+            return f"{significant(count / factor)} {unit}"
     return f"{count:g}"
 
 
-def _significant(value: float) -> str:
+def significant(value: float) -> str:
+    """A number for people, three significant digits ("0.119", "34.0")."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     decimals = max(0, 2 - math.floor(math.log10(three_digits(abs(value)))))

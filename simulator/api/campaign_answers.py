@@ -26,6 +26,7 @@ from simulator.units import (
     J_PER_KWH,
     format_count,
     format_seconds,
+    format_seconds_as,
     format_seconds_range,
     percent,
 )
@@ -123,8 +124,9 @@ def goodput_tables(found: Goodput) -> Iterator[Table]:
     caption = f"Mean of {found.members} simulated campaigns"
     yield Table("Where the days go", caption, heads, rows, notes=(note,))
     if found.tried:
+        longest_s = max(each.interval_s for each in found.tried)
         shares = [
-            cells((format_seconds(each.interval_s), percent(each.goodput, 2)))
+            cells((format_seconds_as(each.interval_s, longest_s), percent(each.goodput, 2)))
             for each in found.tried
         ]
         heads = columns((), ("checkpoint every", "goodput"))
@@ -228,7 +230,7 @@ class ClustersAnswer(Answer):
         )
 
     def _command(self) -> str:
-        rows = [_cluster_row(each) for each in self.clusters]
+        rows = self._rows()
         systems, gpus = (",".join(dict.fromkeys(row[number] for row in rows)) for number in (0, 1))
         return (
             f"clustersim capacity job.yaml --systems {systems} --gpus {gpus} --html capacity.html"
@@ -255,8 +257,14 @@ class ClustersAnswer(Answer):
             "step time", "MFU", "goodput", "duration", "80 % interval", "GPU-hours", "USD",
         )  # fmt: skip
         heads = [*columns(("system",), ("GPUs",)), *columns(("plan",), numbers), Column("paid")]
-        rows = [cells(_cluster_row(each)) for each in self.clusters]
+        rows = [cells(texts) for texts in self._rows()]
         return Table("Clusters", "Cost by the cheapest way of paying", heads, rows)
+
+    def _rows(self) -> list[list[str]]:
+        """Texts of each cluster; a column of times has one unit, that of its longest."""
+        longest_step_s = max((each.time.step_time_s for each in self.ran), default=0.0)
+        longest_s = max((each.time.ends.interval_s[1] for each in self.ran), default=0.0)
+        return [_cluster_row(each, longest_step_s, longest_s) for each in self.clusters]
 
     def _tables(self) -> list[Table]:
         return [self.table(), self._days_table()] if self.ran else [self.table()]
@@ -268,8 +276,8 @@ class ClustersAnswer(Answer):
         rows = [
             [
                 Cell(f"{each.time.gpus:,} x {each.job.cluster.profile.name}"),
-                Cell(format_seconds(each.time.wall_s)),
-                Cell(format_seconds_range(*each.time.ends.interval_s)),
+                Cell(format_seconds_as(each.time.wall_s, max(ends_s))),
+                Cell(format_seconds_range(*each.time.ends.interval_s, max(ends_s))),
                 Cell(bars=(Bar("duration", Meaning.NUMBER, each.time.wall_s / most_s),), mark=mark),
             ]
             for each in self.ran
@@ -279,7 +287,7 @@ class ClustersAnswer(Answer):
             Column("", "bars"),
         ]
         deadline = "" if mark is None else "; the dashed line is the deadline"
-        return Table("Duration", f"Time in days{deadline}", heads, rows)
+        return Table("Duration", f"Time of the whole run{deadline}", heads, rows)
 
 
 def _where(found: Capacity, deadline_s: float | None) -> str:
@@ -325,7 +333,7 @@ def _cluster_dict(found: Capacity | Refusal, deadline_s: float | None) -> dict[s
     }
 
 
-def _cluster_row(found: Capacity | Refusal) -> list[str]:
+def _cluster_row(found: Capacity | Refusal, longest_step_s: float, longest_s: float) -> list[str]:
     from simulator.planning.campaign.capacity import Refusal
 
     if isinstance(found, Refusal):
@@ -335,11 +343,11 @@ def _cluster_row(found: Capacity | Refusal) -> list[str]:
         found.job.cluster.profile.name,
         str(time.gpus),
         plan_text(found.job),
-        format_seconds(time.step_time_s),
+        format_seconds_as(time.step_time_s, longest_step_s),
         percent(found.step.mfu),
         "unknown" if time.goodput_share is None else percent(time.goodput_share),
-        format_seconds(time.wall_s),
-        format_seconds_range(*time.ends.interval_s),
+        format_seconds_as(time.wall_s, longest_s),
+        format_seconds_range(*time.ends.interval_s, longest_s),
         f"{time.gpu_s / HOUR_S:,.0f}",
         "unknown" if cheapest is None else f"{cheapest[1]:,.0f}",
         "" if cheapest is None else cheapest[0],

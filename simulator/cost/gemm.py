@@ -48,7 +48,10 @@ LARGEST_TILE_SIDE = 256
 """Rows or columns that no output tile exceeds."""
 
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Ways to cut the inner dimension; more than one costs a reduction of fp32 partials."""
+"""Ways to cut the inner dimension; more than one costs a reduction of fp32 partials.
+
+Powers of two, and 128 as the most, are assumed.
+"""
 
 _SPLIT_BELOW_WAVES = 4
 """Waves from which on cutting further fills no multiprocessor that was idle."""

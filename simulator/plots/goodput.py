@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import NullFormatter
 
 from simulator.plots import style
-from simulator.units import format_seconds, percent
+from simulator.units import format_seconds, format_seconds_as, percent, significant
 
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _BAR_IN, _AXIS_IN, _CURVE_IN = 1.6, 0.9, 0.72, 0.28, 0.75, 2.2
 _WIDTH_IN = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
@@ -65,7 +65,7 @@ def _draw_lost(figure: Figure, lost: Sequence[tuple[str, float]], height_in: flo
     shares = [100 * share for _, share in lost]
     axes.barh(rows, shares, height=0.7, color=style.ORANGE)
     for row, share in zip(rows, shares, strict=True):
-        style.annotate(axes, f"{share:.2f} %", (share, row), (4, 0), va="center")
+        style.annotate(axes, f"{significant(share)} %", (share, row), (4, 0), va="center")
     axes.set_ylim(max(1, len(lost)), 0)
     axes.set_xlim(0, max([*shares, 1e-3]) * 1.05)
     style.name_rows(axes, [name for name, _ in lost], _BAR_IN * 72)
@@ -84,8 +84,8 @@ def _draw_intervals(
     axes.plot(intervals, [100 * share for share in shares], color=style.BLUE, marker="o", ms=4)
     axes.axvline(chosen[0], color=style.VERMILLION, lw=1.5)
     axes.set_xscale("log")
-    axes.set_xticks(intervals)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
+    labels = [format_seconds_as(each, max(intervals)) for each in intervals]
+    axes.set_xticks(intervals, labels)
     axes.xaxis.set_minor_formatter(NullFormatter())
     style.name_axes(axes, "training between two checkpoints", "goodput [%]")
     style.add_heading(

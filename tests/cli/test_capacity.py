@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from simulator.planning.campaign.factors import Factor, factor_text
+
 PRICE = ("--set", "campaign.systems.h100-sxm-80gb.on_demand=2 USD/h")
 
 
@@ -32,6 +34,25 @@ def test_several_clusters_say_what_is_missing_and_why_one_cannot_run(clustersim,
     told = clustersim(*words, *PRICE, "--set", "campaign.goodput=0.9").err
     assert "no price" not in told
     assert "goodput" not in told
+
+
+def test_a_column_of_times_has_one_unit(clustersim, job_file):
+    words = ("capacity", job_file, "--tokens", "20B", "--keep-plan", "--gpus", "4,64")
+    heads, *rows = (re.split(r" {2,}", line) for line in clustersim(*words).out.splitlines()[1:4])
+    for head in ("step time", "duration", "80 % interval"):
+        assert len({row[heads.index(head)].split()[-1] for row in rows}) == 1
+
+
+def test_a_few_of_a_unit_have_three_digits():
+    for amount, unit, text in (
+        (0.119, "t", "0.119 t"),
+        (6.3, "kWh", "6.30 kWh"),
+        (164786.2, "kWh", "164,786 kWh"),
+        (0.04, "d", "0.0400 d"),
+        (171.06, "d", "171.06 d"),
+        (0.0, "USD", "0 USD"),
+    ):
+        assert factor_text(Factor("any", amount, unit, "")) == text
 
 
 def test_the_document_has_the_same_factors_as_the_table(clustersim, job_file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 SLOW = ("--set", "perturbations=[{gpu: 5, slowdown: 0.2}]")
 
@@ -74,3 +75,5 @@ def test_a_slow_gpu_of_a_stage_that_waits_for_others_anyhow_costs_nothing_and_th
     short = ("--set", "plan.tp=1", "--set", "plan.pp=4", "--set", "plan.first_stage_layers=2")
     outcome = clustersim("run", "llama3-8b-8xh100", *short, *slow)
     assert "(they cost 0.0 %: nothing waits for them)" in outcome.out
+    (slack,) = [line for line in outcome.out.splitlines() if line.startswith("slack of stage 0 ")]
+    assert re.search(r" at most \d\d\.\d % of a step, its bubble$", slack)

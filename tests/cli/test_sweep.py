@@ -44,6 +44,12 @@ def test_set_changes_every_row(clustersim, job_file):
     assert [row["fits"] for row in rows] == [False, False, None]
 
 
+def test_a_sweep_without_a_grid_names_the_option_that_is_missing(clustersim, job_file):
+    outcome = clustersim("sweep", job_file, "--set", "plan.tp=1,2")
+    assert outcome.code != 0
+    assert "--grid: needs at least one value to try; --grid plan.tp=1,2" in outcome.err
+
+
 def test_a_table_in_which_nothing_fits_ends_with_1_and_is_written(clustersim, job_file, tmp_path):
     table = tmp_path / "table.csv"
     memory = ("--set", "cluster.device.memory=1 GiB", "--out", table)

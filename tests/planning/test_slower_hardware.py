@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 import simulator as sim
+from simulator.described.base import Spec
+from simulator.described.cluster.network import Network
 from simulator.described.job import Job
-from simulator.planning.changes.slower_hardware import is_on_slower_hardware
+from simulator.planning.changes.slower_hardware import (
+    SLOWER_WITH_LESS,
+    SLOWER_WITH_MORE,
+    is_on_slower_hardware,
+)
 
 SLOW_GPU = {"gpu": 7, "slowdown": 0.05}
 
@@ -76,3 +84,67 @@ def test_half_of_the_network_cards_are_never_said_to_be_faster():
     (back,) = sim.compare({"half": half, "all": job}, engine="replay").gains
     assert back is not None
     assert (back.interval[0], back.faster_probability) == (0.0, 1.0)
+
+
+UNDECIDED = frozenset(
+    [
+        "algorithm",
+        "fabric.bulk_latency_s",
+        "fabric.in_network_reduction",
+        "fabric.kind",
+        "fabric.late_node_hop",
+        "fabric.leaf.gpus",
+        "fabric.low_latency_share",
+        "fabric.nccl_chooses",
+        "fabric.pat",
+        "fabric.pipeline_fill",
+        "fabric.pod.gpus",
+        "fabric.ring_piece_bytes",
+        "fabric.sm_count",
+        "fabric.tree_channel_bytes_per_s",
+        "fabric.tree_piece_bytes",
+        "fabric.wiring",
+        "gpus_per_node",
+        "library",
+        "scale_up.bulk_latency_s",
+        "scale_up.chunk_latency_s",
+        "scale_up.crowding",
+        "scale_up.gpus",
+        "scale_up.host_ring_share",
+        "scale_up.in_switch_efficiency",
+        "scale_up.in_switch_latency_s",
+        "scale_up.in_switch_reduction",
+        "scale_up.kind",
+        "scale_up.launch_s",
+        "scale_up.line_latency_s",
+        "scale_up.loaded_latency_s",
+        "scale_up.local_copy_bytes_per_s",
+        "scale_up.low_latency_share",
+        "scale_up.pipeline_fill",
+        "scale_up.sm_count",
+        "scale_up.socket_link_bytes_per_s",
+        "scale_up.torus",
+        "scale_up.wide_launch_s",
+        "tuning",
+    ]
+)
+"""Fields of a network of which more may be either: choices and numbers of the collective library,
+and sizes, which change the groups."""
+
+
+def fields(spec: type[Spec], path: str = "") -> Iterator[str]:
+    """Every number and word of a specification, by dotted path."""
+    for name, field in spec.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Spec):
+            yield from fields(inner, f"{path}{name}.")
+        elif name != "provenance":
+            yield path + name
+
+
+def test_every_field_of_a_network_is_decided_on():
+    prefix = "cluster.profile.network."
+    paths = [path for path in (*SLOWER_WITH_LESS, *SLOWER_WITH_MORE) if path.startswith(prefix)]
+    decided = {path.removeprefix(prefix) for path in paths}
+    assert set(fields(Network)) - decided == UNDECIDED
+    assert decided <= set(fields(Network))

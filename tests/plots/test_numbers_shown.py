@@ -75,6 +75,14 @@ def test_intervals_that_were_tried_are_a_curve_with_a_line_at_the_chosen_one():
     assert line.get_xdata()[0] == 600.0
 
 
+def test_the_axis_of_intervals_has_one_unit_and_small_shares_have_digits():
+    spent_s = {"productive": 1e6, "detection": 45.0}
+    tried = [(3600.0, 0.85), (14400.0, 0.9)]
+    figure = build_goodput_figure("run", spent_s, tried, (14400.0, 0.9))
+    assert texts(figure)[0] == "0.00450 %"
+    assert [each.get_text() for each in figure.axes[1].get_xticklabels()] == ["1.00 h", "4.00 h"]
+
+
 def test_a_run_that_lost_nothing_is_drawn_too():
     figure = build_goodput_figure("run", {"productive": 10.0}, [], (600.0, 1.0))
     assert not figure.axes[0].patches

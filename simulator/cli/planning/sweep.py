@@ -128,7 +128,10 @@ def sweep(
     from simulator.planning.sweep import grid_points, sweep, varied_fields
     from simulator.processor import core_count
 
-    job, axes = read_job(job_file, changes), parse_grid(grid or ())
+    if not grid:
+        hint = "--grid plan.tp=1,2,4; --set changes every combination alike"
+        raise InputError.single("--grid", "needs at least one value to try", hint=hint)
+    job, axes = read_job(job_file, changes), parse_grid(grid)
     count = len(grid_points(axes))
     cluster = cluster_asked(dask, dask_security, workers)
     if out is not None:

@@ -275,6 +275,21 @@ def _without_perturbations(result: Result) -> Iterator[tuple[str, str]]:
         lost = percent(cost.lost_share)
         why = ": nothing waits for them" if lost == percent(0.0) else ""
         yield "without perturbations", f"{step} (they cost {lost}{why})"
+        if why:
+            yield from _slack(result)
+
+
+def _slack(result: Result) -> Iterator[tuple[str, str]]:
+    """How long the stages of slow GPUs idle, which is why nothing waits for these."""
+    from simulator.results.views.rank_classes import bubble_where_perturbed
+
+    stages, idle = bubble_where_perturbed(result.job, result)
+    if idle:
+        word = "stage" if len(stages) == 1 else "stages"
+        yield (
+            f"slack of {word} {_stages_text(stages)}",
+            f"at most {percent(idle)} of a step, its bubble",
+        )
 
 
 def _print_class_groups(result: Result) -> None:

@@ -19,7 +19,11 @@ from simulator.units import (
     format_quantity,
     format_seconds,
     percent,
+    significant,
 )
+
+_FEW = 10.0
+"""Below so many of a unit, its fractions are shown."""
 
 
 @dataclass(frozen=True)
@@ -166,15 +170,20 @@ def _kwh(joule: float | None) -> float | None:
 
 def factor_text(factor: Factor) -> str:
     """The amount as people read it."""
-    amount = factor.amount
+    amount, unit = factor.amount, factor.unit
     if amount is None:
         return "unknown"
-    if factor.unit == "":
-        return f"{100 * amount:.1f} %"
-    if factor.unit == "s":
+    if unit == "":
+        return percent(amount)
+    if unit == "s":
         return format_seconds(amount)
-    if factor.unit == "d":
-        return f"{amount:.2f} d"
-    if factor.unit in ("tokens", "steps"):
-        return f"{format_count(amount)} {factor.unit}"
-    return f"{amount:,.0f} {factor.unit}"
+    if unit in ("tokens", "steps"):
+        return f"{format_count(amount)} {unit}"
+    return f"{_few(amount, unit)} {unit}"
+
+
+def _few(amount: float, unit: str) -> str:
+    """Whole units; of a few, or of days, fractions too."""
+    if 0.0 < amount < (1.0 if unit == "d" else _FEW):
+        return significant(amount)
+    return f"{amount:.2f}" if unit == "d" else f"{amount:,.0f}"

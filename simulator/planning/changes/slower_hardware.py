@@ -13,7 +13,7 @@ from simulator.described.base import Spec
 from simulator.described.job import Job
 
 _PROFILE = "cluster.profile."
-_SLOWER_WITH_LESS = tuple(
+SLOWER_WITH_LESS = tuple(
     _PROFILE + field
     for field in (
         "device.memory_bandwidth_bytes_per_s",
@@ -26,7 +26,7 @@ _SLOWER_WITH_LESS = tuple(
         "network.scale_up.efficiency",
     )
 )
-_SLOWER_WITH_MORE = tuple(
+SLOWER_WITH_MORE = tuple(
     _PROFILE + field
     for field in (
         "network.fabric.background_load",
@@ -75,6 +75,6 @@ def _is_slower(path: str, mine: object, theirs: object) -> bool:
         return not Counter(theirs) - Counter(mine)
     if not isinstance(mine, int | float) or not isinstance(theirs, int | float):
         return False
-    if path.startswith(_SLOWER_WITH_LESS):
+    if path.startswith(SLOWER_WITH_LESS):
         return mine < theirs
-    return path.startswith(_SLOWER_WITH_MORE) and mine > theirs
+    return path.startswith(SLOWER_WITH_MORE) and mine > theirs

@@ -10,8 +10,9 @@ import numpy as np
 from simulator.described.job import Job
 from simulator.errors import InputError
 from simulator.program.grid.placement import rank_coordinates
-from simulator.program.ir import RankClass
-from simulator.results.step import ClassMemory
+from simulator.program.ir import Category, RankClass
+from simulator.program.unlike.conditions import rank_conditions
+from simulator.results.step import ClassMemory, StepResult
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,22 @@ def classes_by_cause(classes: Sequence[RankClass]) -> tuple[ClassGroup, ...]:
         for cause, group in by_cause.items()
     ]
     return tuple(sorted(found, key=lambda group: group.ranks))
+
+
+def bubble_where_perturbed(job: Job, step: StepResult) -> tuple[tuple[int, ...], float]:
+    """Stages with a GPU that is perturbed, and the least share of the step that one of them idles.
+
+    A slow GPU costs nothing while its delay is shorter than what its stage idles anyhow.
+    """
+    stages = np.flatnonzero(rank_conditions(job).perturbed.any(axis=1)).tolist()
+    idle_s = [
+        breakdown.get(Category.BUBBLE, 0.0)
+        for each, breakdown in zip(
+            step.timeline.program.classes, step.class_breakdown_s, strict=True
+        )
+        if each.stage in stages
+    ]
+    return tuple(stages), min(idle_s, default=0.0) / step.step_time_s
 
 
 def fullest_of_each_stage(memory: Sequence[ClassMemory]) -> list[ClassMemory]:

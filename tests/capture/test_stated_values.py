@@ -66,7 +66,9 @@ for _ in range(4):
 def test_a_mask_selects_as_many_wherever_it_is_used_again_as_in_backward(tmp_path):
     assert not [note for note in step_of(tmp_path, MASKED, "train.py:7=8").notes if ":9" in note]
     changed = MASKED.replace("    assert", "    mask.logical_not_()\n    assert")
-    with pytest.raises(InputError, match="train.py:9=NUMBER.*train.py=25% states it of each such"):
+    with pytest.raises(
+        InputError, match=r"train\.py:9=NUMBER.*train.py=25% states it of each such"
+    ):
         step_of(tmp_path, changed, "train.py:7=8")
 
 

@@ -344,7 +344,7 @@ def test_where_the_ranks_are_listed_the_collective_alone_is_said(tmp_path):
 def test_neither_ranks_listed_nor_said_are_asked_for(tmp_path):
     path = tmp_path / "pasted.txt"
     path.write_text(pasted(Bench("all_reduce")))
-    with pytest.raises(InputError, match="names no GPUs.*--ranks 16"):
+    with pytest.raises(InputError, match=r"names no GPUs.*--ranks 16"):
         read_nccl_tests(path, excerpt=Excerpt("all_reduce"))
 
 

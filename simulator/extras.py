@@ -20,7 +20,7 @@ _EXTRA_OF = {
 """Extra of the distribution that brings a library; others are of no extra."""
 
 _ALONE = ("scipy",)
-"""Libraries that commands need without the others of their extra: fits need no torch, a large one."""
+"""Libraries that commands need without the others of their extra; fits need no torch."""
 
 
 def require(library: str, purpose: str) -> None:

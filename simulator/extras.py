@@ -19,6 +19,9 @@ _EXTRA_OF = {
 }
 """Extra of the distribution that brings a library; others are of no extra."""
 
+_ALONE = ("scipy",)
+"""Libraries that commands need without the others of their extra; fits need no torch."""
+
 
 def require(library: str, purpose: str) -> None:
     """Refuse to go on without a library of one of the extras.
@@ -35,19 +38,23 @@ def require(library: str, purpose: str) -> None:
     except ModuleNotFoundError:  # of the package that it is a part of
         is_there = False
     if not is_there:
-        words = _libraries(_EXTRA_OF[library]) if library in _EXTRA_OF else library
+        words = _libraries(library) if library in _EXTRA_OF else library
         hint = f"install it: pip install {words}"
         raise InputError.single(library, f"{purpose}, and is not installed", hint=hint)
 
 
-def _libraries(extra: str) -> str:
-    """What pip has to install for an extra: its libraries, since clustersim is on no index."""
+def _libraries(library: str) -> str:
+    """What pip has to install for it: all of its extra, since clustersim is on no index."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         listed = requires("clustersim") or []
     except PackageNotFoundError:  # run from a clone
         listed = []
+    extra, (name, *_) = _EXTRA_OF[library], library.split(".")
     marker = re.compile(rf"""extra == ["']{extra}["']""")
-    words = [f"'{each.partition(';')[0].strip()}'" for each in listed if marker.search(each)]
+    named = [each.partition(";")[0].strip() for each in listed if marker.search(each)]
+    if name in _ALONE:
+        named = [each for each in named if re.match(rf"{name}\b", each)]
+    words = [f"'{each}'" for each in named]
     return " ".join(words) or f"'.[{extra}]' in a clone of clustersim"

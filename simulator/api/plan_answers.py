@@ -13,6 +13,8 @@ from simulator.api.plan_sentences import (
     faster_probabilities,
     how_it_shards,
     longer,
+    no_valid_plan_text,
+    nothing_fits_text,
     own_plan_text,
     rivals_text,
 )
@@ -72,6 +74,7 @@ class PlanAnswer(Answer):
         reasons: What would make the fastest plan faster; None if not asked for.
         own: The step of the job with its own plan; None if that is not asked for.
         sizes: Numbers of GPUs that were searched, where there are several.
+        vary: Values that were asked for in place of the default ones, by field.
     """
 
     job: Job
@@ -82,6 +85,7 @@ class PlanAnswer(Answer):
     reasons: Reasons | None
     own: StepResult | None = None
     sizes: Sequence[int] = ()
+    vary: Axes | None = None
 
     @property
     def choices(self) -> tuple[PlanChoice, ...]:
@@ -249,25 +253,9 @@ class PlanAnswer(Answer):
 
     def nothing_fits(self) -> str:
         """Why there is no plan, and what would fit."""
-        from simulator.results.simulation import run_step
-
-        smallest, nearest = self.search.smallest, self.nearest
-        if smallest is None:
-            return "No combination is a valid plan."
-        odds = run_step(self.job.replace(smallest), "replay").fits_probability
-        text = (
-            f"No plan fits. The plan that needs the least memory is {chance(odds)} likely to fit, "
-            f"and {percent(1 - self.risk, 0)} are asked: {options_text(smallest)}"
-        )
-        if nearest is None or nearest.nearest is None:
-            return f"{text}\nNone of its simulated changes fits either."
-        way_out = nearest.nearest
-        options = options_text({**smallest, **way_out.changes})
-        return (
-            f"{text}\nThe nearest change that fits: {options}\n"
-            f"With it, a step takes {format_seconds(way_out.step_time_s)} "
-            f"and the fullest GPU holds {format_bytes(way_out.peak_device_bytes)}."
-        )
+        if self.search.smallest is None:
+            return no_valid_plan_text(self.job, self.vary or {})
+        return nothing_fits_text(self.job, self.search.smallest, self.nearest, self.risk)
 
     def pruned_text(self) -> str:
         """How many plans were searched, and why the others are not listed."""
@@ -496,4 +484,4 @@ def plan(
         prices = {other: searches.fastest(other) for other in risks[1:]} if best else {}
         causes = begun() if begun else None
     nearest = nearest_fit(job.replace(found.smallest), risk) if found.smallest else None
-    return PlanAnswer(job, risk, found, prices, nearest, causes, own_step, sizes)
+    return PlanAnswer(job, risk, found, prices, nearest, causes, own_step, sizes, vary)

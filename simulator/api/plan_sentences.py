@@ -1,14 +1,19 @@
-"""What is said of plans beside the fastest: the job's own, and those that may truly be faster."""
+"""What is said of plans beside the fastest: the job's own, and those that may truly be faster.
+
+And what is said where there is none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simulator.described.job import Job
-from simulator.units import format_seconds, percent
+from simulator.described.job import Job, options_text
+from simulator.errors import InputError
+from simulator.units import chance, format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
+    from simulator.planning.changes.helpful_changes import FitSearch
     from simulator.planning.search.search import PlanChoice
     from simulator.results.step import StepResult
 
@@ -72,3 +77,46 @@ def own_plan_text(own: StepResult, best: PlanChoice, risk: float, name: str) -> 
 def longer(seconds: float) -> str:
     """A difference of two times: ``1.15 s longer``."""
     return f"{format_seconds(abs(seconds))} {'longer' if seconds >= 0 else 'less'}"
+
+
+def no_valid_plan_text(job: Job, vary: Mapping[str, Sequence[Any]]) -> str:
+    """That no combination is a valid plan, with the rules that the first asked values break."""
+    first = {path: values[0] for path, values in vary.items()}
+    text = "No combination is a valid plan."
+    try:
+        job.replace(first)
+    except InputError as error:
+        # A rule that names an asked field says most; others may be kept by other degrees.
+        own = [fault for fault in error.faults if fault.path in first] or error.faults
+        faults = "".join(f"\n  {fault}" for fault in own)
+        return f"{text} Rules that {options_text(first)} breaks:{faults}"
+    return text
+
+
+def nothing_fits_text(
+    job: Job, smallest: Mapping[str, Any], nearest: FitSearch | None, risk: float
+) -> str:
+    """Why no valid plan fits, and what would.
+
+    Args:
+        job: The job that was searched.
+        smallest: The plan that needs least memory.
+        nearest: The nearest change that would make it fit.
+        risk: Largest accepted probability of running out of memory.
+    """
+    from simulator.results.simulation import run_step
+
+    odds = run_step(job.replace(smallest), "replay").fits_probability
+    text = (
+        f"No plan fits. The plan that needs the least memory is {chance(odds)} likely to fit, "
+        f"and {percent(1 - risk, 0)} are asked: {options_text(smallest)}"
+    )
+    if nearest is None or nearest.nearest is None:
+        return f"{text}\nNone of its simulated changes fits either."
+    way_out = nearest.nearest
+    options = options_text({**smallest, **way_out.changes})
+    return (
+        f"{text}\nThe nearest change that fits: {options}\n"
+        f"With it, a step takes {format_seconds(way_out.step_time_s)} "
+        f"and the fullest GPU holds {format_bytes(way_out.peak_device_bytes)}."
+    )

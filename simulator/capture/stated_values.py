@@ -47,17 +47,27 @@ class StatedValues:
         """The value that a line asks for; None where none is stated."""
         return self._found(file, line, 1, shares=False)
 
-    def count(self, file: str, line: int, most: int) -> int | None:
-        """How many of at most so many elements a line selects; None where none is stated."""
-        found = self._found(file, line, most, shares=True)
-        return None if found is None else round(found)
+    def count(self, file: str, line: int, most: int, known: int | None = None) -> int | None:
+        """How many of at most so many elements a line selects; None where none is stated.
+
+        Args:
+            file: File of the line.
+            line: Its number.
+            most: Elements to select from.
+            known: What another line stated of the same mask; a statement of this line goes before.
+        """
+        found = self._found(file, line, most, shares=True, of_file=known is None)
+        return known if found is None else round(found)
 
     def unused(self) -> list[str]:
         """What was stated of lines that did not ask."""
         return [each.text for each in self.statements if each.text not in self._used]
 
-    def _found(self, file: str, line: int, most: int, *, shares: bool) -> float | None:
+    def _found(
+        self, file: str, line: int, most: int, *, shares: bool, of_file: bool = True
+    ) -> float | None:
         fit = [each for each in self.statements if each.is_of(file, line)]
+        fit = [each for each in fit if of_file or each.line is not None]
         fit = [each for each in fit if shares or not each.is_share]
         if not fit:
             return None

@@ -71,10 +71,14 @@ def memory_plan(deployment: Deployment, limits: Limits) -> MemoryPlan:
     blocks = deployment.kv_blocks or int(cache / per_block) * deployment.attention_dp
     host_blocks = int(deployment.swap_bytes / per_block) * deployment.attention_dp
     if blocks < 1:
-        missing = format_bytes(per_block - cache)
+        missing, whole = format_bytes(per_block - cache), format_bytes(device.memory_bytes)
+        room = f"each GPU's {whole}"
+        if not known.shares_free_memory and share < 1:
+            used = format_bytes(share * device.memory_bytes)
+            room = f"the {used} that {deployment.engine} uses of {room}"
         raise DoesNotFitError(
-            f"the weights take {format_bytes(weights)} of each GPU's "
-            f"{format_bytes(device.memory_bytes)} and leave no room for the cache; "
+            f"the weights take {format_bytes(weights)}, and all else but the cache "
+            f"{format_bytes(activations + other)}, of {room}, and leave no room for the cache; "
             f"{missing} are missing: use more GPUs per replica "
             f"({_wider(deployment, weights, cache)}) or smaller weights "
             "(--set deployment.weights=fp8)"

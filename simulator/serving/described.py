@@ -228,7 +228,12 @@ class Deployment(Spec):
         """One line: the model, the GPUs, the engine and the split."""
         pool = f" + {self.prefill.gpus} for prompts" if self.prefill else ""
         gpus = f"{self.gpus}{pool} x {self.profile.name}"
-        return f"{self.model.name} on {gpus}, {self.engine}, tp {self.tp}, pp {self.pp}"
+        split = f"tp {self.tp}, pp {self.pp}"
+        if self.attention_dp > 1:
+            split += f", attention dp {self.attention_dp}"
+        if self.ep > 1:
+            split += f", ep {self.ep}"
+        return f"{self.model.name} on {gpus}, {self.engine}, {split}"
 
     @property
     def ranks(self) -> int:

@@ -49,6 +49,29 @@ def test_experts_with_a_stated_number_of_rows_do_what_experts_with_such_rows_do(
     assert f"train.py:9: {value} was stated" in stated.notes
 
 
+MASKED = """\
+import torch
+layer = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(layer.parameters())
+for _ in range(4):
+    x = layer(torch.randn(32, 64, device="cuda"))
+    mask = torch.randint(2, (32,), device="cuda") == 1
+    rows = x[mask]
+    assert x[mask].shape == (8, 64)
+    x.sum().add(rows.sum()).backward()
+    optimizer.step()
+"""
+
+
+def test_a_mask_selects_as_many_wherever_it_is_used_again_as_in_backward(tmp_path):
+    assert not [note for note in step_of(tmp_path, MASKED, "train.py:7=8").notes if ":9" in note]
+    changed = MASKED.replace("    assert", "    mask.logical_not_()\n    assert")
+    with pytest.raises(
+        InputError, match=r"train\.py:9=NUMBER.*train.py=25% states it of each such"
+    ):
+        step_of(tmp_path, changed, "train.py:7=8")
+
+
 ASKING = """\
 import torch
 layer = torch.nn.Linear(4, 4).cuda()

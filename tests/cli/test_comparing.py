@@ -38,6 +38,16 @@ def test_causes_in_json_sum_to_the_difference_of_the_steps(clustersim, job_file,
     assert [run["name"] for run in document["runs"]] == ["job", "other"]
 
 
+def test_the_headline_names_every_job_that_has_another_one(clustersim, job_file, other_file):
+    lines = clustersim("compare", job_file, other_file).out.splitlines()
+    assert [line.partition(": ")[0] for line in lines[:2]] == ["job", "other"]
+    assert "tp2" in lines[0]
+    assert "tp4" in lines[1]
+    alike = clustersim("compare", job_file, "--variant", "plan.recompute=full").out.splitlines()
+    assert alike[0] == lines[0].removeprefix("job: ")
+    assert alike[1].startswith(" ")
+
+
 def test_a_value_of_a_variant_may_have_spaces(clustersim, job_file):
     words = "cluster.network.fabric.nic=200 Gbit/s plan.tp=4"
     outcome = clustersim("compare", job_file, "--variant", words, "--json")

@@ -98,6 +98,15 @@ def test_no_plan_that_fits_is_an_answer_with_the_nearest_that_would(clustersim, 
     assert clustersim("run", job_file, *memory, *options).code == 0
 
 
+def test_where_no_combination_is_valid_the_rules_that_the_asked_values_break_are_named(
+    clustersim, job_file
+):
+    outcome = clustersim("plan", job_file, "--vary", "plan.tp=3", "--workers", "1")
+    assert outcome.code == 1
+    assert "No combination is a valid plan. Rules that --set plan.tp=3 breaks:" in outcome.err
+    assert "plan.tp = 3: must divide the model's" in outcome.err
+
+
 def test_a_field_that_cannot_be_varied_is_the_users_to_mend(clustersim, job_file):
     outcome = clustersim("plan", job_file, "--vary", "cluster.profile=h100-sxm-80gb")
     assert outcome.code == 2

@@ -330,6 +330,24 @@ def test_a_pasted_table_alone_asks_what_ran(tmp_path):
         read_nccl_tests(path)
 
 
+def test_where_the_ranks_are_listed_the_collective_alone_is_said(tmp_path):
+    path = tmp_path / "output.txt"
+    bench = Bench("all_gather", nodes=2)
+    whole = settings_line() + device_lines(bench) + pasted(bench)
+    path.write_text(whole + "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 123.456\n")
+    with pytest.raises(InputError, match="or say --collective all_reduce"):
+        read_nccl_tests(path)
+    found = read_nccl_tests(path, excerpt=Excerpt("all_gather"))
+    assert {(row.kind, row.ranks, row.nodes) for row in found.rows} == {("all_gather", 16, 2)}
+
+
+def test_neither_ranks_listed_nor_said_are_asked_for(tmp_path):
+    path = tmp_path / "pasted.txt"
+    path.write_text(pasted(Bench("all_reduce")))
+    with pytest.raises(InputError, match=r"names no GPUs.*--ranks 16"):
+        read_nccl_tests(path, excerpt=Excerpt("all_reduce"))
+
+
 def test_a_pasted_table_of_other_ranks_than_said_is_refused(tmp_path):
     path = tmp_path / "pasted.txt"
     path.write_text(pasted(Bench("all_reduce")))
@@ -339,7 +357,11 @@ def test_a_pasted_table_of_other_ranks_than_said_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("said", "rule"),
-    [(("all_reduces", 8, 1), "--collective"), (("all_reduce", 8, 3), "divide the 8 ranks")],
+    [
+        (("all_reduces", 8, 1), "--collective"),
+        (("all_reduce", 8, 3), "divide the 8 ranks"),
+        (("all_reduce", None, 2), "--ranks: is needed beside --nodes"),
+    ],
 )
 def test_what_is_said_of_a_pasted_table_is_checked(said, rule):
     with pytest.raises(InputError, match=rule):

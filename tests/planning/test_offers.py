@@ -13,7 +13,7 @@ from simulator.planning.campaign.training_run import EndTimes
 from simulator.planning.offers.choice import CHEAPEST, FEWEST, SAFEST, choose
 from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers
-from simulator.planning.offers.rental import numbers_of, rent, row_cells
+from simulator.planning.offers.rental import answer_lines, numbers_of, rent, row_cells
 from simulator.results.step_error import COVERAGE
 from simulator.results.students_t import students_t_quantile
 
@@ -117,6 +117,10 @@ def test_the_answers_are_the_least_of_what_they_are_named_for():
     names = {name: answer.offer for name, answer in choice.answers.items()}
     assert names == {FEWEST: "small", CHEAPEST: "cheap", SAFEST: "dear"}
     assert choice.best.offer == "cheap"
+    odds = f"{row('dear', 8, 900.0, 0.0).fits_probability:.1%}".replace("%", " %")
+    assert f"safest: dear with 8 GPUs ({odds} likely to fit and to be in time)" in answer_lines(
+        choice
+    )
     assert any("too late with 2 GPUs misses" in sentence for sentence in choice.sentences)
 
 

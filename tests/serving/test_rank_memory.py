@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from simulator.described.load import load_model, load_profile
@@ -148,6 +150,11 @@ def test_weights_that_leave_no_room_say_what_is_missing_and_what_helps():
     with pytest.raises(DoesNotFitError, match=r"--set deployment\.tp=2\b") as said:
         memory_plan(eight, limits_of(eight, 4096))
     assert "deployment.weights=fp8" in str(said.value)
+    # The numbers add up, but for three digits of each.
+    numbers = map(float, re.findall(r"([\d.]+) GiB", str(said.value)))
+    weights, rest, used, _whole, missing = numbers
+    assert "that vllm uses of each GPU's" in str(said.value)
+    assert weights + rest - used == pytest.approx(missing, abs=1)
     wider = deployment_of("llama3.1-70b", gpus=8, tp=2)
     assert memory_plan(wider, limits_of(wider, 4096)).blocks > 0
 

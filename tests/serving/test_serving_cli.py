@@ -48,6 +48,15 @@ def test_a_run_counts_every_token_of_every_answer(job, capsys):
     assert answers["ttft_s"]["p50"] <= answers["ttft_s"]["p99"] <= answers["ttft_s"]["max"]
 
 
+def test_the_headline_says_how_experts_and_attention_are_split(job, capsys):
+    assert ", ep " not in ended(["serve", "run", job], capsys)[1].out
+    changes = "deployment.model=mixtral-8x7b deployment.gpus=8 deployment.ep=8"
+    degrees = "deployment.tp=2 deployment.attention_dp=4"
+    words = [f"--set={each}" for each in f"{degrees} {changes}".split()]
+    out = ended(["serve", "run", job, *words], capsys)[1].out
+    assert "tp 2, pp 1, attention dp 4, ep 8" in out
+
+
 def test_a_price_says_that_it_is_one_of_output_tokens(job, capsys):
     assert "USD per million output tokens" in ended(["serve", "run", job], capsys)[1].out
     assert "usd_per_million_tokens" in ended(["serve", "run", job, "--json"], capsys)[1].out

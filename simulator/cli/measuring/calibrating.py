@@ -157,9 +157,8 @@ def _excerpt(collective: str | None, ranks: int | None, nodes: int) -> Excerpt |
 
     if collective is None and ranks is None and nodes == 1:
         return None
-    if collective is None or ranks is None:
-        missing = "--collective" if collective is None else "--ranks"
-        raise InputError.single(missing, "is needed to read a pasted table", hint=SAY)
+    if collective is None:
+        raise InputError.single("--collective", "is needed to read a pasted table", hint=SAY)
     return Excerpt(collective, ranks, nodes)
 
 

@@ -184,7 +184,10 @@ def _print(found: Diagnosis, top: int) -> None:
     for number, each in enumerate(checks[:_MOST_CHECKS], 1):
         typer.echo(f"{number}. {each.words}. To check: {each.check}")
     if not found.is_explained:
-        typer.echo("No single cause on the list explains it: check the job or the machine.")
+        typer.echo(
+            "No single cause on the list explains it, not even the likeliest: its probability is "
+            "held against that of the others. Check the job or the machine."
+        )
     if observed.times is None:
         note("a trace (--trace) or logged parts of the step (--phase) would separate more causes")
 

@@ -135,7 +135,10 @@ def limits(
             note(f"{limit.field}: {limit.obstacle}")
         elif limit.field == "batch.micro" and limit.largest > limit.now:
             sequences = job.batch.global_batch // limit.now * limit.largest
-            note(f"batch.micro={limit.largest} is that of batch.global={sequences}")
+            note(
+                "For as many microbatches as now, "
+                f"batch.micro={limit.largest} goes with batch.global={sequences}"
+            )
     if any(not limit.obstacle and limit.largest < limit.now for limit in found):
         note(f"The job as it is runs out of memory with a probability above {percent(risk)}.")
         raise typer.Exit(1)

@@ -119,7 +119,10 @@ def _print_headlines(answer: CompareAnswer) -> None:
         rows.insert(2, ("tokens/s of all GPUs", *(f"{total:,.0f}" for total in totals)))
         rows.insert(0, ("GPUs", *map(str, gpus)))
     columns = text_columns("") + number_columns(*(run.name for run in runs))
-    print_table(results[0].title, columns, rows)
+    titles = [result.title for result in results]
+    if len(set(titles)) > 1:
+        titles = [f"{run.name}: {title}" for run, title in zip(runs, titles, strict=True)]
+    print_table("\n".join(dict.fromkeys(titles)), columns, rows)
 
 
 def _print_difference(first: Run, other: Run, found: Difference, gain: GainError | None) -> None:

@@ -202,10 +202,11 @@ class _Reader:
                 raise InputError.single(f"line {count}", rule, hint=SAY, file=self.file)
             self.runs.append(Run(f"line {count}", library=self._library))
         run = self.runs[-1]
-        if self._excerpt is not None and not run.devices:
+        if self._excerpt is not None:
             run.program = run.program or self._excerpt.program
-            run.devices = self._excerpt.devices()
-            self.complete.add(len(self.runs) - 1)
+            if not run.devices:
+                run.devices = self._excerpt.devices()
+                self.complete.add(len(self.runs) - 1)
         self._columns, run.cpu_time = columns, "cputime" in columns
 
     def _add_entry(self, cells: Sequence[str], count: int) -> None:

@@ -70,22 +70,26 @@ _MOST_RANKS = 2**18
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What ran, where people pasted a table without the lines above it.
+    """What ran, where people pasted a table without the lines above it, or without some of them.
 
     Attributes:
         program: Collective as nccl-tests spells it.
-        ranks: How many took part, one process each.
+        ranks: How many took part, one process each; None where the lines above the table list them.
         nodes: On how many hosts, as many ranks on each.
     """
 
     program: str
-    ranks: int
+    ranks: int | None = None
     nodes: int = 1
 
     def __post_init__(self) -> None:
         if self.program not in PROGRAMS:
             hint = f"known: {', '.join(PROGRAMS)}"
             raise InputError.single("--collective", "is not known", self.program, hint)
+        if self.ranks is None:
+            if self.nodes != 1:
+                raise InputError.single("--ranks", "is needed beside --nodes", hint=SAY)
+            return
         if self.ranks > _MOST_RANKS:
             rule = f"must be at most {_MOST_RANKS:,}"
             raise InputError.single("--ranks", rule, self.ranks)
@@ -94,11 +98,12 @@ class Excerpt:
             raise InputError.single("--nodes", rule, self.nodes)
 
     def devices(self) -> list[Device]:
-        """One per rank, on hosts without names."""
-        per_node = self.ranks // self.nodes
+        """One per rank, on hosts without names; none where nobody says how many."""
+        ranks = self.ranks or 0
+        per_node = ranks // self.nodes
         return [
             Device(rank, 0, f"node {rank // per_node}", f"process {rank}", "")
-            for rank in range(self.ranks)
+            for rank in range(ranks)
         ]
 
 
@@ -241,7 +246,10 @@ def _check(run: Run, file: str) -> None:
         raise InputError.single(run.place, rule, hint=hint, file=file)
     if not run.program:
         rule = "does not say which collective was measured"
-        hint = "keep the command line above it, or name the file after it: all_reduce.txt"
+        hint = (
+            "keep the command line above it, name the file after it: all_reduce.txt, "
+            "or say --collective all_reduce"
+        )
         raise InputError.single(run.place, rule, hint=hint, file=file)
     _check_bus_bandwidth(run, file)
 

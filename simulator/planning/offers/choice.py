@@ -67,14 +67,14 @@ def _choice(rows: Sequence[OfferResult], late_risk: float) -> Choice:
     return Choice(rows[0].workload, answers, best, sentences)
 
 
-def _success_probability(row: OfferResult) -> float:
+def success_probability(row: OfferResult) -> float:
     """That a run neither runs out of memory nor is late, the two taken as independent, 0 to 1."""
     return row.fits_probability * (1 - _late(row))
 
 
 def _danger(row: OfferResult) -> tuple[float, float, float]:
     """What the safest has least of; of those about as safe the cheapest comes first."""
-    return -round(_success_probability(row) / _ALIKE), _usd(row), row.done_s
+    return -round(success_probability(row) / _ALIKE), _usd(row), row.done_s
 
 
 def _late(row: OfferResult) -> float:

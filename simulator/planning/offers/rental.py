@@ -13,10 +13,12 @@ from simulator.planning.offers.choice import (
     DEFAULT_LATE_RISK,
     KG_PER_T,
     KWH_PER_MWH,
+    SAFEST,
     Choice,
     choose,
     name_of,
     one_offer_for_all,
+    success_probability,
 )
 from simulator.planning.offers.offer_results import OfferResult, evaluate
 from simulator.planning.offers.offers_file import load_offers, offers_file
@@ -72,8 +74,17 @@ def row_cells(row: OfferResult, numbers: tuple[str, ...]) -> list[str]:
 def answer_lines(choice: Choice) -> list[str]:
     """Each named answer in one line."""
     return [
-        f"{name}: {'none' if row is None else name_of(row)}" for name, row in choice.answers.items()
+        f"{name}: {'none' if row is None else name_of(row)}{_why_safest(name, row)}"
+        for name, row in choice.answers.items()
     ]
+
+
+def _why_safest(name: str, row: OfferResult | None) -> str:
+    """What the safest is chosen by, which no column shows."""
+    if name != SAFEST or row is None:
+        return ""
+    what = "to fit" if row.late_probability is None else "to fit and to be in time"
+    return f" ({chance(success_probability(row))} likely {what})"
 
 
 @dataclass(frozen=True)

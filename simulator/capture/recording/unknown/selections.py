@@ -1,8 +1,9 @@
 """How many elements does an operator select where the contents of a tensor decide it?
 
 The user states it of the line (:mod:`simulator.capture.stated_values`). What is selected then has
-that shape, and as little contents as anything else. ``bincount`` counts no values beyond its
-``minlength``, as code states by giving one.
+that shape, and as little contents as anything else. A mask that selects again, as in the backward
+pass, selects as many. ``bincount`` counts no values beyond its ``minlength``, as code states by
+giving one.
 """
 
 from __future__ import annotations
@@ -46,8 +47,18 @@ def _of_elements(
     return None if count is None else tensor.new_empty((count, *shape), dtype=dtype)
 
 
+_COUNTED = "_clustersim_count"
+"""Attribute of a mask: how many elements it selects, and of which of its versions that was said."""
+
+
 def _nonzero(mask: Tensor) -> Tensor | None:
-    return _of_elements(mask, mask.numel(), mask.dim(), dtype=torch.int64)
+    count, version = getattr(mask, _COUNTED, (None, None))
+    known = count if version == mask._version else None
+    count = UnknownNumber.stated.count(*user_place()[:2], mask.numel(), known)
+    if count is None:
+        return None
+    setattr(mask, _COUNTED, (count, mask._version))
+    return mask.new_empty((count, mask.dim()), dtype=torch.int64)
 
 
 def _masked_select(tensor: Tensor, mask: Tensor) -> Tensor | None:

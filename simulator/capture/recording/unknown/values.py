@@ -140,7 +140,8 @@ def unknown_value(error: BaseException | None = None) -> InputError:
     else:
         rule = "needs the value of a tensor for a shape"
         stated = (
-            f"state how many elements are selected, with {place}=NUMBER or, of all, {place}=25%"
+            f"state how many elements are selected, with {place}=NUMBER or, of all, {place}=25%; "
+            f"{OPTION} {name}=25% states it of each such line of the file"
         )
     return InputError.single(
         user_line(error),

@@ -245,7 +245,7 @@ def test_facts_that_hold_for_all_runs_of_a_source_are_read():
     assert document["cluster"]["kernels"] == {"sustained_clock": 1.0}
     assert plan["stack"] == {
         "base": "megatron-core", "pads_vocab": False, "fused_softmax": False,
-        "launches_ahead": False, "overlap_tp_backward": False, "keeps_cast_weights": False,
+        "launches_ahead": False, "keeps_cast_weights": False,
         "widens_moments": True,
     }  # fmt: skip
     assert known_job({**ROW, "recompute": "full"})["plan"]["recompute"] == "full"

@@ -45,6 +45,11 @@ class ExpertFacts(Spec):
     """With ``grouped_experts`` and without ``fused_elementwise``, experts are eager code that
     weighs results, for which they stay, and joins the gradients of gate and up, which are one
     weight (transformers 5; :mod:`simulator.program.layer.grouped_experts`)."""
+    gathers_in_products: Flag = False
+    """With ``grouped_experts``, the first product picks the rows of its tokens itself, and the last
+    one's backward makes the activation again: backward keeps what experts are handed and the first
+    product's result, and no sorted copies on a rank that has all experts (SonicMoE, arXiv
+    2512.14080)."""
     masks_copies: Flag = False
     """With ``eager_experts``, kernels set copies that belong to no expert of a rank to zero."""
     fused_permutation: Flag = False

@@ -37,6 +37,7 @@ from simulator.program.layer.pieces import (
     Region,
     Role,
     RowSums,
+    Saved,
     Split,
 )
 from simulator.program.layer.tensors import (
@@ -165,7 +166,8 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     if picks:
         _add_masks(block, experts)
         block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
-    block.pieces.append(_reordering(block, Role.PERMUTE, copies))
+    if not _picks_its_rows(block):
+        block.pieces.append(_reordering(block, Role.PERMUTE, copies))
     sorts = block.stack.sorts_gathered_copies and block.plan.ep_dispatch == "all_gather"
     if sorts:
         _sort_gathered(block, copies)
@@ -208,9 +210,27 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     block.pieces.append(_reordering(block, Role.UNPERMUTE, copies))
     if picks:
         block.pieces.append(_pick(block, experts, "one_hot_combine", mask_share=1.0))
-    routed = [replace(saved, role=Role.ROUTED) for saved in block.saved[first:]]
+    routed = [replace(saved, role=Role.ROUTED) for saved in _kept(block, first)]
     block.saved[first:] = routed
     _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _picks_its_rows(block: Block) -> bool:
+    """Whether the tokens of all experts lie on a rank, and products pick their rows."""
+    return block.stack.gathers_in_products and block.plan.ep == 1
+
+
+def _kept(block: Block, first: int) -> list[Saved]:
+    """What stays for backward of what experts save; the rest is picked or made again.
+
+    Source: SonicMoE, ``functional/__init__.py``: ``_UpProjection`` keeps ``x``, the tokens that it
+    picks rows of, ``_DownProjection`` keeps ``z``, and neither the result of the activation.
+    """
+    if not block.stack.gathers_in_products:
+        return block.saved[first:]
+    again = {"expert_activation_output", "expert_down_input"}
+    again |= {"expert_input"} if _picks_its_rows(block) else set()
+    return [saved for saved in block.saved[first:] if saved.name not in again]
 
 
 def _add_masks(block: Block, experts: Experts) -> None:

@@ -22,7 +22,7 @@ from simulator.program.states.resident import padded_vocab
 from simulator.schedule import Phase
 from tests.jobs import SIXTEEN_BIT_TORCH, gpt_model, small_job, small_model
 
-B, S, H, A = 2, 64, 64, 8
+B, S, H, A = 4, 64, 64, 8  # with 8 ranks, as many scores as Megatron's fused softmax takes
 SBH, AS2B = S * B * H, A * S * S * B
 LAYER = Slice(1, 2)
 EMBEDDING = Slice(0, 0, has_embedding=True)

@@ -7,6 +7,7 @@ beside them; what the host takes to launch them is not in them.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,14 +48,14 @@ def dearest_operators(
     """
     totals: dict[tuple[str, str, Phase], tuple[int, float]] = {}
     for table, rank in zip(capture.tables, ranks, strict=True):
+        places = [re.sub(r"\b\d+\b", "*", path) for path in table.paths]
         is_kernel = table.exchange < 0
         columns = (table.call, table.module, table.phase)
-        rows = zip(*(column[is_kernel].tolist() for column in columns), strict=True)
-        for number, module, phase in rows:
-            place = re.sub(r"\b\d+\b", "*", table.paths[module])
-            key = table.calls[number].name, place, Phase(phase)
+        rows = Counter(zip(*(column[is_kernel].tolist() for column in columns), strict=True))
+        for (number, module, phase), times in rows.items():
+            key = table.calls[number].name, places[module], Phase(phase)
             calls, seconds = totals.get(key, (0, 0.0))
-            totals[key] = calls + 1, seconds + rank.costs[number].seconds
+            totals[key] = calls + times, seconds + times * rank.costs[number].seconds
     count = len(ranks)
     found = [
         DearOperator(

@@ -110,10 +110,10 @@ def _changes_line(name: str, pairs: Sequence[Pair]) -> str:
 def _ages_section(pairs: Sequence[Pair], now: Sequence[Pair], first_seen: Collection[str]) -> str:
     """Single changes, by how old their predictions are."""
     singles = [pair for pair in pairs if pair.change]
-    old = [pair for pair in singles if {pair.first, pair.second} & set(first_seen)]
+    seen = set(first_seen)
     groups = {
-        "at first sight": old,
-        "without their source": [pair for pair in singles if pair not in old],
+        "at first sight": [pair for pair in singles if {pair.first, pair.second} & seen],
+        "without their source": [pair for pair in singles if not {pair.first, pair.second} & seen],
         "all, without their source and as known now": [pair for pair in now if pair.change],
     }
     lines = [

@@ -55,6 +55,7 @@ __all__ = [
     "calibrate",
     "capacity",
     "capture",
+    "checks",
     "compare",
     "diagnose",
     "limits",

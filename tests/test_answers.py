@@ -60,6 +60,7 @@ ASKED = {
     "run": (sim.simulate, []),
     "capacity": (sim.capacity, []),
     "diagnose": (lambda job: sim.diagnose(job, 0.1), ["--step", "0.1 s"]),
+    "checks": (lambda job: sim.checks(job, workers=1), ONE),
 }
 """The function, and the options of the command that ask the same."""
 

@@ -10,6 +10,7 @@ step_comparison    why the steps of several jobs differ
 comparison         what that shares with a comparison of deployments
 campaign_answers   a whole training run, on one cluster or several
 held_answers       memory by owner; a pipeline's order
+check_answers      what to check before a run
 measured_answers   diagnosis, calibration, validation
 grid_page          the page of a sweep
 serving_answers    a deployment that serves a workload
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         limits,
         sensitivity,
     )
+    from simulator.api.check_answers import ChecksAnswer, checks
     from simulator.api.grid_page import write_sweep_page
     from simulator.api.held_answers import MemoryAnswer, ScheduleAnswer, memory, schedule
     from simulator.api.measured_answers import (
@@ -64,6 +66,7 @@ __all__ = [
     "Answer",
     "CalibrateAnswer",
     "CapacityAnswer",
+    "ChecksAnswer",
     "ClustersAnswer",
     "CompareAnswer",
     "DiagnoseAnswer",
@@ -86,6 +89,7 @@ __all__ = [
     "advise",
     "calibrate",
     "capacity",
+    "checks",
     "compare",
     "diagnose",
     "limits",
@@ -113,6 +117,7 @@ _MODULES = {
     "api.answer": {"Answer"},
     "api.campaign_answers": {"CapacityAnswer", "ClustersAnswer", "capacity"},
     "api.change_answers": {"LimitsAnswer", "SensitivityAnswer", "limits", "sensitivity"},
+    "api.check_answers": {"ChecksAnswer", "checks"},
     "api.grid_page": {"write_sweep_page"},
     "api.held_answers": {"MemoryAnswer", "ScheduleAnswer", "memory", "schedule"},
     "api.measured_answers": {

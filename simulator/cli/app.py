@@ -46,6 +46,7 @@ _COMMANDS = {
     "plan": "planning.plan",
     "advise": "planning.advise",
     "sensitivity": "planning.variations",
+    "checks": "planning.checks",
     "diagnose": "planning.diagnose",
     "distribution": "planning.variations",
     "capacity": "planning.capacity",
@@ -121,7 +122,7 @@ from a function."""
 SECTIONS: dict[str, tuple[str, ...]] = {
     "First steps": ("init", "run", "studio"),
     "One step": ("memory", "traffic", "placement", "schedule", "collective", "compare",
-                 "distribution", "sensitivity"),
+                 "distribution", "sensitivity", "checks"),
     "Better plans": ("advise", "plan", "strategies", "limits", "balance", "sweep"),
     "Whole training runs, and serving": ("capacity", "rent", "serve"),
     "Your own code, files and runs": ("capture", "import", "export", "diagnose", "trace", "replay"),

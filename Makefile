@@ -15,7 +15,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning distributions serving-report importers captures own-code pictures advice diagnosis torch-runs coverage accuracy what-if zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning distributions serving-report importers captures own-code pictures advice diagnosis torch-runs coverage accuracy what-if learning zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,13 @@ what-if: $(VENV)/.core  ## reports/what_if.md: what one change does, and which l
 	  reports/data/cross_validation.csv reports/first_sight.csv \
 	  reports/data/what_if_odds.csv $(RUNS) --picture reports/what_if.png > build-what-if.md
 	mv build-what-if.md reports/what_if.md
+
+learning: $(VENV)/.core  ## reports/learning.md: is a later version better on runs that it had not seen either; asks earlier ones, an hour at first
+	$(BIN)/python -m reports.make.learning.earlier_versions reports/first_sight.csv \
+	  reports/data/earlier_versions.csv $(filter-out reports/data/runs_open.csv,$(RUNS))
+	$(BIN)/python -m reports.make.learning.learning_page reports/first_sight.csv \
+	  reports/data/earlier_versions.csv reports/learning.png > build-learning.md
+	mv build-learning.md reports/learning.md
 
 collectives: $(VENV)/.core  ## reports/collectives.md: exchanges of sources left out, overlaps, what profiles rest on; 3 minutes
 	$(BIN)/python -m reports.make.collectives.left_out reports/data/collectives_open.csv \

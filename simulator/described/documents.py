@@ -53,7 +53,8 @@ def data_folder(name: str) -> Path:
 def name_in_errors(file: str) -> str:
     """A file as people named it: one that is shipped by its name, without the package's folder."""
     path = Path(file)
-    folders = data_folder("workloads"), data_folder("workloads") / "serving"
+    workloads = data_folder("workloads")
+    folders = workloads, workloads / "serving", workloads / "rl"
     return path.stem if path.parent in folders else file
 
 

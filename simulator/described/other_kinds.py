@@ -19,6 +19,7 @@ _MISSPELT = 3
 _IMPORTS = "clustersim import {} {} makes a job of it"
 _KINDS = {
     "deployment": ("describes serving", "clustersim serve run {} simulates it"),
+    "rollout": ("describes reinforcement learning", "clustersim rl {} simulates it"),
     "offers": ("lists offers of GPUs", "clustersim rent {} compares them"),
     "zero_optimization": ("is a configuration of DeepSpeed", "deepspeed"),
     "train_micro_batch_size_per_gpu": ("is a configuration of DeepSpeed", "deepspeed"),
@@ -43,6 +44,7 @@ _ENDINGS = {
 _SHIPPED = {
     "job": ("a job of training", (), "clustersim run {} simulates it"),
     "serving job": ("a serving job", ("serving",), "clustersim serve run {} simulates it"),
+    "RL job": ("a job of reinforcement learning", ("rl",), "clustersim rl {} simulates it"),
     "offers": ("a list of offers", ("offers",), "clustersim rent {} compares them"),
     "model": ("a model", ("models",), ""),
 }

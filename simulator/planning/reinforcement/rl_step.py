@@ -1,0 +1,142 @@
+"""How long does a step of reinforcement learning take, and what does it wait for?
+
+A step generates answers, computes their probabilities anew, trains on them, and hands the weights
+to the engine. Ignores rewards, advantages and data, which processors compute, and sleeping and
+waking of the engine but for the states that are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+from simulator.planning.reinforcement.described import RLJob
+from simulator.planning.reinforcement.handover import refit_s, states_move_s
+from simulator.planning.reinforcement.passes import forward_s, update_step
+from simulator.planning.reinforcement.sequences import (
+    Microbatches,
+    microbatches,
+    rollout_requests,
+)
+from simulator.results.step import StepResult
+from simulator.serving.cluster import serve
+from simulator.serving.requests import Request
+from simulator.serving.workload import Workload
+
+_TAIL_SHARE = 0.1
+"""Below this share of the answers under way, generation is in its tail."""
+
+
+@dataclass(frozen=True)
+class RLStep:
+    """One step.
+
+    Attributes:
+        job: What runs.
+        generation_s: From the first prompt to the last token [s].
+        tail_s: Of it, the end in which less than a tenth of the answers is under way [s].
+        logprobs_s: Probabilities of the answers, of all networks that compute them [s].
+        training_s: All updates [s].
+        refit_s: Until the engine has the weights [s].
+        states_move_s: States of the optimizer to the host and back [s].
+        tokens: Of all sequences, prompts included.
+        longest_tokens: Of the longest sequence.
+        update: One update, with its memory.
+        packing: Microbatches of one update.
+    """
+
+    job: RLJob
+    generation_s: float
+    tail_s: float
+    logprobs_s: float
+    training_s: float
+    refit_s: float
+    states_move_s: float
+    tokens: int
+    longest_tokens: int
+    update: StepResult
+    packing: Microbatches
+
+    @property
+    def step_time_s(self) -> float:
+        """The step [s]: one after the other, or the longer of generation and what trains."""
+        trained_s = self.logprobs_s + self.training_s
+        if self.job.order == "one-step-off":
+            return max(self.generation_s, trained_s) + self.refit_s
+        return self.generation_s + trained_s + self.refit_s + self.states_move_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens of the sequences for each second and GPU, those that generate included."""
+        return self.tokens / self.step_time_s / self.job.gpus
+
+    @property
+    def idle_share(self) -> float:
+        """Share of GPU time in which one of the two halves waits for the other."""
+        if self.job.order != "one-step-off":
+            return 0.0
+        training, generation = self.job.training.cluster.gpus, self.job.generation.gpus
+        step_s, trained_s = self.step_time_s, self.logprobs_s + self.training_s
+        waits = training * (step_s - trained_s) + generation * (step_s - self.generation_s)
+        return waits / (step_s * self.job.gpus)
+
+
+def rl_step(job: RLJob, on_ended: Callable[[int, int], None] | None = None) -> RLStep:
+    """Simulate one step.
+
+    Args:
+        job: What runs.
+        on_ended: Called with how many more answers ended, and the number of all.
+
+    Raises:
+        InputError: A sequence is longer than the cache.
+        DoesNotFitError: The model leaves no room for a cache.
+    """
+    requests = rollout_requests(job)
+    lengths = [request.prompt_tokens + request.output_tokens for request in requests]
+    served = serve(job.generation, Workload(requests=1), requests=requests, on_ended=on_ended)
+    ends_s = sorted(request.last_token_s for request in served.requests)
+    trained = _microbatches(job, lengths, micro=job.training.batch.micro_batch)
+    per_update = Microbatches(
+        -(-trained.count // job.updates), trained.mean_tokens, trained.sequence_tokens,
+        trained.filled_share,
+    )  # fmt: skip
+    update = update_step(job.training, per_update)
+    scored = _microbatches(job, lengths, micro=job.logprobs.micro)
+    passes = len(job.logprobs.networks)
+    return RLStep(
+        job=job,
+        generation_s=ends_s[-1],
+        tail_s=_tail_s(served.requests, ends_s),
+        logprobs_s=passes * forward_s(job.training, scored) if passes else 0.0,
+        training_s=job.updates * update.step_time_s,
+        refit_s=refit_s(job),
+        states_move_s=states_move_s(job, update),
+        tokens=sum(lengths),
+        longest_tokens=max(lengths),
+        update=update,
+        packing=per_update,
+    )
+
+
+def _microbatches(job: RLJob, lengths: Sequence[int], *, micro: int) -> Microbatches:
+    most = job.training.batch.seq_len * micro
+    return microbatches(lengths, most_tokens=most, micro=micro, packed=job.packed)
+
+
+def _tail_s(requests: Sequence[Request], ends_s: Sequence[float]) -> float:
+    """The end of generation in which few answers are under way."""
+    still = max(1, round(_TAIL_SHARE * len(requests)))
+    return ends_s[-1] - ends_s[-still] if still < len(ends_s) else ends_s[-1]
+
+
+def need_rl(job: object) -> None:
+    """Refuse what is no job of reinforcement learning.
+
+    Raises:
+        InputError: It is none.
+    """
+    if not isinstance(job, RLJob):
+        hint = 'sim.load_rl("grpo.yaml"), or a shipped name'
+        raise InputError.single("job", "must be an RLJob; load one first", job, hint)

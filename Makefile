@@ -15,7 +15,7 @@ SEEDS ?= $(shell for i in 1 2 3; do od -An -N3 -tu4 /dev/urandom; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test explore fuzz lock audit versions lint types golden mutants generated schedules network memory strategies tensor-parallel \
-  collectives looks planning distributions serving-report importers captures own-code pictures advice diagnosis torch-runs coverage accuracy what-if learning zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
+  collectives looks planning distributions serving-report rl-report importers captures own-code pictures advice diagnosis torch-runs coverage accuracy what-if learning zero-bubble performance performance-against fit bands gpu gpu-bundle gpu-report kills docs docs-site clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,6 +136,10 @@ zero-bubble: $(VENV)/.core  ## reports/zero_bubble.md: schedules against 1f1b, m
 serving-report: $(VENV)/.core  ## reports/serving.md and serving_papers.md: serving against runs and papers; takes some minutes
 	$(BIN)/python -m reports.make.serving_papers reports/serving_papers.md
 	$(BIN)/python -m reports.make.serving_page reports/serving.md
+
+rl-report: $(VENV)/.core  ## reports/reinforcement.md: published steps of GRPO against predicted ones
+	$(BIN)/python -m reports.make.rl_page reports/data/rl_runs.csv reports/data/rl_first_sight.csv > build-rl.md
+	mv build-rl.md reports/reinforcement.md
 
 planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones
 	$(BIN)/python -m reports.make.planning.planning_report reports/data > build-planning.md

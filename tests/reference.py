@@ -47,7 +47,8 @@ FUNCTIONS = {
     name: getattr(api, name)
     for name in (
         "load_job", "simulate", "sample", "sweep", "plan", "rent", "advise", "strategies",
-        "capacity", "compare", "limits", "memory", "sensitivity", "schedule", "checks", "diagnose",
+        "load_rl", "rl", "capacity", "compare", "limits", "memory", "sensitivity", "schedule",
+        "checks", "diagnose",
         "calibrate", "validate", "load_serving", "serve", "serve_compare", "serve_sweep",
         "serve_plan", "serve_capacity",
     )

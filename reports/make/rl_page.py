@@ -8,15 +8,17 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import pandas as pd
 
+from simulator.cells import read_table
 from simulator.errors import InputError
-from simulator.planning.reinforcement.described import load_rl
+from simulator.planning.reinforcement.rl_job import load_rl
 from simulator.planning.reinforcement.rl_step import RLStep, rl_step
 
 PROMPT_TOKENS = 150
@@ -27,7 +29,13 @@ _GROUP = 32
 """Answers to a prompt, in all recipes."""
 _MEMORY_SHARES = {"alternating": 0.6, "one-step-off": 0.8}
 """Of the engine (``gpu_memory_utilization`` in the recipes)."""
-_GPUS_OF_A_NODE = {"h100-sxm-80gb": 8, "gb200-nvl72": 4}
+
+_PREDICTED = "predicted_step_s"
+_HALVINGS = 60
+_COLUMNS = (
+    "run", "model", "GPUs", "order", "measured", "predicted", "error %", "at first sight %",
+    "generation", "log-probabilities", "training",
+)  # fmt: skip
 
 _PAGE = """# Reinforcement learning, predicted and published
 
@@ -45,15 +53,60 @@ evenly. Of rows of grade B the share of the GPUs that generate is assumed, too.
 *First sight* was predicted before any of these rows had been looked at, and stays as it was
 (`reports/data/rl_first_sight.csv`).
 
-| run | model | GPUs | order | measured | predicted | error % | at first sight % | generation | probabilities | training |
+{columns}
 |---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|
 {rows}
 """
 
 
-def job_document(row: Any) -> dict[str, Any]:
-    """The job of a row of the table."""
-    training_gpus = row.gpus - row.generation_gpus
+@dataclass(frozen=True)
+class PublishedStep:
+    """A row of the table.
+
+    Attributes:
+        id: Its name.
+        grade: A- where the page and the recipe say all that is not assumed for every row.
+        model, profile, order, precision, recompute: As in a job.
+        gpus, generation_gpus: All of them, and those that only generate; 0 where they are shared.
+        sequences, update_sequences: Answers of a step, and those of an update.
+        longest_tokens, mean_tokens: Of a sequence.
+        generation_tp, tp, cp, ep, pp: Degrees of the engine and of training.
+        measured_step_s: The step [s].
+    """
+
+    id: str
+    grade: str
+    model: str
+    profile: str
+    order: str
+    precision: str
+    recompute: str
+    gpus: int
+    generation_gpus: int
+    sequences: int
+    update_sequences: int
+    longest_tokens: int
+    mean_tokens: int
+    generation_tp: int
+    tp: int
+    cp: int
+    ep: int
+    pp: int
+    measured_step_s: float
+
+
+_READ = {"str": str, "int": int, "float": float}
+
+
+def published_steps(path: Path) -> list[PublishedStep]:
+    """The rows of the table."""
+    named = [(each.name, _READ[str(each.type)]) for each in fields(PublishedStep)]
+    rows = read_table(path, [name for name, _ in named])
+    return [PublishedStep(**{name: read(row[name]) for name, read in named}) for row in rows]
+
+
+def job_document(row: PublishedStep) -> dict[str, Any]:
+    """The job of a row."""
     generation: dict[str, Any] = {
         "engine": "vllm", "tp": row.generation_tp, "memory_share": _MEMORY_SHARES[row.order],
     }  # fmt: skip
@@ -62,15 +115,15 @@ def job_document(row: Any) -> dict[str, Any]:
     if row.precision == "fp8":
         generation["weights"] = "fp8"
     longest = row.longest_tokens - PROMPT_TOKENS
+    mean = uncut_mean(row.mean_tokens - PROMPT_TOKENS, longest)
     return {
         "training": {
             "model": row.model,
-            "cluster": {"profile": row.profile, "gpus": training_gpus},
+            "cluster": {"profile": row.profile, "gpus": row.gpus - row.generation_gpus},
             "batch": {"global": row.update_sequences, "seq_len": row.longest_tokens},
             "plan": {
                 "tp": row.tp, "cp": row.cp, "ep": row.ep, "pp": row.pp,
-                "precision": row.precision, "recompute": row.recompute,
-                "stack": "megatron-core",
+                "precision": row.precision, "recompute": row.recompute, "stack": "megatron-core",
             },
         },
         "generation": generation,
@@ -78,11 +131,7 @@ def job_document(row: Any) -> dict[str, Any]:
             "prompts": row.sequences // _GROUP,
             "answers_per_prompt": _GROUP,
             "prompt": {"mean": PROMPT_TOKENS},
-            "answer": {
-                "mean": uncut_mean(row.mean_tokens - PROMPT_TOKENS, longest),
-                "variation": ANSWER_VARIATION,
-                "longest": longest,
-            },
+            "answer": {"mean": mean, "variation": ANSWER_VARIATION, "longest": longest},
         },
         "order": row.order,
     }  # fmt: skip
@@ -91,81 +140,88 @@ def job_document(row: Any) -> dict[str, Any]:
 def uncut_mean(cut_mean: float, longest: int, variation: float = ANSWER_VARIATION) -> int:
     """Mean of log-normal lengths whose mean is ``cut_mean`` once the longest are cut [tokens]."""
     low, high = cut_mean, 100.0 * longest
-    for _ in range(60):
+    for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
-        if _cut_mean(middle, longest, variation) < cut_mean:
+        if cut_mean_of(middle, longest, variation) < cut_mean:
             low = middle
         else:
             high = middle
     return round(low)
 
 
-def _cut_mean(mean: float, longest: float, variation: float) -> float:
-    """Mean of the smaller of a log-normal length and ``longest``."""
+def cut_mean_of(mean: float, longest: float, variation: float) -> float:
+    """Mean of the smaller of a log-normal length and ``longest`` [tokens]."""
     variance = math.log1p(variation**2)
     sigma, middle = math.sqrt(variance), math.log(mean) - variance / 2
     place = (math.log(longest) - middle) / sigma
-    below = NormalDist().cdf(place - sigma)
-    return mean * below + longest * (1 - NormalDist().cdf(place))
+    normal = NormalDist()
+    return mean * normal.cdf(place - sigma) + longest * (1 - normal.cdf(place))
 
 
-def predicted(row: Any) -> RLStep | str:
-    """The step of a row, or why there is none."""
+def predicted(row: PublishedStep) -> RLStep | None:
+    """The step of a row; None where the job is refused."""
     try:
         return rl_step(load_rl(job_document(row)))
-    except InputError as error:
-        return str(error)
+    except InputError:
+        return None
 
 
-def keep_first_sight(path: Path, steps: dict[str, RLStep | str]) -> pd.DataFrame:
-    """What was predicted first; runs that the file has keep what it says."""
-    known = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["id", "predicted_step_s"])
-    new = [
-        {"id": name, "predicted_step_s": "" if isinstance(step, str) else step.step_time_s}
-        for name, step in steps.items()
-        if name not in set(known["id"])
-    ]
-    if new:
-        known = pd.concat([known, pd.DataFrame(new)]) if len(known) else pd.DataFrame(new)
-        known.to_csv(path, index=False, lineterminator="\n")
-    return pd.read_csv(path)
+def keep_first_sight(path: Path, steps: Mapping[str, RLStep | None]) -> dict[str, float | None]:
+    """What was predicted first [s]; runs that the file has keep what it says."""
+    known = {row["id"]: row[_PREDICTED] for row in read_table(path, ("id", _PREDICTED))}
+    for name, step in steps.items():
+        known.setdefault(name, "" if step is None else str(step.step_time_s))
+    table = pd.DataFrame({"id": list(known), _PREDICTED: list(known.values())})
+    table.to_csv(path, index=False, lineterminator="\n")
+    return {name: float(text) if text else None for name, text in known.items()}
 
 
-def page_text(runs: pd.DataFrame, steps: dict[str, RLStep | str], first: pd.DataFrame) -> str:
+def page_text(
+    rows: Sequence[PublishedStep],
+    steps: Mapping[str, RLStep | None],
+    first_s: Mapping[str, float | None],
+) -> str:
     """The page in Markdown."""
-    at_first = dict(zip(first["id"], first["predicted_step_s"], strict=True))
-    lines, errors, first_errors = [], {"A-": [], "B": []}, []  # type: ignore[var-annotated]
-    for row in runs.itertuples():
-        step = steps[row.id]
-        measured = float(row.measured_step_s)
-        said = 100 * (float(at_first[row.id]) / measured - 1)
-        words = [row.id, row.model, str(row.gpus), row.order, f"{measured:.1f} s"]
-        if isinstance(step, str):
-            lines.append(f"| {' | '.join([*words, 'refused', '', '', '', '', ''])} |")
-            continue
-        error = 100 * (step.step_time_s / measured - 1)
-        errors[row.grade].append(error)
-        if not math.isnan(said):
-            first_errors.append(said)
-        numbers = [
-            f"{step.step_time_s:.1f} s", f"{error:+.1f}", f"{said:+.1f}",
-            f"{step.generation_s:.1f} s", f"{step.logprobs_s:.1f} s", f"{step.training_s:.1f} s",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join([*words, *numbers])} |")
-    groups = {**errors, "all": [*errors["A-"], *errors["B"]], "all, at first sight": first_errors}
+    groups: dict[str, list[float]] = {name: [] for name in ("A-", "B", "all", "at first sight")}
+    lines = []
+    for row in rows:
+        step, said_s = steps[row.id], first_s[row.id]
+        said = None if said_s is None else _error_pct(said_s, row)
+        if said is not None:
+            groups["at first sight"].append(said)
+        if step is not None:
+            for name in (row.grade, "all"):
+                groups[name].append(_error_pct(step.step_time_s, row))
+        lines.append(_line(row, step, said))
     return _PAGE.format(
         prompt=PROMPT_TOKENS,
         variation=ANSWER_VARIATION,
         summary="\n".join(_summary(groups)),
+        columns=f"| {' | '.join(_COLUMNS)} |",
         rows="\n".join(lines),
     )
 
 
-def _summary(groups: dict[str, Sequence[float]]) -> list[str]:  # type: ignore[type-arg]
+def _error_pct(predicted_s: float, row: PublishedStep) -> float:
+    return 100 * (predicted_s / row.measured_step_s - 1)
+
+
+def _line(row: PublishedStep, step: RLStep | None, said: float | None) -> str:
+    words = [row.id, row.model, str(row.gpus), row.order, f"{row.measured_step_s:.1f} s"]
+    at_first = "" if said is None else f"{said:+.1f}"
+    if step is None:
+        return f"| {' | '.join([*words, 'refused', '', at_first, '', '', ''])} |"
+    seconds = (step.generation_s, step.logprobs_s, step.training_s)
+    parts = [f"{each:.1f} s" for each in seconds]
+    error = f"{_error_pct(step.step_time_s, row):+.1f}"
+    return f"| {' | '.join([*words, f'{step.step_time_s:.1f} s', error, at_first, *parts])} |"
+
+
+def _summary(groups: Mapping[str, Sequence[float]]) -> list[str]:
     lines = ["| grade | runs | mean % | median % | bias % |", "|---|---:|---:|---:|---:|"]
     for name, errors in groups.items():
-        sizes = [abs(error) for error in errors]
-        if sizes:
+        if errors:
+            sizes = [abs(error) for error in errors]
             mean, middle = statistics.fmean(sizes), statistics.median(sizes)
             bias = statistics.fmean(errors)
             lines.append(f"| {name} | {len(sizes)} | {mean:.1f} | {middle:.1f} | {bias:+.1f} |")
@@ -178,10 +234,9 @@ def main() -> None:
     parser.add_argument("runs", type=Path, help="published steps (CSV)")
     parser.add_argument("first_sight", type=Path, help="what was predicted first (CSV), completed")
     options = parser.parse_args()
-    runs = pd.read_csv(options.runs, keep_default_na=False)
-    steps = {row.id: predicted(row) for row in runs.itertuples()}
-    first = keep_first_sight(options.first_sight, steps)
-    print(page_text(runs, steps, first), end="")
+    rows = published_steps(options.runs)
+    steps = {row.id: predicted(row) for row in rows}
+    print(page_text(rows, steps, keep_first_sight(options.first_sight, steps)), end="")
 
 
 if __name__ == "__main__":

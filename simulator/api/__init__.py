@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from simulator.api.one_step import Engine, Job, Result, load_job, sample, simulate
     from simulator.api.plan_answers import PlanAnswer, plan
+    from simulator.api.rl_answers import RLAnswer, rl
     from simulator.api.serving_answers import ServeAnswer, serve
     from simulator.api.serving_comparison import ServeCompareAnswer, serve_compare
     from simulator.api.serving_rates import (
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from simulator.api.step_comparison import CompareAnswer, compare
     from simulator.api.strategy_answers import AdviseAnswer, StrategiesAnswer, advise, strategies
     from simulator.planning.offers.rental import rent
+    from simulator.planning.reinforcement.rl_job import RLJob, load_rl
     from simulator.planning.sweep import sweep
     from simulator.serving.described import ServingJob, load_serving
 
@@ -75,6 +77,8 @@ __all__ = [
     "LimitsAnswer",
     "MemoryAnswer",
     "PlanAnswer",
+    "RLAnswer",
+    "RLJob",
     "Result",
     "ScheduleAnswer",
     "SensitivityAnswer",
@@ -94,10 +98,12 @@ __all__ = [
     "diagnose",
     "limits",
     "load_job",
+    "load_rl",
     "load_serving",
     "memory",
     "plan",
     "rent",
+    "rl",
     "sample",
     "schedule",
     "sensitivity",
@@ -125,6 +131,7 @@ _MODULES = {
     },
     "api.one_step": {"Engine", "Job", "Result", "load_job", "sample", "simulate"},
     "api.plan_answers": {"PlanAnswer", "plan"},
+    "api.rl_answers": {"RLAnswer", "rl"},
     "api.serving_answers": {"ServeAnswer", "serve"},
     "api.serving_comparison": {"ServeCompareAnswer", "serve_compare"},
     "api.serving_rates": {
@@ -134,6 +141,7 @@ _MODULES = {
     "api.step_comparison": {"CompareAnswer", "compare"},
     "api.strategy_answers": {"AdviseAnswer", "StrategiesAnswer", "advise", "strategies"},
     "planning.offers.rental": {"rent"},
+    "planning.reinforcement.rl_job": {"RLJob", "load_rl"},
     "planning.sweep": {"sweep"},
     "serving.described": {"ServingJob", "load_serving"},
 }  # fmt: skip

@@ -47,6 +47,7 @@ def _files(*folders: str) -> Completer:
 
 
 complete_job, complete_serving, complete_offers = _files(), _files("serving"), _files("offers")
+complete_rl = _files("rl")
 
 
 def _complete_file(incomplete: str, *folders: str) -> list[str]:

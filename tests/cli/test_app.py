@@ -19,7 +19,7 @@ from simulator.version import __version__
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
     "run", "compare", "memory", "strategies", "limits", "traffic", "balance", "sweep", "plan",
-    "advise", "capacity", "rent", "sensitivity", "checks", "diagnose", "distribution",
+    "advise", "capacity", "rent", "rl", "sensitivity", "checks", "diagnose", "distribution",
     "schema",
     "import hf", "import megatron", "import deepspeed", "import torchtitan", "import accelerate",
     "import nemo", "import axolotl", "import llamafactory", "import ms-swift", "import torchtune",

@@ -7,21 +7,21 @@ waking of the engine but for the states that are moved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simulator.errors import InputError
-from simulator.planning.reinforcement.described import RLJob
-from simulator.planning.reinforcement.handover import refit_s, states_move_s
-from simulator.planning.reinforcement.passes import forward_s, update_step
+from simulator.planning.reinforcement.policy_passes import forward_s, update_step
+from simulator.planning.reinforcement.rl_job import RLJob
 from simulator.planning.reinforcement.sequences import (
     Microbatches,
     microbatches,
     rollout_requests,
 )
+from simulator.planning.reinforcement.weight_refit import refit_s, states_move_s
 from simulator.results.step import StepResult
 from simulator.serving.cluster import serve
-from simulator.serving.requests import Request
 from simulator.serving.workload import Workload
 
 _TAIL_SHARE = 0.1
@@ -42,6 +42,7 @@ class RLStep:
         states_move_s: States of the optimizer to the host and back [s].
         tokens: Of all sequences, prompts included.
         longest_tokens: Of the longest sequence.
+        answer_ends_s: When each answer ends, in order [s].
         update: One update, with its memory.
         packing: Microbatches of one update.
     """
@@ -55,6 +56,7 @@ class RLStep:
     states_move_s: float
     tokens: int
     longest_tokens: int
+    answer_ends_s: tuple[float, ...]
     update: StepResult
     packing: Microbatches
 
@@ -65,6 +67,18 @@ class RLStep:
         if self.job.order == "one-step-off":
             return max(self.generation_s, trained_s) + self.refit_s
         return self.generation_s + trained_s + self.refit_s + self.states_move_s
+
+    @property
+    def phases_s(self) -> dict[str, float]:
+        """How long each phase takes, by name, in order [s]; one without time is left out."""
+        named = {
+            "generation": self.generation_s,
+            "log-probabilities": self.logprobs_s,
+            "training": self.training_s,
+            "weights to the engine": self.refit_s,
+            "states to the host and back": self.states_move_s,
+        }
+        return {name: seconds for name, seconds in named.items() if seconds}
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -108,13 +122,14 @@ def rl_step(job: RLJob, on_ended: Callable[[int, int], None] | None = None) -> R
     return RLStep(
         job=job,
         generation_s=ends_s[-1],
-        tail_s=_tail_s(served.requests, ends_s),
+        tail_s=_tail_s(ends_s),
         logprobs_s=passes * forward_s(job.training, scored) if passes else 0.0,
         training_s=job.updates * update.step_time_s,
         refit_s=refit_s(job),
         states_move_s=states_move_s(job, update),
         tokens=sum(lengths),
         longest_tokens=max(lengths),
+        answer_ends_s=tuple(ends_s),
         update=update,
         packing=per_update,
     )
@@ -125,10 +140,10 @@ def _microbatches(job: RLJob, lengths: Sequence[int], *, micro: int) -> Microbat
     return microbatches(lengths, most_tokens=most, micro=micro, packed=job.packed)
 
 
-def _tail_s(requests: Sequence[Request], ends_s: Sequence[float]) -> float:
+def _tail_s(ends_s: Sequence[float]) -> float:
     """The end of generation in which few answers are under way."""
-    still = max(1, round(_TAIL_SHARE * len(requests)))
-    return ends_s[-1] - ends_s[-still] if still < len(ends_s) else ends_s[-1]
+    still = math.ceil(_TAIL_SHARE * len(ends_s))
+    return ends_s[-1] - ends_s[-still]
 
 
 def need_rl(job: object) -> None:

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.planning.reinforcement.described import RLJob
+from simulator.planning.reinforcement.rl_job import RLJob
 from simulator.serving.requests import Request, requests_of
 from simulator.serving.workload import Workload
 

@@ -5,7 +5,7 @@ Both are bounds by bandwidth alone: latencies, and changes of layout inside a GP
 
 from __future__ import annotations
 
-from simulator.planning.reinforcement.described import RLJob
+from simulator.planning.reinforcement.rl_job import RLJob
 from simulator.program.ir import Owner
 from simulator.program.layer.model_totals import parameter_count
 from simulator.results.step import StepResult
@@ -21,14 +21,14 @@ def refit_s(job: RLJob) -> float:
     the slowest link between them. From other GPUs, weights are broadcast over the fabric, as fast
     as one network card receives.
     """
-    plan, network = job.training.plan, job.training.cluster.profile.network
+    training, network = job.training, job.training.cluster.profile.network
     weights_bytes = _BF16_BYTES * parameter_count(job.training.model)
     scale_up, fabric = network.scale_up, network.fabric
     fabric_rate = fabric.nic_bytes_per_s * fabric.efficiency
     if not job.shares_gpus:
         return weights_bytes / fabric_rate
-    parts = plan.tp * plan.pp * plan.ep * (job.training.dp if plan.zero == 3 else 1)
-    ranks = min(parts, job.training.cluster.gpus)
+    copies = 1 if training.choices.shards_weights else training.dp // training.plan.ep
+    ranks = training.cluster.gpus // max(1, copies)
     rate = scale_up.bandwidth_bytes_per_s * scale_up.efficiency
     if ranks > scale_up.gpus:
         rate = fabric_rate

@@ -50,7 +50,8 @@ def forward_s(job: Job, batches: Microbatches) -> float:
 
 def _of_lengths(job: Job, batches: Microbatches, count: int = 0) -> Job:
     """The job with microbatches of their mean length, as many on each data-parallel rank."""
-    multiple = math.lcm(_ROUNDED_TO, 2 * job.plan.cp * job.plan.tp)
+    ranks_of_a_stage = job.cluster.gpus // job.dp // job.plan.pp
+    multiple = math.lcm(_ROUNDED_TO, 2 * ranks_of_a_stage)
     tokens = multiple * max(1, round(batches.mean_tokens / multiple))
     each = max(1, math.ceil((count or batches.count) / job.dp))
     fields = {"batch.global": each * job.dp, "batch.micro": 1, "batch.seq_len": tokens}

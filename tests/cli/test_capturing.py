@@ -51,6 +51,12 @@ def test_run_names_the_longest_operators_and_their_modules(clustersim, tmp_path)
     assert "a.*.b" in clustersim("run", str(path)).out
 
 
+def test_run_says_how_far_off_it_may_be_and_whether_it_fits(clustersim, file):
+    printed = clustersim("run", file, "--profile", "a100-sxm-80gb").out
+    assert "80 % prediction interval" in printed
+    assert "likely to fit" in printed
+
+
 def test_traffic_lists_its_collectives(clustersim, file):
     (rank_class,) = json.loads(clustersim("traffic", file, "--json").out)["classes"]
     (total,) = rank_class["totals"]

@@ -12,13 +12,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
+from reports.make.accuracy.first_sight_page import STATED
 from simulator.cells import Row
 from simulator.errors import InputError
 from simulator.files import whole_file
@@ -128,6 +129,15 @@ def _write_errors(path: Path, errors: pd.DataFrame) -> None:
         errors.to_csv(draft, lineterminator="\n")
 
 
+def counts(row: Row) -> bool:
+    """Whether a run of a file of first sights says all that decides its step, and the step."""
+    return row["grade"] in STATED and bool(row["measured_step_s"])
+
+
+def _runs_of(table: Path, counted: Collection[str]) -> list[str]:
+    return [run for run in pd.read_csv(table, usecols=[_ID])[_ID] if run in counted]
+
+
 def _asked(errors: pd.DataFrame, column: str, runs: list[str]) -> bool:
     return column in errors and bool((errors.loc[runs, column] != "").any())
 
@@ -140,10 +150,12 @@ def main() -> None:
     parser.add_argument("tables", type=Path, nargs="+", help="tables of runs (CSV)")
     options = parser.parse_args()
     repository = Path(__file__).resolve().parents[3]
-    runs = {table: list(pd.read_csv(table, usecols=[_ID])[_ID]) for table in options.tables}
+    first_sight = read_first_sight(options.first_sight)
+    counted = {row[_ID] for row in first_sight if counts(row)}
+    runs = {table: _runs_of(table, counted) for table in options.tables}
     errors = read_errors(options.errors).reindex([run for each in runs.values() for run in each])
     errors = errors.rename_axis(_ID).fillna("")
-    for version in versions_of(read_first_sight(options.first_sight), repository):
+    for version in versions_of(first_sight, repository):
         missing = [table for table in runs if not _asked(errors, version.column, runs[table])]
         if missing:
             print(f"{version.column}: {len(missing)} tables", file=sys.stderr)

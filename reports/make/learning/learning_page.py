@@ -15,15 +15,16 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from reports.make.accuracy.first_sight_page import STATED
-from reports.make.learning.earlier_versions import NEWEST, REFUSED, read_errors
+from reports.make.learning.earlier_versions import NEWEST, REFUSED, counts, read_errors
 from simulator.cells import Row
 from simulator.plots import style
 from simulator.validate.first_sight import read_first_sight
 
 FEWEST_RUNS = 30
 """Runs that were first seen later, which a version needs for a line of its own."""
+FEWEST_RUNS_OF_A_LINE = 14
 _FEWEST_TABLES = 3
 _HELD_OUT_VERSIONS = 4
 """So many of the last versions saw the runs that all others are compared on."""
@@ -85,7 +86,7 @@ def learning_runs(cells: pd.DataFrame, first_sight: Sequence[Row]) -> Runs:
         {
             row["id"]: places[row["seen_by"]]
             for row in first_sight
-            if row["grade"] in STATED and row["measured_step_s"] and row["seen_by"] in places
+            if counts(row) and row["seen_by"] in places
         }
     )
     kept = cells.loc[cells.index.intersection(seen.index)]
@@ -151,10 +152,14 @@ def ratios_around_first_sight(runs: Runs) -> dict[int, pd.Series]:
     """
     found = {}
     for place in sorted(runs.seen.unique()):
-        own = runs.errors[runs.seen == place].dropna()
-        if len(own) >= FEWEST_RUNS:
-            means = own.abs().mean().to_numpy()
-            found[int(place)] = pd.Series(means / means[place], index=np.arange(len(means)) - place)
+        own = runs.errors[runs.seen == place]
+        asked = [name for name in own if runs.was_asked.loc[own.index, name].all()]
+        known = own[asked].dropna()
+        first = runs.errors.columns[place]
+        if len(known) >= FEWEST_RUNS_OF_A_LINE and first in asked:
+            means = known.abs().mean()
+            later = [runs.errors.columns.get_loc(name) - place for name in asked]
+            found[int(place)] = pd.Series((means / means[first]).to_numpy(), index=later)
     return found
 
 
@@ -180,6 +185,7 @@ def draw_learning(runs: Runs, path: Path) -> None:
     axes.plot([0], [1], marker="o", color=style.VERMILLION, markersize=8, linestyle="none")
     axes.axhline(1, color=style.GRID, linewidth=1, zorder=0)
     axes.set(ylim=(0, _MOST_RATIO), xlim=(common.index.min(), common.index.max()))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="y", color=style.GRID, linewidth=0.5)
     axes.legend(loc="lower left", frameon=False, fontsize=style.SMALL_PT)
     style.name_axes(
@@ -190,9 +196,11 @@ def draw_learning(runs: Runs, path: Path) -> None:
 
 
 def _add_title(figure: Figure, runs: Runs, common: pd.Series) -> None:
+    first, last = common.index.min(), common.index.max()
     subtitle = (
         f"{len(runs.errors)} runs of grades A and A-, one thin line for each set; "
-        f"right after first sight the error is {100 * common.get(1, np.nan):.0f} % of what it was"
+        f"{-first} versions before first sight {100 * common[first]:.0f} %, "
+        f"{last} after it {100 * common[last]:.0f} %"
     )
     style.add_title(
         figure, "What is learnt from runs, and what carries over", subtitle, left=_LEFT_IN

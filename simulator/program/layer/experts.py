@@ -348,6 +348,7 @@ def _grouped(
     product = GroupedGemm(
         name, groups, rows, n, k, split, launches, calls,
         half_precision=block.stack.narrow_products == "dense", tensors=tensors, is_wide=is_wide,
+        is_batched=experts.capacity_factor is not None,
     )  # fmt: skip
     block.pieces.append(product)
 

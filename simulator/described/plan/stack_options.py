@@ -112,7 +112,8 @@ RowSummation = Literal["none", "atomic", "sorted", "compiled"]
 after their indices are sorted (the gradient of ``x[indices]``, and both under PyTorch's
 deterministic algorithms); by kernels of a compiler, whose atomic additions take many 16-bit
 elements at once and are taken to keep up with memory (Inductor since PyTorch 2.10, on Hopper and
-later); or not at all, where rows are picked up in the order of tokens and summed as they lie."""
+later); or not at all, where rows are picked up in the order of tokens and summed as they lie, and
+tokens repeated before they are sorted, by kernels of their own each."""
 
 ExpertExchange = Literal["deepep", "hybridep"]
 """Whose kernels pass tokens to their experts where ``ep_dispatch`` is hierarchical: DeepEP's normal

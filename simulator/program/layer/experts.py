@@ -162,7 +162,7 @@ def _router_kernels(block: Block, experts: Experts) -> int:
 def _add_routed_experts(block: Block, experts: Experts) -> None:
     hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.expert_shape
     copies = token_copies(experts, shape.tokens)
-    picks = block.stack.one_hot_dispatch and experts.capacity_factor is not None
+    picks = _picks_by_masks(block)
     if picks:
         _add_masks(block, experts)
         block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
@@ -213,6 +213,13 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     routed = [replace(saved, role=Role.ROUTED) for saved in _kept(block, first)]
     block.saved[first:] = routed
     _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _picks_by_masks(block: Block) -> bool:
+    """Whether products with one-hot masks bring tokens to their experts and back."""
+    experts = block.model.experts
+    has_capacity = experts is not None and experts.capacity_factor is not None
+    return has_capacity and block.stack.one_hot_dispatch
 
 
 def _picks_its_rows(block: Block) -> bool:
@@ -284,14 +291,22 @@ def _eager_bias(elements: float, count: int) -> MemoryBound:
 
 
 def _reordering(block: Block, role: Role, copies: int) -> MemoryBound:
-    """Copies are picked up, and their gradients added up; or the other way round."""
+    """Copies are picked up, and their gradients added up; or the other way round.
+
+    Products with masks leave nothing to copy.
+    """
     shape, hidden = block.expert_shape, block.model.hidden
     is_permute, fused = role is Role.PERMUTE, block.stack.fused_permutation
     picked = (shape.tokens + copies) * hidden * shape.element_bytes
-    # Copies that a sum takes as they lie have been put there, read and written.
     is_laid = not fused and block.stack.row_summation == "none"
-    summed = picked + (2 * copies * hidden * shape.element_bytes if is_laid else 0.0)
-    passes = (picked, summed) if is_permute else (summed, picked)
+    # Whoever sums copies up as they lie has put them there, and repeats tokens before they are
+    # sorted: all copies are written once more and read again.
+    laid = picked + 2 * copies * hidden * shape.element_bytes
+    passes = (picked, picked)
+    if _picks_by_masks(block):
+        passes = (0.0, 0.0)
+    elif is_laid:
+        passes = (laid, laid)
     return MemoryBound(
         str(role), *passes, Region.SEQUENCE, _PERMUTE_KERNELS,
         scatters_rows=True, scatters_fused=fused, role=role,

@@ -358,6 +358,7 @@ def _grouped(
     is_wide = block.plan.has_wide_experts
     launches = 1 if block.stack.grouped_experts and not is_wide else groups
     block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
+    block.pieces += _weight_casts(block, name, groups * n * k, launches)
     calls = groups if block.stack.calls_each_expert else launches
     rows = copies / groups
     product = GroupedGemm(
@@ -373,8 +374,7 @@ def _casts(
 ) -> Iterator[MemoryBound]:
     """Casts of so many elements of the input, and of the output's gradient.
 
-    Ranks that share an expert hold a share of its width each, but every row of the rest. Casts of
-    weights in every pass are left out.
+    Ranks that share an expert hold a share of its width each, but every row of the rest.
     """
     shape, (inputs, gradients) = block.expert_shape, elements
     if shape.gemm_bytes >= shape.element_bytes:
@@ -391,6 +391,19 @@ def _casts(
             kernel, first, second, region, launches,
             per_expert=launches > 1, to_four_bits=casting.to_four_bits,
         )  # fmt: skip
+
+
+def _weight_casts(block: Block, name: str, weights: int, launches: int) -> Iterator[MemoryBound]:
+    """Casts of so many weights of all experts, of which a rank holds its share."""
+    shape, casting = block.expert_shape, block.casting(block.expert_shape)
+    if shape.gemm_bytes >= shape.element_bytes or not casting.casts_weights:
+        return
+    own = weights / (block.plan.ep * block.plan.expert_tp)
+    forward, backward = (each * own for each in casting.weight_bytes)
+    yield MemoryBound(
+        f"{name}_weight_cast", forward, backward, Region.WHOLE, launches,
+        per_expert=launches > 1, to_four_bits=casting.to_four_bits,
+    )  # fmt: skip
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:

@@ -86,7 +86,7 @@ def test_kernels_made_for_it_add_up_while_they_stream():
 
 @pytest.mark.parametrize("name", ["permute", "unpermute"])
 def test_copies_that_are_summed_as_they_lie_are_read_and_written_once_more(name):
-    """Each way: tokens are repeated before they are sorted, copies sorted before they are summed."""
+    """Each way: tokens are repeated before they are sorted, copies sorted, then summed."""
     found = piece(name, stack="jax")
     assert found.row_sums is None
     assert found.forward_bytes == found.backward_bytes == HALF * (3 * COPIES + TOKENS * HIDDEN)

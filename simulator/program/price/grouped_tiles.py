@@ -3,8 +3,8 @@
 Copies of tokens lie one expert after another. A kernel that cuts all of them into tiles of one size
 visits a tile once for each expert that has rows in it, and computes all of it each time. Of ``g``
 experts all but the first begin inside a tile, so ``m`` rows take ``m / tile + g - 1`` visits: the
-fewer rows an expert has, the more of them are masked. Sides of a weight are computed in whole tiles,
-too, each weight by a product of its own.
+fewer rows an expert has, the more of them are masked. Sides of a weight are computed in whole
+tiles, too, each weight by a product of its own.
 
 Ignores: experts that happen to begin where a tile does; kernels that tune their tiles to sizes.
 

@@ -394,9 +394,13 @@ def _casts(
 
 
 def _weight_casts(block: Block, name: str, weights: int, launches: int) -> Iterator[MemoryBound]:
-    """Casts of so many weights of all experts, of which a rank holds its share."""
+    """Casts of so many weights of all experts, of which a rank holds its share.
+
+    Those of shards, which are gathered after that, are left out.
+    """
     shape, casting = block.expert_shape, block.casting(block.expert_shape)
-    if shape.gemm_bytes >= shape.element_bytes or not casting.casts_weights:
+    is_cast = shape.gemm_bytes < shape.element_bytes and casting.casts_weights
+    if not is_cast or block.plan.gathers_cast_experts:
         return
     own = weights / (block.plan.ep * block.plan.expert_tp)
     forward, backward = (each * own for each in casting.weight_bytes)

@@ -125,9 +125,10 @@ SelectivePolicy = Literal[
 ]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
 
-NamedOutput = Literal["query", "key", "value", "context", "output", "gate", "up"]
+NamedOutput = Literal["query", "key", "value", "context", "output", "gate", "up", "down"]
 """Outputs of a layer that ``selective_policy: named-outputs`` may keep: of the products in front of
-attention, of attention itself, of the product behind it, and of those into a dense MLP."""
+attention, of attention itself, of the product behind it, of those into a dense MLP, and of the last
+one of routed experts (``down``), which the gradients of the router's weights read."""
 
 FusedAttention = Literal[
     FlashKernel, "sdpa-2.0", "sdpa-2.2", "sdpa-2.9", "sdpa-2.11", "cudnn", "cudnn-on-blackwell"

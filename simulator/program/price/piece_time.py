@@ -320,8 +320,9 @@ class PieceTimer:
 
     def _computed(self, gemm: Gemm | GroupedGemm) -> Gemm | GroupedGemm:
         """The product with all that its kernel computes in vain."""
-        is_grouped = isinstance(gemm, GroupedGemm)
-        return in_whole_tiles(gemm, self.profile.kernels) if is_grouped else gemm
+        if isinstance(gemm, GroupedGemm):
+            return in_whole_tiles(gemm, self.profile.kernels)
+        return gemm
 
     def _product_s(
         self,

@@ -97,10 +97,9 @@ class Choices:
 
         By default only where the backward is split, as in the implementation that does it.
         """
-        if self._plan.post_validation is not None:
-            return self._plan.post_validation
-        default = self._plan.pp > 1 and self._stack.post_validation
-        return default and self.schedule.splits_backward
+        asked, is_usual = self._plan.post_validation, self._stack.post_validation
+        usual = self._plan.pp > 1 and is_usual and self.schedule.splits_backward
+        return usual if asked is None else asked
 
     @property
     def buffers_every_microbatch(self) -> bool:
@@ -261,14 +260,20 @@ class Choices:
         """Whether gradients are reduced beside the last backward."""
         asked, at_once = self._plan.overlap_grad_reduce, self._stack.overlap_shard_reduce
         usual = self._stack.overlap_grad_reduce or (at_once and self.shards_weights)
-        return usual if asked is None else asked
+        return usual and not self._exposes_experts if asked is None else asked
 
     @property
     def overlaps_gather(self) -> bool:
         """Whether sharded parameters are gathered beside forward."""
         asked, ahead = self._plan.overlap_param_gather, self._stack.prefetches_weights
         usual = self._stack.overlap_param_gather or (ahead and self.shards_weights)
-        return usual if asked is None else asked
+        return usual and not self._exposes_experts if asked is None else asked
+
+    @property
+    def _exposes_experts(self) -> bool:
+        experts, family = self.job.model.experts, self.job.cluster.profile.device.architecture
+        is_exposed = experts is not None and experts.capacity_factor is None
+        return is_exposed and self.shards_weights and family in self._stack.exposes_experts_on
 
     @property
     def sums_partial_gradients_once(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from simulator.described.load import load_model, load_profile
 from simulator.described.plan.data_parallelism import DATA_PARALLELISM
 from simulator.program.build import EXCHANGES
-from tests.jobs import small_job
+from tests.jobs import small_job, small_model
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,24 @@ def test_the_plan_is_asked_before_the_stack(asked):
     )
     assert megatron.overlaps_gather is (True if asked is None else asked)
     assert torch.overlaps_gather is bool(asked)
+
+
+@pytest.mark.parametrize(
+    ("profile", "experts", "overlaps"),
+    [
+        ("tpu7x-ironwood", {"count": 4, "top_k": 2, "ffn_hidden": 64}, False),
+        ("tpu7x-ironwood", {"count": 4, "top_k": 2, "ffn_hidden": 64, "capacity_factor": 1}, True),
+        ("tpu7x-ironwood", None, True),
+        ("h100-sxm-80gb", {"count": 4, "top_k": 2, "ffn_hidden": 64}, True),
+    ],
+)
+def test_on_tpus_nothing_hides_collectives_of_experts_that_take_every_token(
+    profile, experts, overlaps
+):
+    of = {"model": small_model(experts=experts), "profile": load_profile(profile), "gpus": 4}
+    usual = small_job(**of, stack="jax").choices
+    assert usual.overlaps_gather is usual.overlaps_reduction is overlaps
+    assert small_job(**of, stack="jax", overlap_param_gather=True).choices.overlaps_gather
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])

@@ -84,6 +84,23 @@ def test_a_step_moves_what_theory_says(zero, n, reduce, gather):
     assert moved == pytest.approx(parameters(job) * per_parameter * (n - 1) / n, rel=1e-9)
 
 
+@pytest.mark.parametrize("narrow", ["all", "dense"])
+def test_experts_that_are_cast_in_their_shards_travel_in_the_format_of_their_products(narrow):
+    model = small_model(experts=Experts(count=4, top_k=2, ffn_hidden=128))
+    moved = []
+    for casts in (False, True):
+        stack = {"base": "jax", "narrow_products": narrow, "whole_below_numel": 0}
+        stack["gathers_cast_experts"] = casts
+        job = small_job(
+            model, gpus=2, global_batch=2, profile=free_latency_profile(), stack=stack,
+            precision="fp8",
+        )  # fmt: skip
+        moved.append(port_bytes(build_program(job)))
+    numel = sum(slice_parameters(job, run).expert for run in stage_slices(job, 1))
+    saved = 2 * numel * (2 - 1) / 2 if narrow == "all" else 0.0
+    assert moved[0] - moved[1] == pytest.approx(saved)
+
+
 def test_bytes_do_not_depend_on_the_size_of_buckets():
     sizes = ["1 B", "100 kB", "1 GB"]
     moved, counts = [], []

@@ -100,10 +100,10 @@ def test_what_casts_itself_cannot_know_its_maximum():
     assert unknown.input_bytes("norm") == (2 + 4, 0)
 
 
-def _expert_job(**stack):
+def _expert_job(gpus=1, ep=1, **stack):
     model = small_model(experts={"count": 4, "top_k": 1, "ffn_hidden": 256})
-    plan = {"stack": {"base": "megatron-core", "grouped_experts": True, **stack}}
-    return small_job(model, profile=BLACKWELL, seq_len=T, precision="fp8", **plan)
+    plan = {"ep": ep, "stack": {"base": "megatron-core", "grouped_experts": True, **stack}}
+    return small_job(model, gpus=gpus, profile=BLACKWELL, seq_len=T, precision="fp8", **plan)
 
 
 def _timed(job):
@@ -132,6 +132,17 @@ def test_what_experts_keep_has_the_format_of_their_products():
         kept[which] = {saved.name: saved.num_bytes for saved in layer.saved}
     assert kept["dense"]["expert_input"] == 2 * kept["all"]["expert_input"]
     assert kept["dense"]["qkv_input"] == kept["all"]["qkv_input"]
+
+
+@pytest.mark.parametrize("ep", [1, 2])
+def test_weights_of_a_ranks_experts_are_cast_in_every_pass_where_all_weights_are(ep):
+    """Four experts of 2 x 64 x 256 and 256 x 64: read, read and written; again for backward."""
+    casts = {"float8_scaling": "tensor", "casts_layouts_apart": True}
+    pieces, _ = _timed(_expert_job(ep, ep, casts_weights_each_pass=True, **casts))
+    up, down = (pieces[f"expert_{name}_weight_cast"] for name in ("up", "down"))
+    assert up.forward_bytes == 2 * down.forward_bytes == 4 / ep * 2 * 64 * 256 * (2 + 2 + 1)
+    assert up.backward_bytes == 2 * down.backward_bytes == 4 / ep * 2 * 64 * 256 * (2 + 1)
+    assert "expert_up_weight_cast" not in _timed(_expert_job(**casts))[0]
 
 
 def test_gradients_of_weights_in_16_bits_need_no_casts_by_columns():

@@ -100,6 +100,20 @@ def test_a_policy_of_named_outputs_repeats_what_gives_all_others(named, kept_pro
     assert time.recompute.flop == pytest.approx(again)
 
 
+def test_what_the_last_product_of_experts_gives_may_be_named():
+    """``mlpwo`` of MaxText: a row for each of two copies, and a product that is not repeated."""
+    kept, repeated = [], []
+    for named in ((), ("down",)):
+        stack = {"base": "jax", "selective_policy": "named-outputs", "named_outputs": named}
+        model = small_model(experts={"count": 4, "top_k": 2, "ffn_hidden": 32})
+        job = small_job(model, recompute="selective", stack=stack, global_batch=1)
+        costs = StageCosts(job)
+        kept.append(total_bytes(costs.saved(LAYER)))
+        repeated.append(costs.units.of(costs.units.layers[0]).times.time.recompute.flop)
+    assert kept[1] - kept[0] == 2 * ROW
+    assert repeated[0] - repeated[1] == pytest.approx(2 * 2 * TOKENS * HIDDEN * 32)
+
+
 def test_half_of_a_gated_mlp_may_be_named():
     stack = {"base": "jax", "selective_policy": "named-outputs"}
     kept = [

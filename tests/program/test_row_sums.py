@@ -24,6 +24,7 @@ from tests.program.test_experts import (
     TOP_K,
     WIDTH,
     divided,
+    expert_model,
     whole_layer,
 )
 from tests.tiny import tiny_profile
@@ -83,11 +84,18 @@ def test_kernels_made_for_it_add_up_while_they_stream():
     assert piece("unpermute", stack=stack).row_sums is None
 
 
-def test_copies_that_are_summed_as_they_lie_are_read_and_written_once_more():
-    found = piece("unpermute", stack="jax")
+@pytest.mark.parametrize("name", ["permute", "unpermute"])
+def test_copies_that_are_summed_as_they_lie_are_read_and_written_once_more(name):
+    """Each way: tokens are repeated before they are sorted, copies sorted, then summed."""
+    found = piece(name, stack="jax")
     assert found.row_sums is None
-    assert found.forward_bytes == HALF * (3 * COPIES + TOKENS * HIDDEN)
-    assert found.backward_bytes == HALF * (COPIES + TOKENS * HIDDEN)
+    assert found.forward_bytes == found.backward_bytes == HALF * (3 * COPIES + TOKENS * HIDDEN)
+
+
+@pytest.mark.parametrize("name", ["permute", "unpermute"])
+def test_products_with_masks_leave_no_copies_to_move(name):
+    layer = whole_layer(expert_model(capacity_factor=1.0), stack="jax")
+    assert named(layer, name).forward_bytes == named(layer, name).backward_bytes == 0.0
 
 
 def test_what_arrives_is_added_up_backward_where_it_is_sorted_by_indices():

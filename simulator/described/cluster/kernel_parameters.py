@@ -176,6 +176,13 @@ class KernelModel(Spec):
     torch_grouped_share: PositiveFraction = 1.0
     """Rate of PyTorch's own grouped product (``torch._grouped_mm``, a kernel of CUTLASS) over that
     of the vendor's library."""
+    grouped_tile_rows: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
+    """Rows of a tile of grouped products whose tiles do not start anew with each group: one in
+    which a group ends is computed for the next group, too (megablox). 0: each group has tiles of
+    its own."""
+    grouped_tile_columns: Annotated[int, Field(ge=0, le=65536, strict=True)] = 0
+    """Length of such a tile along both sides of a group's weight, which is computed in whole ones;
+    a shorter side is one tile. 0: no more than what products without groups compute."""
     deepep_bytes_per_s: SomeBytesPerSecond | None = None
     """What a GPU takes in at most of the tokens that DeepEP's kernels pass between eight ranks of a
     node, its own among them, with the multiprocessors that it holds by default; fewer ranks pass

@@ -78,3 +78,7 @@ class ExpertFacts(Spec):
     """Where the host waits for counts of tokens per expert."""
     expert_exchange: ExpertExchange = "deepep"
     """Whose kernels a hierarchical dispatcher calls."""
+    exposes_experts_on: tuple[str, ...] = ()
+    """Architectures of devices, as in ``hardware_profiles/architectures``, on which collectives of
+    the weights of experts without a capacity, and of their gradients, run beside no computation
+    under ZeRO 3 where a plan does not say."""

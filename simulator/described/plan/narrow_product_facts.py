@@ -37,3 +37,7 @@ class NarrowProductFacts(Spec):
     narrows_activation_inputs: Flag = False
     """Activations of MLPs keep their inputs in 8 bits for backward, which casts them back
     (Megatron-Core's ``activation_func_fp8_input_store``)."""
+    gathers_cast_experts: Flag = False
+    """Under ZeRO 3, weights of routed experts are cast in their shards and so gathered (MaxText's
+    ``megablox/ops.py`` with ``use_tokamax_gmm``, ``shard_exp_on_fsdp`` and a fixed range of
+    weights); what they take meanwhile counts as 16 bits."""

@@ -5,7 +5,7 @@ What follows from a whole job is in :mod:`simulator.described.choices`.
 
 from __future__ import annotations
 
-from simulator.described.cluster.kernel_parameters import AttentionKernel
+from simulator.described.cluster.kernel_parameters import NARROW, AttentionKernel
 from simulator.described.plan.plan_blocks import TensorGrid, tensor_grid
 from simulator.described.plan.plan_fields import PlanFields
 from simulator.described.plan.stack_options import (
@@ -138,6 +138,12 @@ class Plan(PlanFields):
     def narrow_products(self) -> NarrowProducts:
         """Which products with weights have the format of ``precision`` where that is narrow."""
         return self.stack.narrow_products
+
+    @property
+    def gathers_cast_experts(self) -> bool:
+        """Whether weights of routed experts are gathered in the narrow format of their products."""
+        is_narrow = self.precision in NARROW and self.narrow_products != "dense"
+        return is_narrow and self.zero == _WEIGHTS_SHARDED and self.stack.gathers_cast_experts
 
     @property
     def loss_kernel(self) -> CrossEntropy:

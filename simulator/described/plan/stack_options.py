@@ -112,7 +112,8 @@ RowSummation = Literal["none", "atomic", "sorted", "compiled"]
 after their indices are sorted (the gradient of ``x[indices]``, and both under PyTorch's
 deterministic algorithms); by kernels of a compiler, whose atomic additions take many 16-bit
 elements at once and are taken to keep up with memory (Inductor since PyTorch 2.10, on Hopper and
-later); or not at all, where rows are picked up in the order of tokens and summed as they lie."""
+later); or not at all, where rows are picked up in the order of tokens and summed as they lie, and
+tokens repeated before they are sorted, by kernels of their own each."""
 
 ExpertExchange = Literal["deepep", "hybridep"]
 """Whose kernels pass tokens to their experts where ``ep_dispatch`` is hierarchical: DeepEP's normal
@@ -124,9 +125,10 @@ SelectivePolicy = Literal[
 ]
 """What ``recompute: selective`` repeats (:mod:`simulator.program.strategies.recompute`)."""
 
-NamedOutput = Literal["query", "key", "value", "context", "output", "gate", "up"]
+NamedOutput = Literal["query", "key", "value", "context", "output", "gate", "up", "down"]
 """Outputs of a layer that ``selective_policy: named-outputs`` may keep: of the products in front of
-attention, of attention itself, of the product behind it, and of those into a dense MLP."""
+attention, of attention itself, of the product behind it, of those into a dense MLP, and of the last
+one of routed experts (``down``), which the gradients of the router's weights read."""
 
 FusedAttention = Literal[
     FlashKernel, "sdpa-2.0", "sdpa-2.2", "sdpa-2.9", "sdpa-2.11", "cudnn", "cudnn-on-blackwell"

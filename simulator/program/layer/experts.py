@@ -162,7 +162,7 @@ def _router_kernels(block: Block, experts: Experts) -> int:
 def _add_routed_experts(block: Block, experts: Experts) -> None:
     hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.expert_shape
     copies = token_copies(experts, shape.tokens)
-    picks = block.stack.one_hot_dispatch and experts.capacity_factor is not None
+    picks = _picks_by_masks(block)
     if picks:
         _add_masks(block, experts)
         block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
@@ -213,6 +213,13 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     routed = [replace(saved, role=Role.ROUTED) for saved in _kept(block, first)]
     block.saved[first:] = routed
     _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _picks_by_masks(block: Block) -> bool:
+    """Whether products with one-hot masks bring tokens to their experts and back."""
+    experts = block.model.experts
+    has_capacity = experts is not None and experts.capacity_factor is not None
+    return has_capacity and block.stack.one_hot_dispatch
 
 
 def _picks_its_rows(block: Block) -> bool:
@@ -284,14 +291,22 @@ def _eager_bias(elements: float, count: int) -> MemoryBound:
 
 
 def _reordering(block: Block, role: Role, copies: int) -> MemoryBound:
-    """Copies are picked up, and their gradients added up; or the other way round."""
+    """Copies are picked up, and their gradients added up; or the other way round.
+
+    Products with masks leave nothing to copy.
+    """
     shape, hidden = block.expert_shape, block.model.hidden
     is_permute, fused = role is Role.PERMUTE, block.stack.fused_permutation
     picked = (shape.tokens + copies) * hidden * shape.element_bytes
-    # Copies that a sum takes as they lie have been put there, read and written.
     is_laid = not fused and block.stack.row_summation == "none"
-    summed = picked + (2 * copies * hidden * shape.element_bytes if is_laid else 0.0)
-    passes = (picked, summed) if is_permute else (summed, picked)
+    # Whoever sums copies up as they lie has put them there, and repeats tokens before they are
+    # sorted: all copies are written once more and read again.
+    laid = picked + 2 * copies * hidden * shape.element_bytes
+    passes = (picked, picked)
+    if _picks_by_masks(block):
+        passes = (0.0, 0.0)
+    elif is_laid:
+        passes = (laid, laid)
     return MemoryBound(
         str(role), *passes, Region.SEQUENCE, _PERMUTE_KERNELS,
         scatters_rows=True, scatters_fused=fused, role=role,
@@ -343,11 +358,13 @@ def _grouped(
     is_wide = block.plan.has_wide_experts
     launches = 1 if block.stack.grouped_experts and not is_wide else groups
     block.pieces += _casts(block, name, (copies * k, copies * n), split, launches)
+    block.pieces += _weight_casts(block, name, groups * n * k, launches)
     calls = groups if block.stack.calls_each_expert else launches
     rows = copies / groups
     product = GroupedGemm(
         name, groups, rows, n, k, split, launches, calls,
         half_precision=block.stack.narrow_products == "dense", tensors=tensors, is_wide=is_wide,
+        is_batched=experts.capacity_factor is not None,
     )  # fmt: skip
     block.pieces.append(product)
 
@@ -357,8 +374,7 @@ def _casts(
 ) -> Iterator[MemoryBound]:
     """Casts of so many elements of the input, and of the output's gradient.
 
-    Ranks that share an expert hold a share of its width each, but every row of the rest. Casts of
-    weights in every pass are left out.
+    Ranks that share an expert hold a share of its width each, but every row of the rest.
     """
     shape, (inputs, gradients) = block.expert_shape, elements
     if shape.gemm_bytes >= shape.element_bytes:
@@ -375,6 +391,23 @@ def _casts(
             kernel, first, second, region, launches,
             per_expert=launches > 1, to_four_bits=casting.to_four_bits,
         )  # fmt: skip
+
+
+def _weight_casts(block: Block, name: str, weights: int, launches: int) -> Iterator[MemoryBound]:
+    """Casts of so many weights of all experts, of which a rank holds its share.
+
+    Those of shards, which are gathered after that, are left out.
+    """
+    shape, casting = block.expert_shape, block.casting(block.expert_shape)
+    is_cast = shape.gemm_bytes < shape.element_bytes and casting.casts_weights
+    if not is_cast or block.plan.gathers_cast_experts:
+        return
+    own = weights / (block.plan.ep * block.plan.expert_tp)
+    forward, backward = (each * own for each in casting.weight_bytes)
+    yield MemoryBound(
+        f"{name}_weight_cast", forward, backward, Region.WHOLE, launches,
+        per_expert=launches > 1, to_four_bits=casting.to_four_bits,
+    )  # fmt: skip
 
 
 def _add_shared_expert(block: Block, experts: Experts) -> None:

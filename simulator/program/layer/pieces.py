@@ -160,6 +160,7 @@ class GroupedGemm:
         loads: Rows of each expert over ``rows``; empty where all have the same.
         half_precision, tensors, trained_share: As of :class:`Gemm`.
         is_wide: Whether they are fp32, whatever the other products are.
+        is_batched: Whether every expert has its capacity, so that it is a product of a batch.
     """
 
     name: str
@@ -175,6 +176,7 @@ class GroupedGemm:
     tensors: tuple[str, ...] = ()
     trained_share: float = 1.0
     is_wide: bool = False
+    is_batched: bool = False
 
     @property
     def mean_rows(self) -> float:

@@ -48,6 +48,7 @@ from simulator.program.layer.pieces import (
     Move,
     RingAttention,
 )
+from simulator.program.price.grouped_tiles import in_whole_tiles
 
 _RANKS_OF_A_RATE = 8
 """Of the node on which dispatchers were measured. On four ranks of B200 DeepEP takes in 218 and
@@ -88,18 +89,21 @@ class PieceTimer:
 
     def gemm_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Forward product, or the products it stands for [s]."""
+        gemm = self._computed(gemm)
         return math.fsum(self._product_s(gemm, _rows(gemm), n, gemm.k) for n in columns_of(gemm))
 
     def input_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's input, or of its first activation [s]."""
+        gemm = self._computed(gemm)
         return math.fsum(self._product_s(gemm, _rows(gemm), gemm.k, n) for n in columns_of(gemm))
 
     def weight_gradient_s(self, gemm: Gemm | GroupedGemm) -> float:
         """Gradient of the product's weight, or of its second activation [s]."""
         weights = gemm.groups if isinstance(gemm, GroupedGemm) else int(gemm.has_weight)
+        made, accumulate = self._computed(gemm), weights > 0
         product_s = math.fsum(
-            self._product_s(gemm, gemm.k, n, _rows(gemm), accumulate=weights > 0, of_weight=True)
-            for n in columns_of(gemm)
+            self._product_s(made, made.k, n, _rows(made), accumulate=accumulate, of_weight=True)
+            for n in columns_of(made)
         )
         if not weights or not self.accumulation_bytes:
             return product_s
@@ -313,6 +317,12 @@ class PieceTimer:
         is_half = gemm.half_precision or (of_weight and self.wide_weight_gradients)
         is_half = is_half or (isinstance(gemm, Gemm) and not gemm.has_weight)
         return self._half_precision if is_half else self.precision
+
+    def _computed(self, gemm: Gemm | GroupedGemm) -> Gemm | GroupedGemm:
+        """The product with all that its kernel computes in vain."""
+        if isinstance(gemm, GroupedGemm):
+            return in_whole_tiles(gemm, self.profile.kernels)
+        return gemm
 
     def _product_s(
         self,

@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from simulator.cost.collectives import CollectiveKind, Group
-from simulator.cost.kernel_time import memory_bound_s
+from simulator.cost.kernel_time import ELEMENT_BYTES, memory_bound_s
 from simulator.described.job import Job
 from simulator.program.communication import Call, collectives_work
 from simulator.program.grid.rank_groups import (
@@ -127,6 +127,8 @@ class Collectives:
         self._expert = _Groups(
             "edp", expert_data_group(job), expert_shard_group(job), expert_replica_group(job)
         )
+        is_cast, precision = job.plan.gathers_cast_experts, job.plan.precision
+        self._expert_bytes = ELEMENT_BYTES[precision] if is_cast else self._state.gathered
         self._broadcasts = job.choices.updates_whole_parameters
         self._reduces_whole = reduces_whole_gradients(job)
         self._works: dict[tuple[Call, ...], Work] = {}
@@ -203,7 +205,8 @@ class Collectives:
         # Where weights are whole on every rank, none bring frozen ones together.
         with_frozen = self._choices.shards_weights
         for numel, groups in self._split_by_groups(counts, with_frozen=with_frozen):
-            num_bytes = numel * self._state.gathered
+            is_expert = groups is self._expert
+            num_bytes = numel * (self._expert_bytes if is_expert else self._state.gathered)
             yield Call("weights", kind, groups.shard_axis, groups.shards, num_bytes)
 
     def _split_by_groups(

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import TypeGuard, get_args
 
 from simulator.described.plan.plan_fields import CORE_ATTENTION, Recompute, RecomputeModule
 from simulator.described.plan.stack_options import NamedOutput, SelectivePolicy
@@ -244,7 +244,22 @@ def _only_named_kept(layer: Layer, named: Collection[NamedOutput]) -> Recomputat
             kept[Role.ACTIVATION_INPUT] = 1 - shares[piece.name]
     # The output of the product behind attention is as large as the layer's input.
     outcome = _outcome(layer, repeated, _kept(layer, kept), inputs=1 + ("output" in named))
-    return replace(outcome, operations=operations)
+    results = _expert_results_bytes(layer) if "down" in named else ()
+    return replace(outcome, operations=operations, kept_bytes=outcome.kept_bytes + results)
+
+
+def _expert_results_bytes(layer: Layer) -> tuple[float, ...]:
+    """Output of the last product of routed experts, a row as the layer's input for each copy [B].
+
+    Source: ``checkpoint_name(..., "mlpwo")`` of MaxText's ``layers/moe.py``.
+    """
+    tokens = next((p.m for p in layer.pieces if isinstance(p, Gemm) and p.name == "router"), 0)
+    copies = (p.groups * p.mean_rows for p in layer.pieces if _gives_expert_results(p))
+    return tuple(layer.input_bytes * each / tokens for each in copies)
+
+
+def _gives_expert_results(piece: Piece) -> TypeGuard[GroupedGemm]:
+    return isinstance(piece, GroupedGemm) and piece.tensors == ("experts.down",)
 
 
 def _share_again(piece: Piece, named: Collection[NamedOutput]) -> float:
@@ -254,6 +269,8 @@ def _share_again(piece: Piece, named: Collection[NamedOutput]) -> float:
     """
     if isinstance(piece, (FlashAttention, RingAttention)):
         return float("context" not in named)
+    if _gives_expert_results(piece):
+        return float("down" not in named)
     product, outputs = _product(piece), _outputs(piece)
     if product is None or not any(name in named for name in outputs):
         return 1.0
@@ -268,7 +285,7 @@ def _outputs(piece: Piece) -> list[str]:
     """Names of what a product around attention, or into a dense MLP, gives."""
     product = _product(piece)
     names = [tensor.rpartition(".") for tensor in product.tensors] if product else []
-    known = get_args(NamedOutput)
+    known = set(get_args(NamedOutput)) - {"down"}
     return [last for part, _, last in names if part in ("attention", "mlp") and last in known]
 
 

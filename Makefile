@@ -3,7 +3,7 @@
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 VENV := .venv
 BIN := $(VENV)/bin
-RUNS := $(patsubst %,reports/data/runs_%.csv,open opened gathered gathered_clusters gathered_single gathered_more gathered_small gathered_tuning gathered_fleet gathered_weak gathered_typical gathered_recent gathered_fresh gathered_wide gathered_sweeps gathered_varied gathered_further gathered_spread gathered_latest)
+RUNS := $(patsubst %,reports/data/runs_%.csv,open opened gathered gathered_clusters gathered_single gathered_more gathered_small gathered_tuning gathered_fleet gathered_weak gathered_typical gathered_recent gathered_fresh gathered_wide gathered_sweeps gathered_varied gathered_further gathered_spread gathered_latest gathered_broad)
 JOB ?= workloads/llama3-70b-64xh100.yaml
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 MUTANTS_FLAGS ?= --count 200 --seed 1

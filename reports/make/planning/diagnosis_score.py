@@ -118,8 +118,7 @@ def _print_listed(found: Sequence[Verdict]) -> None:
         print(f"| {seen} | {first:.0%} | {third:.0%} | {clear:.0%} |")
     of_phases = [each for each in listed if each.seen == SEEN[-1] and each.is_visible]
     missed = [each for each in of_phases if each.rank > 3]
-    print(f"\nVisible with phases, and not among the first three: {len(missed)} of")
-    print(f"{len(of_phases)}.\n")
+    print(f"\nVisible with phases, and not among the first three, {len(missed)} of {len(of_phases)}:\n")
     for each in sorted(missed, key=lambda each: -each.rank)[:_MOST_MISSED]:
         print(f"- {each.cause}: place {each.rank}, {each.job_title}")
 
@@ -146,7 +145,9 @@ def _print_unlisted(found: Sequence[Verdict]) -> None:
 def _print_calibration(found: Sequence[Verdict]) -> None:
     """Probabilities that were said, by size, beside how often what they were said of was so."""
     print("\n## Probabilities that were said, and what happened\n")
-    print("Of all answers: each change, nothing, something unlisted. In brackets: the mean said.\n")
+    print("Of all answers: each change, nothing, something unlisted. In brackets: the mean said.")
+    print("Each run counts as often as its cause is assumed to happen, so the table holds the")
+    print("likelihoods to account, not that assumption.\n")
     print("| said | " + " | ".join(f"happened, by {seen}" for seen in SEEN) + " |")
     print("|---|" + "---:|" * len(SEEN))
     for low, high in pairwise(_BINS):

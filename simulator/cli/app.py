@@ -239,7 +239,7 @@ class _Group(TyperGroup):
         word = args[0]
         if word.isidentifier() or word.startswith("-") or word in self.commands:
             return super().resolve_command(ctx, args)
-        return ctx.fail(f"{word!r} is no command of {self.name}: {', '.join(self.commands)}.")
+        return ctx.fail(f"{word!r} is not a command of {self.name}: {', '.join(self.commands)}.")
 
 
 class _Commands(TyperGroup):

@@ -322,6 +322,7 @@ def test_a_file_where_a_command_of_a_group_belongs_is_answered_with_those_it_has
     outcome = clustersim("serve", "serving.yaml")
     assert outcome.code == 2
     assert (
-        "'serving.yaml' is no command of serve: run, compare, sweep, plan, capacity." in outcome.err
+        "'serving.yaml' is not a command of serve: run, compare, sweep, plan, capacity."
+        in outcome.err
     )
     assert "Did you mean 'run'?" in clustersim("serve", "rum").err

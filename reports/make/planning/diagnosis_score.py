@@ -118,7 +118,8 @@ def _print_listed(found: Sequence[Verdict]) -> None:
         print(f"| {seen} | {first:.0%} | {third:.0%} | {clear:.0%} |")
     of_phases = [each for each in listed if each.seen == SEEN[-1] and each.is_visible]
     missed = [each for each in of_phases if each.rank > 3]
-    print(f"\nVisible with phases, and not among the first three, {len(missed)} of {len(of_phases)}:\n")
+    counted = f"{len(missed)} of {len(of_phases)}"
+    print(f"\nVisible with phases, and not among the first three, {counted}:\n")
     for each in sorted(missed, key=lambda each: -each.rank)[:_MOST_MISSED]:
         print(f"- {each.cause}: place {each.rank}, {each.job_title}")
 

@@ -185,7 +185,7 @@ bands: $(VENV)/.core  ## fit the model of errors behind every band, and see what
 	$(BIN)/python -m reports.make.fit.fit_step_errors $(RUNS) --write
 
 diagnosis: $(VENV)/.core  ## reports/diagnosis.md: how often diagnose finds what a run hides; some minutes
-	$(BIN)/python -m reports.make.planning.diagnosis_score 200 > build-diagnosis.md
+	$(BIN)/python -m reports.make.planning.diagnosis_score 30 > build-diagnosis.md
 	mv build-diagnosis.md reports/diagnosis.md
 
 gpu: $(VENV)/.calibrate  ## reports/gpu/: measure this machine's GPU, then train the grid on it and compare; goes on where it stopped

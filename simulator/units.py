@@ -15,6 +15,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 HOUR_S, DAY_S = 3600.0, 86400.0
+_MINUTES_FROM_S = 600
+"""From here a person reads minutes, not hundreds of seconds."""
 _OPEN = 0.001
 """Probabilities nearer to 0 or 1 than this are not told apart."""
 J_PER_KWH = 3.6e6
@@ -190,6 +192,8 @@ def _time_unit(magnitude_s: float) -> str:
         return "d"
     if magnitude_s >= 2 * HOUR_S:
         return "h"
+    if magnitude_s >= _MINUTES_FROM_S:
+        return "min"
     return next((u for u in ("s", "ms", "us") if three_digits(magnitude_s) >= _TIME[u]), "ns")
 
 

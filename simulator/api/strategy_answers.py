@@ -183,7 +183,8 @@ class AdviseAnswer(Answer):
         """Each strategy with its fastest plan that fits, the best first."""
         best = self.strategies[0]
         numbers = ("step time", "relative to the best", "fullest GPU", "fits")
-        heads = [*columns(("strategy",), numbers), *columns(("its best plan", "what it does"))]
+        plan = "its best plan, or why there is none"
+        heads = [*columns(("strategy",), numbers), *columns((plan, "what it does"))]
         rows = [cells(_strategy_row(each, best)) for each in self.strategies]
         return Table("Strategies", "Each with its fastest plan that fits", heads, rows)
 

@@ -227,10 +227,21 @@ def _group(name: str) -> typer.Typer:
         commands = _named(functions)()
     else:
         commands = {command: _named(path) for command, path in functions.items()}
-    group = typer.Typer(name=name, no_args_is_help=True, help=help_text)
+    group = typer.Typer(name=name, cls=_Group, no_args_is_help=True, help=help_text)
     for command, function in commands.items():
         group.command(command)(function)
     return group
+
+
+class _Group(TyperGroup):
+    """Commands of one kind; names them to who writes a file where one of them belongs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names; typer suggests those that are spelt like it."""
+        word = args[0]
+        if word.isidentifier() or word.startswith("-") or word in self.commands:
+            return super().resolve_command(ctx, args)
+        return ctx.fail(f"{word!r} is not a command of {self.name}: {', '.join(self.commands)}.")
 
 
 class _Commands(TyperGroup):

@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.cost.rates import (
     ELEMENT_BYTES,
@@ -61,6 +63,26 @@ _ALIGNED_ROW_BYTES = 16
 Multiplication Background User's Guide, section 2.1; cuBLAS, Tensor Core Usage)."""
 
 
+@dataclass(frozen=True)
+class Tiling:
+    """What is known of how a library cuts a product.
+
+    Attributes:
+        tile: Rows and columns of its tile, where its kernel is known; else the fastest is taken.
+        fits: Whether the output is known to fill tiles and waves of the real library, as that of a
+            shape which a search over shapes has found best; those known here are a choice of the
+            library's.
+        cuts_inner: Whether it may cut the inner dimension among multiprocessors.
+    """
+
+    tile: Tile | None = None
+    fits: bool = False
+    cuts_inner: bool = True
+
+
+ANY_TILING = Tiling()
+
+
 def gemm_s(
     profile: HardwareProfile,
     m: int,
@@ -71,11 +93,9 @@ def gemm_s(
     precision: Precision = "bf16",
     accumulate: bool = False,
     aligned: bool = True,
-    fits_tiles: bool = False,
-    cuts_inner: bool = True,
     read_again_after: int = 0,
-    tile: Tile | None = None,
     moved_bytes: float | None = None,
+    tiling: Tiling = ANY_TILING,
 ) -> float:
     """Seconds for ``batch`` independent (m, k) x (k, n) products in one launch.
 
@@ -93,17 +113,13 @@ def gemm_s(
             accumulation) instead of written in a 16-bit format.
         aligned: Whether the rows of all operands can be loaded by whole vectors, see
             :func:`rows_are_aligned`.
-        fits_tiles: Whether the output is known to fill tiles and waves of the real library, as
-            that of a shape which a search over shapes has found best; those known here are a
-            choice of the library's.
-        cuts_inner: Whether the library may cut the inner dimension among multiprocessors.
         read_again_after: After how many such products the right operand is read again, and found in
             the last cache where all between fits: 1 where a benchmark repeats one call, 0 is never.
             The left operand is read, and the output written, by each of these products again.
             Products of a training step find other weights and activations there.
-        tile: Rows and columns of the library's tile, where its kernel is known; else the fastest.
         moved_bytes: What is read of memory and written there, where that is not every operand and
             result once: rows of patches of a picture overlap.
+        tiling: What is known of the library's tiles.
 
     Returns:
         Time [s].
@@ -124,12 +140,10 @@ def gemm_s(
         precision=precision,
         accumulate=accumulate,
         aligned=aligned,
-        fits_tiles=fits_tiles,
-        cuts_inner=cuts_inner,
         read_again_after=read_again_after,
-        tile=tile,
         hides_results=True,
         moved_bytes=moved_bytes,
+        tiling=tiling,
     )
 
 
@@ -149,14 +163,12 @@ def grouped_gemm_s(
     precision: Precision = "bf16",
     accumulate: bool = False,
     aligned: bool = True,
-    fits_tiles: bool = False,
-    cuts_inner: bool = True,
     read_again_after: int = 0,
-    tile: Tile | None = None,
     hides_results: bool = False,
     accumulator_bytes: float = 4.0,
     by_torch: bool = False,
     moved_bytes: float | None = None,
+    tiling: Tiling = ANY_TILING,
 ) -> float:
     """Seconds for several (rows[i], k) x (k, n) products in one launch, one per expert.
 
@@ -169,7 +181,6 @@ def grouped_gemm_s(
     group lies (``prepare_grouped_gemm_data`` of ``GroupMM.cu``). Otherwise as :func:`gemm_s`.
     """
     model = _gemm_model(profile, precision)
-    total_rows = sum(rows)
     result_bytes = 2.0 * accumulator_bytes if accumulate else output_bytes(precision)
     traffic_bytes = product_bytes(rows, n, k, precision=precision, result_bytes=result_bytes)
     if moved_bytes is not None:
@@ -179,38 +190,72 @@ def grouped_gemm_s(
         traffic_bytes = _repeated_bytes(profile, traffic_bytes, weight_bytes, read_again_after)
     exposed_bytes = 0.0
     if accumulate and not hides_results:
-        exposed_bytes = profile.kernels.grouped_results_exposed * result_bytes * total_rows * n
-    bytes_per_s = model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s
-    sm_flop_per_s = (
-        _full_flop_per_s(profile, precision)
-        * sustained_share(profile, precision)
-        * (1.0 if aligned else _unaligned_share(profile.common, precision))
-        * (profile.kernels.torch_grouped_share if by_torch else 1.0)
-        / profile.device.sm_count
+        exposed_bytes = profile.kernels.grouped_results_exposed * result_bytes * sum(rows) * n
+    device = _Device(
+        model,
+        sms=profile.device.sm_count,
+        sm_flop_per_s=(
+            _full_flop_per_s(profile, precision)
+            * sustained_share(profile, precision)
+            * (1.0 if aligned else _unaligned_share(profile.common, precision))
+            * (profile.kernels.torch_grouped_share if by_torch else 1.0)
+            / profile.device.sm_count
+        ),
+        bytes_per_s=model.memory_efficiency * profile.device.memory_bandwidth_bytes_per_s,
+        overlap_exponent=profile.common.overlap_exponent,
+        menu=_VECTOR_TILES if _runs_on_vector_units(precision) else _TENSOR_TILES,
     )
+    fastest_s = _fastest_s(device, rows, n, k, traffic_bytes - exposed_bytes, tiling)
+    prepared_s = profile.kernels.memory_floor_s if by_torch else 0.0
+    return model.floor_s + prepared_s + fastest_s + exposed_bytes / device.bytes_per_s
+
+
+class _Device(NamedTuple):
+    """What computes and moves the numbers of one product.
+
+    Attributes:
+        model: Parameters of the number format.
+        sms: Multiprocessors.
+        sm_flop_per_s: Rate of one of them on the largest tile [FLOP/s].
+        bytes_per_s: Rate of memory [B/s].
+        overlap_exponent: How far the shorter of computing and memory hides behind the longer.
+        menu: Output tiles that the library has, the largest first.
+    """
+
+    model: GemmModel
+    sms: int
+    sm_flop_per_s: float
+    bytes_per_s: float
+    overlap_exponent: float
+    menu: Sequence[Tile]
+
+
+def _fastest_s(
+    device: _Device, rows: Sequence[int], n: int, k: int, hidden_bytes: float, tiling: Tiling
+) -> float:
+    """Time of the best tile and split, beside ``hidden_bytes`` of memory traffic [s]."""
+    model, sms, total_rows = device.model, device.sms, sum(rows)
     counts = Counter(rows).items()
-    whole = float if fits_tiles else math.ceil
-    tail = 0.0 if fits_tiles else model.tail
-    sms, exponent = profile.device.sm_count, profile.common.overlap_exponent
-    menu = _VECTOR_TILES if _runs_on_vector_units(precision) else _TENSOR_TILES
-    largest, fastest_s = _overhead(menu[0], model), math.inf
-    for tile_m, tile_n in menu if tile is None else (tile,):
+    whole = float if tiling.fits else math.ceil
+    tail = 0.0 if tiling.fits else model.tail
+    largest, fastest_s = _overhead(device.menu[0], model), math.inf
+    for tile_m, tile_n in device.menu if tiling.tile is None else (tiling.tile,):
         tiles = math.fsum(c * whole(m / tile_m) for m, c in counts) * whole(n / tile_n)
-        rate = sm_flop_per_s * largest / _overhead((tile_m, tile_n), model)
+        rate = device.sm_flop_per_s * largest / _overhead((tile_m, tile_n), model)
         step_s = 2.0 * tile_m * tile_n / rate
-        for split in _SPLITS if cuts_inner else (1,):
+        for split in _SPLITS if tiling.cuts_inner else (1,):
             filled = split * tiles / sms
             if split > 1 and filled > _SPLIT_BELOW_WAVES:
                 break
-            waves = filled if fits_tiles else max(1.0, filled)
+            waves = filled if tiling.fits else max(1.0, filled)
             waves += tail * (math.ceil(filled) - waves)
             compute_s = waves * (step_s * math.ceil(k / split) + model.tile_start_s)
             partials_bytes = 8.0 * split * total_rows * n if split > 1 else 0.0
-            memory_s = (traffic_bytes - exposed_bytes + partials_bytes) / bytes_per_s
+            memory_s = (hidden_bytes + partials_bytes) / device.bytes_per_s
             if max(compute_s, memory_s) < fastest_s:
-                fastest_s = min(fastest_s, _overlapped_s(compute_s, memory_s, exponent))
-    prepared_s = profile.kernels.memory_floor_s if by_torch else 0.0
-    return model.floor_s + prepared_s + fastest_s + exposed_bytes / bytes_per_s
+                overlapped_s = _overlapped_s(compute_s, memory_s, device.overlap_exponent)
+                fastest_s = min(fastest_s, overlapped_s)
+    return fastest_s
 
 
 def _full_flop_per_s(profile: HardwareProfile, precision: Precision) -> float:

@@ -61,6 +61,8 @@ SomeBytesPerSecond = Annotated[float, *_quantity("bytes_per_s", "450 GB/s", is_p
 SomeFlopPerSecond = Annotated[float, *_quantity("flop_per_s", "989 TFLOP/s", is_positive=True)]
 SomeHertz = Annotated[float, *_quantity("hz", "1830 MHz", is_positive=True)]
 Seconds = Annotated[float, *_quantity("s", "2.5 us")]
+LongSeconds = Annotated[float, *_quantity("s", "30 min")]
+"""A time that people and machines spend, beside those of kernels and links."""
 Watts = Annotated[float, *_quantity("w", "700 W")]
 Usd = Annotated[float, *_quantity("usd", "30000 USD")]
 UsdPerSecond = Annotated[float, *_quantity("usd_per_s", "2.5 USD/h")]

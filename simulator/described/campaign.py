@@ -32,7 +32,7 @@ from simulator.described.base import (
     Flag,
     Fraction,
     KilogramsPerJoule,
-    Seconds,
+    LongSeconds,
     Spec,
     Usd,
     UsdPerJoule,
@@ -67,7 +67,7 @@ Tokens = Annotated[
 _Interest = Annotated[float, Field(ge=0, le=1)]
 _Pue = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 _Use = Annotated[float, Field(gt=0, le=1)]
-_Span = Annotated[Seconds, Field(gt=0)]
+_Span = Annotated[LongSeconds, Field(gt=0)]
 
 
 class Reserved(Spec):
@@ -135,7 +135,7 @@ class Failure(Spec):
 
     mtbf_s: _Span
     """Mean time between failures of one such part; they come independently."""
-    repair_s: Seconds = 0.0
+    repair_s: LongSeconds = 0.0
     """How long its node is away; with 0 it is back with the restart."""
 
 
@@ -144,9 +144,9 @@ class Preemption(Spec):
 
     mtbf_s: _Span
     """Mean time until one node is taken away."""
-    away_s: Seconds
+    away_s: LongSeconds
     """How long it takes to get another."""
-    notice_s: Seconds = 0.0
+    notice_s: LongSeconds = 0.0
     """Warning before it goes; a checkpoint that is done by then loses nothing."""
 
 
@@ -161,11 +161,11 @@ class Failures(Spec):
     """One network card with its cable and switch port."""
     preemption: Preemption | None = None
     """Spot nodes that are taken away."""
-    detection_s: Seconds
+    detection_s: LongSeconds
     """Until somebody or something notices that the job stands."""
-    restart_s: Seconds
+    restart_s: LongSeconds
     """Until all processes run again, without reading the checkpoint."""
-    warm_up_s: Seconds = 0.0
+    warm_up_s: LongSeconds = 0.0
     """Time that slow first steps lose after a restart."""
     spare_nodes: CountOrZero = 0
     """Nodes that wait to replace a broken one."""
@@ -194,7 +194,7 @@ class Checkpoint(Spec):
     """Rate at which it reads; by default as it writes."""
     size_bytes: Bytes | None = None
     """One checkpoint; by default weights, master weights and optimizer states."""
-    interval_s: Annotated[Seconds, Field(gt=0)] | None = None
+    interval_s: Annotated[LongSeconds, Field(gt=0)] | None = None
     """Training between two of them; by default the best of those that were simulated."""
     interference: Fraction = 0.0
     """Share by which training slows while one is written beside it."""

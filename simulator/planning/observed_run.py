@@ -160,6 +160,11 @@ class PredictionErrors:
     smallest_share: float = 0.002
     memory_centre: float = 0.0
 
+    def covariance(self, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of the misses of parts that weigh so much in a step, shape (parts, parts)."""
+        own = np.hypot(self.each * shares, self.smallest_share)
+        return np.asarray(np.diag(own**2) + self.common**2 * np.outer(shares, shares))
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -190,20 +195,18 @@ class Observation:
         that all share, and one of each its own, of which small parts have at least
         ``smallest_share`` (assumptions).
         """
-        shares, misses = self._shares(job, result, errors.smallest_share)
-        found = float(misses @ np.linalg.solve(_covariance(shares, errors), misses))
+        shares, misses = self.missed_shares(job, result, errors.smallest_share)
+        found = float(misses @ np.linalg.solve(errors.covariance(shares), misses))
         if self.memory_bytes is not None:
-            ratio = self.held_bytes(result) / self.memory_bytes
-            found += ((math.log(ratio) + errors.memory_centre) / errors.memory) ** 2
+            found += (self.memory_miss(result, errors) / errors.memory) ** 2
         return found
 
-    def log_width(self, job: Job, result: Simulated, errors: PredictionErrors) -> float:
-        """Logarithm of how wide errors spread over all quantities, but for a constant."""
-        shares, _ = self._shares(job, result, errors.smallest_share)
-        found = float(np.linalg.slogdet(_covariance(shares, errors))[1]) / 2
-        return found if self.memory_bytes is None else found + math.log(errors.memory)
+    def memory_miss(self, result: Simulated, errors: PredictionErrors) -> float:
+        """Logarithm of predicted over measured memory, from the middle of its usual errors."""
+        assert self.memory_bytes is not None
+        return math.log(self.held_bytes(result) / self.memory_bytes) + errors.memory_centre
 
-    def _shares(
+    def missed_shares(
         self, job: Job, result: Simulated, smallest: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What each part weighs in the step, and by how much of the step it is missed.
@@ -242,12 +245,6 @@ class Observation:
             "reserved": result.peak_reserved_bytes,
             "device": result.peak_device_bytes,
         }[self.memory_kind]
-
-
-def _covariance(shares: NDArray[np.float64], errors: PredictionErrors) -> NDArray[np.float64]:
-    """Of the misses of parts that weigh so much in a step, shape (parts, parts)."""
-    own = np.hypot(errors.each * shares, errors.smallest_share)
-    return np.asarray(np.diag(own**2) + errors.common**2 * np.outer(shares, shares))
 
 
 def _logarithmic_mean(one: float, other: float) -> float:

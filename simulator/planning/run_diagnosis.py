@@ -3,7 +3,7 @@
 The list of changes is data: ``simulator/facts/hidden_changes.yaml``. Each is simulated and weighed
 by Bayes' rule: how common it is, times how well the changed job explains step, memory and phases.
 Two more explanations are that nothing is hidden, and the prediction is off as predictions are; and
-that something is the matter that is not on the list, by which a run may be off by any factor.
+that something is the matter that is not on the list (:mod:`simulator.planning.unlisted_cause`).
 Changes are tried one at a time; ignores that two may have happened together.
 """
 
@@ -21,6 +21,7 @@ from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.observed_run import Observation, PredictionErrors, StepNumbers, TraceTimes
+from simulator.planning.unlisted_cause import unlisted_log_likelihood
 from simulator.program.build import steps_around
 from simulator.results.fit_probability import job_spread
 from simulator.results.simulation import KeptSteps, run_step
@@ -103,10 +104,6 @@ OnTrial = Callable[[], None]
 
 _ODDS_OF_NOTHING = 20.0
 """How often a run hides nothing, in the unit of the list's odds (assumption)."""
-_ODDS_OF_UNLISTED = 3.0
-"""How often a run does something that is not on the list, in the same unit (assumption)."""
-_UNLISTED = 1.0
-"""Standard deviation of the logarithm by which that moves anything (assumption)."""
 _MOST_SURPRISE = 9.0
 """Squares of three standard deviations: errors are seldom larger."""
 AGREES = (
@@ -257,7 +254,9 @@ def diagnose(
     surprise = observation.surprise(job, result, errors)
     weighed = [_weighed(suspect, observation, errors) for suspect in tried]
     nothing = math.log(_ODDS_OF_NOTHING) - surprise / 2
-    unlisted = _log_weight_of_unlisted(job, result, observation, errors)
+    unlisted = math.log(_unlisted_odds(tried)) + unlisted_log_likelihood(
+        observation, job, result, errors
+    )
     total = _log_sum([nothing, unlisted, *(log_weight for log_weight, _ in weighed)])
     found = [
         replace(hypothesis, probability=math.exp(log_weight - total))
@@ -276,14 +275,11 @@ def diagnose(
     )
 
 
-def _log_weight_of_unlisted(
-    job: Job, result: StepResult, observation: Observation, errors: PredictionErrors
-) -> float:
-    """The same of a cause that is not on the list: little is said beforehand, so all is likely."""
-    wide = replace(errors, common=_UNLISTED, memory=max(errors.memory, _UNLISTED))
-    wider = observation.log_width(job, result, wide) - observation.log_width(job, result, errors)
-    surprise = observation.surprise(job, result, wide)
-    return math.log(_ODDS_OF_UNLISTED) - surprise / 2 - wider
+def _unlisted_odds(tried: Sequence[Suspect]) -> float:
+    """How often a run does something that is not on the list, in the unit of the list's odds."""
+    share = float(shipped_facts("hidden_changes")["unlisted"]["share"])
+    listed = math.fsum(suspect.hidden.odds for suspect in tried)
+    return share / (1 - share) * max(listed, 1.0)  # at least as if one thing could happen
 
 
 def _simulated(

@@ -20,7 +20,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from simulator.importers.nccl_tests.measured_collective import CollectiveRow, bus_share
 from simulator.plots import style
@@ -284,7 +291,11 @@ def _finish(curves: Axes, strip: Axes, points: Sequence[Point]) -> None:
         _show_sizes(axes, (min(sizes) / 2, max(sizes) * 2))
         axes.grid(axis="both", color=style.GRID, lw=0.6)
     curves.set_yscale("log")
+    # Bandwidths of large messages alone lie within one decade or two.
+    low, high = curves.get_ylim()
+    curves.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
     curves.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    curves.yaxis.set_minor_formatter(NullFormatter())
     curves.tick_params(labelbottom=False)
     style.name_axes(curves, y="bus bandwidth [GB/s]", size_pt=style.SMALL_PT)
     style.name_axes(strip, x="message size", size_pt=style.SMALL_PT)

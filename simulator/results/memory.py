@@ -26,15 +26,7 @@ from numpy.typing import NDArray
 from simulator.described.cluster.hardware import Device
 from simulator.described.plan.plan_blocks import AllocatorSettings
 from simulator.engine.timeline import Timeline
-from simulator.program.ir import (
-    Kind,
-    Memory,
-    Operation,
-    Owner,
-    Program,
-    Stream,
-    total_bytes,
-)
+from simulator.program.ir import Kind, Memory, Operation, Owner, Program, Stream, total_bytes
 from simulator.results.allocator.exchanges import Exchange, Exchanges, KeptReserves
 from simulator.results.shorter_sequences import in_several_orders
 from simulator.results.step import ClassMemory
@@ -83,24 +75,11 @@ def _one_class(
 ) -> ClassMemory:  # fmt: skip
     rank_class = timeline.program.classes[index]
     device = rank_class.device or device
-    booked, numbers = kinds.booked(index)
-    time_s, changes = _changes(timeline, booked, _events_of(numbers, kinds))
-    resident: dict[Owner, float] = {}
-    for owner, num_bytes in rank_class.resident:
-        resident[owner] = resident.get(owner, 0.0) + num_bytes
-    owner_bytes = _curves(len(time_s), changes, resident)
+    time_s, owner_bytes = _held_by_owner(timeline, index, kinds)
+    allocated, peak_time_s, by_owner = _peak(rank_class.loading, time_s, owner_bytes)
     preallocated = timeline.program.preallocated & owner_bytes.keys()
-    buffers_bytes = {owner: float(owner_bytes[owner].max()) for owner in preallocated}
-    for owner, num_bytes in buffers_bytes.items():
-        owner_bytes[owner] = np.full(len(time_s), num_bytes)
-    total = sum(owner_bytes.values(), np.zeros(len(time_s)))
-    peak = int(np.argmax(total))
-    by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
-    allocated, peak_time_s = float(total[peak]), float(time_s[peak])
-    if total_bytes(rank_class.loading) > allocated:
-        by_owner = dict(rank_class.loading)
-        allocated, peak_time_s = total_bytes(rank_class.loading), BEFORE_THE_STEP_S
-    resident_bytes = total_bytes(rank_class.resident) + math.fsum(buffers_bytes.values())
+    buffers_bytes = math.fsum(float(owner_bytes[owner].max()) for owner in preallocated)
+    resident_bytes = total_bytes(rank_class.resident) + buffers_bytes
     outside = {"context": device.context_bytes, **timeline.program.outside}
     outside_bytes = math.fsum(outside.values())
     settings = timeline.program.allocator
@@ -132,6 +111,39 @@ def _one_class(
         role=rank_class.role,
         capacity_bytes=device.memory_bytes,
     )
+
+
+def _held_by_owner(
+    timeline: Timeline, index: int, kinds: _Kinds
+) -> tuple[NDArray[np.float64], dict[Owner, NDArray[np.float64]]]:
+    """Moments [s], and what each owner of a class holds from each on [B].
+
+    Buffers that are made before the step are as large throughout as they ever are.
+    """
+    booked, numbers = kinds.booked(index)
+    time_s, changes = _changes(timeline, booked, _events_of(numbers, kinds))
+    resident: dict[Owner, float] = {}
+    for owner, num_bytes in timeline.program.classes[index].resident:
+        resident[owner] = resident.get(owner, 0.0) + num_bytes
+    owner_bytes = _curves(len(time_s), changes, resident)
+    for owner in timeline.program.preallocated & owner_bytes.keys():
+        owner_bytes[owner] = np.full(len(time_s), float(owner_bytes[owner].max()))
+    return time_s, owner_bytes
+
+
+def _peak(
+    loading: Memory,
+    time_s: NDArray[np.float64],
+    owner_bytes: Mapping[Owner, NDArray[np.float64]],
+) -> tuple[float, float, dict[Owner, float]]:
+    """The most that is allocated [B], when [s], and whose it is; it may be while weights load."""
+    total = sum(owner_bytes.values(), np.zeros(len(time_s)))
+    peak = int(np.argmax(total))
+    allocated = float(total[peak])
+    if total_bytes(loading) > allocated:
+        return total_bytes(loading), BEFORE_THE_STEP_S, dict(loading)
+    by_owner = {owner: float(curve[peak]) for owner, curve in owner_bytes.items() if curve[peak]}
+    return allocated, float(time_s[peak]), by_owner
 
 
 def least_unused_share(settings: AllocatorSettings) -> float:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simulator import cells
+from simulator.cost.gemm import Tiling
 from simulator.cost.kernel_time import (
     ELEMENT_BYTES,
     attention_s,
@@ -136,8 +137,8 @@ def _gemm(row: KernelRow, profile: HardwareProfile) -> Comparison:
     accumulate = "accumulate=True" in row.text("notes")
     cool_s = gemm_s(
         profile, m, n, k, batch=batch, precision=precision, accumulate=accumulate,
-        fits_tiles=row.is_best_shape, cuts_inner=protocol.cuts_inner,
-        read_again_after=protocol.read_again_after, tile=_named_tile(row),
+        read_again_after=protocol.read_again_after,
+        tiling=Tiling(_named_tile(row), row.is_best_shape, protocol.cuts_inner),
     )  # fmt: skip
     predicted_s = mean_call_s(profile, precision, cool_s, flop, protocol)
     if precision == "fp8" and "framework linear" in row.text("notes"):

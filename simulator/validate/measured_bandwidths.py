@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +34,14 @@ def draw_bus_bandwidths(csv_path: str | Path, folder: Path) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for gpu, rows in bus_bandwidths(csv_path).items():
-        path = folder / f"{gpu.lower().replace(' ', '-')}.png"
+        path = folder / f"{_file_name(gpu)}.png"
         save(build_bus_bandwidth_figure(rows, f"{gpu}: bus bandwidth of collectives"), path)
         yield path
+
+
+def _file_name(system: str) -> str:
+    """Its letters and digits: a shell reads brackets and spaces otherwise."""
+    return "-".join(re.findall(r"[a-z0-9.]+", system.lower()))
 
 
 def bus_bandwidths(csv_path: str | Path) -> Mapping[str, Sequence[BusBandwidth]]:

@@ -316,3 +316,13 @@ def test_scripts_get_what_is_wrong_as_json(clustersim, job_file):
     first = json.loads(outcome.out)["errors"][0]
     assert (first["path"], first["value"]) == ("plan.tp", "3")
     assert first["rule"] in outcome.err
+
+
+def test_a_file_where_a_command_of_a_group_belongs_is_answered_with_those_it_has(clustersim):
+    outcome = clustersim("serve", "serving.yaml")
+    assert outcome.code == 2
+    assert (
+        "'serving.yaml' is not a command of serve: run, compare, sweep, plan, capacity."
+        in outcome.err
+    )
+    assert "Did you mean 'run'?" in clustersim("serve", "rum").err

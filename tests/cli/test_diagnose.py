@@ -106,3 +106,14 @@ def test_each_part_that_was_measured_is_said_beside_its_prediction(clustersim, j
     for name, measured in (("optimizer", "100 ms"), ("backward", "300 ms")):
         said = f"{name} measured {measured}, predicted {format_seconds(step[name])}\n"
         assert said in outcome.out
+
+
+def test_where_the_cause_is_not_listed_the_part_that_is_missed_most_is_named(clustersim, job_file):
+    step = json.loads(clustersim("run", job_file, "--json").out)["breakdown_s"]
+    parts = ("--phase", "optimizer=400 ms", "--phase", f"forward={step['forward']} s")
+    outcome = clustersim("diagnose", job_file, "--step", "900 ms", "--error", "3%", *parts)
+    said = (
+        f"Look first at optimizer: measured 400 ms, predicted {format_seconds(step['optimizer'])}."
+    )
+    assert said in outcome.out
+    assert "100.0 %" not in outcome.out

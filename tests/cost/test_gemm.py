@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cost.gemm import product_bytes
+from simulator.cost.gemm import Tiling, product_bytes
 from simulator.cost.kernel_time import (
     gemm_s,
     grouped_gemm_s,
@@ -90,7 +90,8 @@ def test_activations_stay_in_the_cache_while_weights_take_turns():
 def test_a_library_that_cuts_no_inner_dimension_leaves_multiprocessors_idle():
     """One tile of 64 x 32: cut in four it would run on all four SMs."""
     whole_s, cut_s = (
-        gemm_s(without_floor(), 64, 32, 2**20, cuts_inner=cuts) for cuts in (False, True)
+        gemm_s(without_floor(), 64, 32, 2**20, tiling=Tiling(cuts_inner=cuts))
+        for cuts in (False, True)
     )
     assert whole_s == pytest.approx(4 * cut_s, rel=0.01)
 
@@ -310,13 +311,15 @@ def test_computing_hides_behind_memory_of_five_times_its_length():
 def test_a_shape_that_fits_the_library_s_tiles_loses_no_part_of_a_wave():
     """Five tiles of 64 x 32 on four SMs: two waves, or one and a quarter."""
     profile = without_floor()
-    whole, exact = (gemm_s(profile, 5 * 64, 32, 1, fits_tiles=fits) for fits in (False, True))
+    whole, exact = (
+        gemm_s(profile, 5 * 64, 32, 1, tiling=Tiling(fits=fits)) for fits in (False, True)
+    )
     assert whole == pytest.approx(2 * exact / 1.25)
 
 
 @given(m=SIZE, n=SIZE, k=SIZE, batch=SMALL)
 def test_a_shape_that_fits_the_tiles_is_never_slower_than_one_that_need_not(m, n, k, batch):
-    fits = gemm_s(TINY_FAST, m, n, k, batch=batch, fits_tiles=True)
+    fits = gemm_s(TINY_FAST, m, n, k, batch=batch, tiling=Tiling(fits=True))
     assert fits <= gemm_s(TINY_FAST, m, n, k, batch=batch) * (1 + 1e-12)
 
 
@@ -476,5 +479,7 @@ def test_a_product_of_no_rows_takes_its_floor(m, n, k):
 
 def test_a_tile_that_is_known_pads_what_it_does_not_fill():
     """One of 128 x 128 for 64 x 64 costs a whole tile."""
-    padded_s, whole_s = (gemm_s(without_floor(), m, m, 64, tile=(128, 128)) for m in (64, 128))
+    padded_s, whole_s = (
+        gemm_s(without_floor(), m, m, 64, tiling=Tiling((128, 128))) for m in (64, 128)
+    )
     assert padded_s == pytest.approx(whole_s, rel=0.1)

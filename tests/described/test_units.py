@@ -130,7 +130,9 @@ def test_round_numbers_are_written_as_people_write_them(number, dimension, data)
 @given(value=st.floats(min_value=1e-9, max_value=1e15))
 def test_printed_seconds_are_within_half_a_percent(value):
     number, unit = format_seconds(value).split()
-    factor = {"d": 86400.0, "h": 3600.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[unit]
+    factor = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}[
+        unit
+    ]
     assert math.isclose(float(number) * factor, value, rel_tol=6e-3)
 
 
@@ -144,6 +146,8 @@ def test_printed_seconds_are_within_half_a_percent(value):
         (format_bytes(-(2**30)), "-1.00 GiB"),
         (format_seconds(0), "0 s"),
         (format_seconds(12.9), "12.9 s"),
+        (format_seconds(599), "599 s"),
+        (format_seconds(1668), "27.8 min"),
         (format_seconds_range(6650, 10332), "1.85 h to 2.87 h"),
         (format_seconds_range(0.9, 1.1), "0.900 s to 1.10 s"),
         (format_seconds(34e-6), "34.0 us"),

@@ -71,18 +71,20 @@ def test_the_interval_of_a_run_is_that_of_its_step_and_failures_widen_it():
 def test_pauses_lengthen_the_run_by_their_number_and_are_no_steps_that_count():
     pauses = {
         "evaluation": {"every_steps": 1000, "duration": "60 s"},
-        "data": {"every_steps": 1, "duration": "10 ms"},
+        "data": {"every_steps": 1, "duration": "100 ms"},
     }
     calm = capacity(job(pauses=pauses)).time
-    assert calm.pauses_s == {"evaluation": 30 * 60.0, "data": pytest.approx(305.18)}
-    assert calm.wall_s == pytest.approx(calm.work_s + 1800 + 305.18)
+    assert calm.pauses_s == {"evaluation": 30 * 60.0, "data": pytest.approx(3051.8)}
+    assert calm.wall_s == pytest.approx(calm.work_s + 1800 + 3051.8)
     assert calm.goodput_share is None
     failing = job(pauses=pauses, failures=FAILURES, checkpoint={"storage": "1 GB/s"})
     time = capacity(failing, members=20).time
-    assert time.goodput.spent_s[Spent.PAUSES] == pytest.approx(1800 + 305.18)
+    assert time.goodput.spent_s[Spent.PAUSES] == pytest.approx(1800 + 3051.8)
     assert time.goodput.spent_s[Spent.PRODUCTIVE] == pytest.approx(time.work_s)
     assert sum(time.goodput.spent_s.values()) == pytest.approx(time.wall_s)
     assert time.goodput_share * time.wall_s == pytest.approx(time.work_s)
+    best = max(each.goodput for each in time.goodput.tried)
+    assert best == pytest.approx(time.goodput_share, rel=0.01)
 
 
 def test_energy_is_the_sum_of_its_parts_by_hand():

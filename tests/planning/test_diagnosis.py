@@ -6,6 +6,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import simulator as sim
@@ -14,6 +15,7 @@ from simulator.errors import InputError
 from simulator.facts import shipped_facts
 from simulator.planning.observed_run import Observation, PredictionErrors, StepNumbers, phase_times
 from simulator.planning.run_diagnosis import diagnose, errors_of, hidden_changes, suspects
+from simulator.planning.unlisted_cause import unlisted_log_likelihood
 from simulator.program.ir import Category
 from simulator.results.simulation import run_step
 from simulator.results.step_error import job_error
@@ -228,3 +230,31 @@ def test_a_backward_that_is_logged_alone_holds_what_is_recomputed_in_it(job):
     assert alone == {"backward": backward_s + recompute_s}
     apart = phase_times({"backward": 1.0, "recompute": 0.5}, 2.0).predicted_s(full, step)
     assert apart == {"backward": backward_s, "recompute": recompute_s}
+
+
+def test_a_part_that_no_listed_change_moves_so_has_a_cause_that_is_not_listed(job, before, tried):
+    """All of the step is as predicted but for its forward and its update."""
+    parts = {category.value: seconds for category, seconds in before.breakdown_s.items()}
+    parts["optimizer"] *= 20
+    parts["forward"] *= 0.5
+    whole = sum(parts.values())
+    observation = Observation(whole, times=phase_times(parts, whole * (1 + 1e-9)))
+    found = diagnose(job, before, tried, observation, ERRORS)
+    assert found.unlisted_probability > 0.95
+
+
+def test_a_change_that_is_left_out_of_the_list_is_not_ascribed_to_another(job, before, tried):
+    left = [each for each in tried if "recomputed in full" not in each.hidden.words]
+    assert diagnosed(job, before, left, {"plan.recompute": "full"}).unlisted_probability > 0.9
+
+
+def test_the_density_of_an_unlisted_cause_sums_to_one(job, before):
+    """Over all logarithms of measured steps; on its scale that is the width of usual errors."""
+    errors = PredictionErrors(common=0.2, each=0.1, memory=0.1, smallest_share=0.0)
+    logs = np.arange(-40, 40, 0.01)
+    densities = [
+        math.exp(unlisted_log_likelihood(Observation(step_s), job, before, errors))
+        for step_s in before.step_time_s * np.exp(logs)
+    ]
+    usual = math.sqrt(2 * math.pi) * math.hypot(0.2, 0.1)
+    assert sum(densities) * 0.01 / usual == pytest.approx(1, rel=1e-3)

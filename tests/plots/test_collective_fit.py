@@ -67,3 +67,20 @@ def test_errors_beyond_the_strip_stand_at_its_edge() -> None:
     far = replace(point(20), fitted_s=1.0)
     _, strip = build_collective_fit_figure([far], "title").axes
     assert list(strip.lines[0].get_ydata()) == [100.0]
+
+
+@pytest.mark.parametrize(("powers", "most"), [((20, 22), 6), ((10, 30), 9)])
+def test_bandwidths_are_numbered_so_that_their_numbers_have_room(powers, most) -> None:
+    figure = build_collective_fit_figure([point(power) for power in powers], "title")
+    figure.canvas.draw()
+    low, high = figure.axes[0].get_ylim()
+    numbers = [
+        label.get_text()
+        for label, tick in zip(
+            figure.axes[0].get_yticklabels(), figure.axes[0].get_yticks(), strict=True
+        )
+        if low <= tick <= high
+    ]
+    assert 2 <= len(numbers) <= most
+    assert not any("10^" in text for text in numbers)
+    assert not any(text.get_text() for text in figure.axes[0].get_yticklabels(minor=True))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.cost.gemm import Tiling
 from simulator.cost.kernel_time import attention_s, gemm_s, memory_bound_s
 from simulator.errors import InputError
 from simulator.tables.kernel_rows import KernelRow, protocol_of
@@ -150,7 +151,7 @@ def test_the_best_shape_of_a_search_loses_no_part_of_a_wave(report_of):
     shape = {**GEMM, "m": 5 * 64, "n": 64, "k": 2**20, "time_us": 1}
     typical, best = report_of(shape, {**shape, "notes": "best shape found"}).rows
     assert best.predicted_us == pytest.approx(
-        gemm_s(tiny_profile(), 5 * 64, 64, 2**20, fits_tiles=True) * 1e6
+        gemm_s(tiny_profile(), 5 * 64, 64, 2**20, tiling=Tiling(fits=True)) * 1e6
     )
     assert best.predicted_us < typical.predicted_us
 
@@ -329,4 +330,4 @@ def test_a_tile_that_the_name_of_a_kernel_states_is_the_librarys_choice():
          "notes": "torch linear; ampere_sgemm_32x128_tn"}
     )  # fmt: skip
     compared_s = compared(row, tiny_profile(sustained_clock=1.0)).predicted_s
-    assert compared_s == gemm_s(tiny_profile(), 130, 256, 1, tile=(128, 32))
+    assert compared_s == gemm_s(tiny_profile(), 130, 256, 1, tiling=Tiling((128, 32)))

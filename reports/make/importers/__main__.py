@@ -77,4 +77,6 @@ def _print_counted(texts: object) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: python -m reports.make.importers PACKAGES (a folder of unpacked packages)")
     main(Path(sys.argv[1]))

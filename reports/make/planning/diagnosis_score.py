@@ -1,147 +1,48 @@
-"""How often does diagnose find what a run hides? Jobs drawn at random, one change hidden in each.
+"""How often does diagnose find what a run hides, and does what it says is probable happen?
 
-The hidden change is one of the list, in one of its sizes. What is measured is the changed job's
-simulation times noise of its own for every quantity. A change that moves nothing by more than the
-noise cannot be seen by anybody; such draws are counted apart.
+Three tables over runs of random jobs whose cause is known: one of the list, one that the list
+lacks, or none. Probabilities that were said stand beside how often what they were said of was so;
+each run counts as often as its cause is assumed to happen.
 
-A second table takes real runs of one source that differ in one thing: the job is that of one of
+A fourth table takes real runs of one source that differ in one thing: the job is that of one of
 them, the measured step is the other's, brought to the scale on which the first was predicted
 right, as a calibrated profile does.
 
-    python -m reports.make.planning.diagnosis_score 200 > reports/diagnosis.md
+    python -m reports.make.planning.diagnosis_score 30 > reports/diagnosis.md
 """
 
 from __future__ import annotations
 
 import math
-import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-import simulator as sim
-from simulator.cells import Row, read_table
-from simulator.described.job import Job
-from simulator.described.load import job_from_document
-from simulator.errors import InputError
-from simulator.planning.observed_run import (
-    Observation,
-    PhaseTimes,
-    PredictionErrors,
-    StepNumbers,
+from reports.make.planning.diagnosis_trials import (
+    ERRORS,
+    LEFT_OUT,
+    NOISE,
+    NOTHING,
+    OTHER_JOB,
+    SEEN,
+    Verdict,
+    verdicts,
 )
-from simulator.planning.run_diagnosis import HiddenChange, Suspect, diagnose, suspects
+from simulator.cells import Row, read_table
+from simulator.described.load import job_from_document
+from simulator.planning.observed_run import Observation
+from simulator.planning.run_diagnosis import diagnose, suspects
 from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.validate.published.published_rows import job_document
 from simulator.validate.published.published_runs import read_rows
 
-NOISE = 0.03
-ERRORS = PredictionErrors(common=NOISE / 2, each=NOISE, memory=NOISE)
-SEEN = ("step", "step and memory", "step, memory and phases")
-_CHANGES_PER_JOB = 4
-"""Runs of one job, each hiding another change: simulating what might be hidden costs most."""
 _DATA = Path(__file__).parents[2] / "data"
 _TABLES = ("runs_open.csv", "runs_opened.csv")
-_MODELS = ("opt-1.3b", "llama3.2-1b", "llama3.1-8b", "gpt2-xl", "mixtral-8x7b", "qwen1.5-moe-a2.7b")
-_PROFILES = ("a100-sxm-80gb", "h100-sxm-80gb")
-_PLANS: dict[str, tuple[object, ...]] = {
-    "tp": (1, 2, 4, 8), "pp": (1, 2, 4), "ep": (1, 4, 8), "zero": (1, 1, 2, 3),
-    "recompute": ("none", "selective", "full"),
-    "stack": ("megatron-core", "megatron-core", "torchtitan", "deepspeed"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Draw:
-    """A job, and what its run hides.
-
-    Attributes:
-        job: As the user describes it.
-        hidden: What it does without saying.
-        rank: Place of that among the hypotheses, from 1, by what was seen; 0 if it is not one.
-        is_visible: Whether it moves anything by more than the noise.
-    """
-
-    job: Job
-    hidden: HiddenChange
-    rank: dict[str, int]
-    is_visible: bool
-
-
-def draws(seed: int) -> Iterator[Draw]:
-    """Jobs that fit, each several times with one hidden change that it can have, without end."""
-    chance = random.Random(seed)
-    while True:
-        job = _random_job(chance)
-        if job is None:
-            continue
-        before = run_step(job)
-        if not before.fits:
-            continue
-        tried = suspects(job, before)
-        for suspect in chance.sample(tried, min(_CHANGES_PER_JOB, len(tried))):
-            _, _, after = chance.choice(suspect.sizes)
-            rank = {
-                seen: _rank(job, before, tried, suspect.hidden, _observed(after, seen, chance))
-                for seen in SEEN
-            }
-            yield Draw(job, suspect.hidden, rank, _largest_move(before, after) > NOISE)
-
-
-def _random_job(chance: random.Random) -> Job | None:
-    gpus = chance.choice((8, 16))
-    document = {
-        "model": chance.choice(_MODELS),
-        "cluster": {"profile": chance.choice(_PROFILES), "gpus": gpus},
-        "batch": {
-            "global": chance.choice((1, 2)) * gpus,
-            "micro": 1,
-            "seq_len": chance.choice((2048, 4096)),
-        },
-    }  # fmt: skip
-    plan = {f"plan.{name}": chance.choice(values) for name, values in _PLANS.items()}
-    try:
-        return sim.load_job(document, plan)
-    except InputError:
-        return None
-
-
-def _rank(
-    job: Job,
-    before: StepResult,
-    tried: Sequence[Suspect],
-    hidden: HiddenChange,
-    observation: Observation,
-) -> int:
-    found = diagnose(job, before, tried, observation, ERRORS).hypotheses
-    places = [place for place, each in enumerate(found, 1) if each.words.startswith(hidden.words)]
-    return places[0] if places else 0
-
-
-def _observed(after: StepNumbers, seen: str, chance: random.Random) -> Observation:
-    """What is measured of a run, with noise."""
-
-    def noisy(value: float) -> float:
-        return value * chance.lognormvariate(0, NOISE)
-
-    memory = noisy(after.peak_reserved_bytes) if seen != SEEN[0] else None
-    if seen != SEEN[-1]:
-        return Observation(noisy(after.step_time_s), memory)
-    phases = {category.value: noisy(s) for category, s in after.breakdown_s.items()}
-    return Observation(math.fsum(phases.values()), memory, times=PhaseTimes(phases))
-
-
-def _largest_move(before: StepResult, after: StepNumbers) -> float:
-    """The largest change of anything that is measured, as a share of the step or of memory."""
-    step_s = before.step_time_s
-    categories = before.breakdown_s.keys() | after.breakdown_s.keys()
-    moves = [
-        abs(after.breakdown_s.get(each, 0.0) - before.breakdown_s.get(each, 0.0)) / step_s
-        for each in categories
-    ]
-    return max(*moves, abs(after.peak_reserved_bytes / before.peak_reserved_bytes - 1))
+_BINS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95, 0.99, 1.0)
+_MOST_MISSED = 10
 
 
 @dataclass(frozen=True)
@@ -188,35 +89,90 @@ def _memory_bytes(described: Row, ran: Row, before: StepResult) -> float | None:
     return before.peak_reserved_bytes * _ratio(described, ran, "measured_mem_gib")
 
 
-def main(count: int, seed: int = 1) -> None:
+def main(num_jobs: int, seed: int = 1) -> None:
     """Print the page."""
-    found: list[Draw] = []
-    for draw in draws(seed):
-        found.append(draw)
-        print(f"{len(found)} of {count}", file=sys.stderr)
-        if len(found) == count:
-            break
+    found: list[Verdict] = []
+    for number, some in enumerate(verdicts(num_jobs, seed), 1):
+        found += some
+        print(f"{number} of {num_jobs} jobs", file=sys.stderr)
     print("# What diagnose finds\n")
-    jobs = len({id(draw.job) for draw in found})
-    print(f"{count} runs of {jobs} random jobs. Each hides one change,")
-    print(f"and everything measured has {NOISE:.0%} noise.")
-    print("A change is *visible* if it moves any measured quantity by more than the noise.\n")
+    print(f"{len(found) // len(SEEN)} runs of {num_jobs} random jobs.")
+    print(f"Everything measured has {NOISE:.0%} noise.")
+    print("A cause is *visible* if it moves any measured quantity by more than the noise.\n")
+    _print_listed(found)
+    _print_unlisted(found)
+    _print_calibration(found)
+    _print_pairs()
+
+
+def _print_listed(found: Sequence[Verdict]) -> None:
+    listed = [each for each in found if each.cause not in (NOTHING, LEFT_OUT, OTHER_JOB)]
+    print("## A change of the list\n")
     print("| what was measured | first | among the first three | of the visible ones |")
     print("|---|---:|---:|---:|")
-    visible = [draw for draw in found if draw.is_visible]
     for seen in SEEN:
-        first = sum(draw.rank[seen] == 1 for draw in found) / len(found)
-        third = sum(1 <= draw.rank[seen] <= 3 for draw in found) / len(found)
-        clear = sum(1 <= draw.rank[seen] <= 3 for draw in visible) / max(1, len(visible))
+        some = [each for each in listed if each.seen == seen]
+        visible = [each for each in some if each.is_visible]
+        first = sum(each.rank == 1 for each in some) / len(some)
+        third, clear = (sum(each.rank <= 3 for each in of) / len(of) for of in (some, visible))
         print(f"| {seen} | {first:.0%} | {third:.0%} | {clear:.0%} |")
-    missed = [draw for draw in visible if not 1 <= draw.rank[SEEN[-1]] <= 3]
-    seldom = "Not among the first three, of these" if missed else (
-        "All of them are among the first three where phases were measured."
-    )  # fmt: skip
-    print(f"\nVisible: {len(visible)} of {count}. {seldom}\n")
-    for draw in missed:
-        print(f"- {draw.hidden.words}: place {draw.rank[SEEN[-1]]}, {draw.job.title}")
-    _print_pairs()
+    of_phases = [each for each in listed if each.seen == SEEN[-1] and each.is_visible]
+    missed = [each for each in of_phases if each.rank > 3]
+    counted = f"{len(missed)} of {len(of_phases)}"
+    print(f"\nVisible with phases, and not among the first three, {counted}:\n")
+    for each in sorted(missed, key=lambda each: -each.rank)[:_MOST_MISSED]:
+        print(f"- {each.cause}: place {each.rank}, {each.job_title}")
+
+
+def _print_unlisted(found: Sequence[Verdict]) -> None:
+    print("\n## A cause that is not on the list\n")
+    print("Of visible causes, how probable *something that is not on the list* is said to be, how")
+    print("often that is the likeliest answer, and how often another one is said to be all but")
+    print("certain (99 %).\n")
+    print("| cause | what was measured | runs | probability | likeliest | wrong and certain |")
+    print("|---|---|---:|---:|---:|---:|")
+    for cause in (LEFT_OUT, OTHER_JOB):
+        for seen in SEEN:
+            some = [v for v in found if (v.cause, v.seen) == (cause, seen) and v.is_visible]
+            shares = (
+                math.fsum(each.right for each in some) / len(some),
+                sum(each.is_first for each in some) / len(some),
+                sum(max(each.wrong) > _BINS[-2] for each in some) / len(some),
+            )
+            words = " | ".join(f"{share:.0%}" for share in shares)
+            print(f"| {cause} | {seen} | {len(some)} | {words} |")
+
+
+def _print_calibration(found: Sequence[Verdict]) -> None:
+    """Probabilities that were said, by size, beside how often what they were said of was so."""
+    print("\n## Probabilities that were said, and what happened\n")
+    print("Of all answers: each change, nothing, something unlisted. In brackets: the mean said.")
+    print("Each run counts as often as its cause is assumed to happen, so the table holds the")
+    print("likelihoods to account, not that assumption.\n")
+    print("| said | " + " | ".join(f"happened, by {seen}" for seen in SEEN) + " |")
+    print("|---|" + "---:|" * len(SEEN))
+    for low, high in pairwise(_BINS):
+        columns = [
+            _said_and_happened([each for each in found if each.seen == seen], low, high)
+            for seen in SEEN
+        ]
+        print(f"| {low:.0%} to {high:.0%} | " + " | ".join(columns) + " |")
+
+
+def _said_and_happened(found: Sequence[Verdict], low: float, high: float) -> str:
+    answers = [
+        (said, so, each.weight)
+        for each in found
+        for said, so in ((each.right, 1.0), *((wrong, 0.0) for wrong in each.wrong))
+        if low <= said < high or said == high == 1
+    ]
+    weight = math.fsum(weight for _, _, weight in answers)
+    if not weight:
+        return ""
+    said, happened = (
+        math.fsum(answer[place] * answer[2] for answer in answers) / weight for place in (0, 1)
+    )
+    return f"{happened:.1%} ({said:.1%})"
 
 
 def _print_pairs() -> None:

@@ -302,7 +302,7 @@ class _Search:
 
     def best(self) -> Any:
         """The better of the solutions from two starts, as scipy gives it."""
-        require("scipy.optimize", "fits")
+        require("scipy.optimize", "fits profiles")
         import numpy as np
         from scipy.optimize import least_squares
 

@@ -92,7 +92,7 @@ def gpu(
     Example:  clustersim calibrate gpu --out ours.yaml --only step.capture
     """
     require("torch", "runs what is measured")
-    require("scipy.optimize", "fits")
+    require("scipy.optimize", "fits profiles")
     from simulator.calibrate.gpu.device_facts import device_facts
     from simulator.calibrate.gpu.raw_file import read_raw_file
 

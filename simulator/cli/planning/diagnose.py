@@ -30,6 +30,7 @@ from simulator.cli.options import (
 from simulator.cli.planning.sweep import Workers
 from simulator.errors import InputError
 from simulator.units import (
+    chance,
     format_bytes,
     format_seconds,
     format_seconds_range,
@@ -46,6 +47,8 @@ _MOST_CHECKS = 3
 """Causes of which is said what settles them."""
 _LEAST_LIKELY = 0.01
 """A cause that is less likely is not worth a check."""
+_MOST_LIKELY = 0.5
+"""Nothing else can be likelier than what is likelier than this."""
 
 
 def diagnose(
@@ -188,6 +191,7 @@ def _print(found: Diagnosis, top: int) -> None:
             "No single cause on the list explains it, not even the likeliest: its probability is "
             "held against that of the others. Check the job or the machine."
         )
+    _echo_farthest(found)
     if observed.times is None:
         note("a trace (--trace) or logged parts of the step (--phase) would separate more causes")
 
@@ -220,6 +224,19 @@ def _echo_phases(found: Diagnosis) -> None:
             typer.echo(f"{name} measured {measured}, predicted {predicted}")
 
 
+def _echo_farthest(found: Diagnosis) -> None:
+    """Where to look if the cause is most likely not on the list: the part that is missed most."""
+    times = found.observation.times
+    is_unlisted = found.unlisted_probability > _MOST_LIKELY
+    if not is_unlisted or times is None:
+        return
+    measured_s, predicted_s = times.measured_s, times.predicted_s(found.job, found.result)
+    missed_s = {name: s - predicted_s.get(name, 0.0) for name, s in measured_s.items()}
+    name = max(missed_s, key=lambda each: abs(missed_s[each]))
+    measured, predicted = map(format_seconds, (measured_s[name], predicted_s.get(name, 0.0)))
+    typer.echo(f"Look first at {name}: measured {measured}, predicted {predicted}.")
+
+
 def _echo_interval(found: Diagnosis) -> None:
     """Whether the measured step is one that predictions allow for."""
     band_s = found.result.step_time_band_s
@@ -234,7 +251,7 @@ def _other_rows(shown: Sequence[Hypothesis], found: Diagnosis) -> Iterator[tuple
     held = format_bytes(found.observation.held_bytes(found.result))
     step = format_seconds(found.result.step_time_s)
     yield "none: an ordinary prediction error", percent(found.nothing_probability), step, held
-    yield "something that is not on the list", percent(found.unlisted_probability), "", ""
+    yield "something that is not on the list", _said(found.unlisted_probability), "", ""
     others = [each.probability for each in found.hypotheses if each not in shown]
     if others:
         most = percent(math.ceil(1000 * max(others)) / 1000)
@@ -242,10 +259,15 @@ def _other_rows(shown: Sequence[Hypothesis], found: Diagnosis) -> Iterator[tuple
         yield words, percent(math.fsum(others)), "", ""
 
 
+def _said(probability: float) -> str:
+    """No list of causes makes one of them certain."""
+    return chance(probability) if probability > _MOST_LIKELY else percent(probability)
+
+
 def _row(each: Hypothesis, found: Diagnosis) -> tuple[str, ...]:
     return (
         each.words,
-        percent(each.probability),
+        _said(each.probability),
         format_seconds(each.result.step_time_s),
         format_bytes(found.observation.held_bytes(each.result)),
     )

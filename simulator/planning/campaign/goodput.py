@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 import numpy as np
@@ -137,6 +137,7 @@ def goodput(
         raise _never_ends(runs[-1], failures, ensemble.mtbf_s)
     walls_s = np.asarray([run.wall_ns / NS for run in runs])
     wall_s = float(walls_s.mean())
+    trained = work_s / (work_s + pauses_s)
     return Goodput(
         share=work_s / wall_s,
         wall_s=wall_s,
@@ -151,7 +152,7 @@ def goodput(
         first_guess_s=guess_s,
         mtbf_s=ensemble.mtbf_s,
         checkpoint=cost,
-        tried=tried,
+        tried=tuple(replace(each, goodput=each.goodput * trained) for each in tried),
     )
 
 

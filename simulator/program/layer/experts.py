@@ -160,31 +160,43 @@ def _router_kernels(block: Block, experts: Experts) -> int:
 
 
 def _add_routed_experts(block: Block, experts: Experts) -> None:
-    hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.expert_shape
-    copies = token_copies(experts, shape.tokens)
-    picks = _picks_by_masks(block)
-    if picks:
+    copies = token_copies(experts, block.expert_shape.tokens)
+    _bring_copies(block, experts, copies)
+    first = len(block.saved)
+    _add_products_of_experts(block, experts, copies)
+    _bring_results_back(block, experts, copies)
+    routed = [replace(saved, role=Role.ROUTED) for saved in _kept(block, first)]
+    block.saved[first:] = routed
+    _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _bring_copies(block: Block, experts: Experts, copies: int) -> None:
+    """Put copies of tokens into the order of their experts, and keep what that needs."""
+    if _picks_by_masks(block):
         _add_masks(block, experts)
         block.pieces.append(_pick(block, experts, "one_hot_dispatch", mask_share=0.0))
     if not _picks_its_rows(block):
         block.pieces.append(_reordering(block, Role.PERMUTE, copies))
-    sorts = block.stack.sorts_gathered_copies and block.plan.ep_dispatch == "all_gather"
-    if sorts:
+    if _sorts_copies(block):
         _sort_gathered(block, copies)
     if block.stack.weighs_copies_in_fp32:
-        block.save("expert_copies_weighed", copies * hidden * _WEIGHED_BYTES, Region.SEQUENCE)
-    is_loop = _is_loop(block, experts)
-    if is_loop and block.plan.saves_cast_weights:
-        weights_bytes = weights_of_experts(block, experts) * shape.element_bytes
+        weighed_bytes = copies * block.model.hidden * _WEIGHED_BYTES
+        block.save("expert_copies_weighed", weighed_bytes, Region.SEQUENCE)
+    if _is_loop(block, experts) and block.plan.saves_cast_weights:
+        weights_bytes = weights_of_experts(block, experts) * block.expert_shape.element_bytes
         block.save("expert_weight_copies", weights_bytes, Region.TENSOR)
-    first = len(block.saved)
+
+
+def _add_products_of_experts(block: Block, experts: Experts, copies: int) -> None:
+    """The products of all experts of a rank, and the activation between them."""
+    hidden, width, shape = block.model.hidden, experts.ffn_hidden, block.expert_shape
     gated = block.model.gated_mlp
     into = ("experts.gate", "experts.up") if gated else ("experts.up",)
     out_of = ("experts.down",)
-    kept = branches(block.model) if is_loop and block.plan.autocasts else 1
+    columns = branches(block.model) * width
+    kept = branches(block.model) if _casts_in_loop(block, experts) else 1
     input_bytes = kept * copies * hidden * shape.kept_bytes
     block.save("expert_input", input_bytes, Region.ROUTED, weights=into)
-    columns = branches(block.model) * width
     block.pieces += masking(block, "expert_input", copies * hidden, in_place=True)
     _grouped(block, "expert_up", copies, columns, hidden, Split.COLUMN, tensors=into)
     block.pieces += masking(block, "expert_up", copies * columns, in_place=False)
@@ -196,23 +208,35 @@ def _add_routed_experts(block: Block, experts: Experts) -> None:
     block.save("expert_down_input", kept_bytes, Region.SEQUENCE, weights=out_of)
     _grouped(block, "expert_down", copies, hidden, width, Split.ROW, tensors=out_of)
     block.pieces += masking(block, "expert_down", copies * hidden, in_place=False)
-    add_weighing(block, copies * hidden)
+
+
+def _bring_results_back(block: Block, experts: Experts, copies: int) -> None:
+    """Weigh what experts made, and put it into the order of the tokens."""
+    numbers = copies * block.model.hidden
+    add_weighing(block, numbers)
     if block.model.mlp_bias and not block.stack.fused_expert_extras:
-        block.pieces.append(_eager_bias(copies * hidden, experts.count))
+        block.pieces.append(_eager_bias(numbers, experts.count))
     if block.stack.weighs_copies_in_fp32:
-        block.pieces += weighing_pieces(float(copies * hidden))
-    if is_loop and block.plan.autocasts:
+        block.pieces += weighing_pieces(float(numbers))
+    if _casts_in_loop(block, experts):
         block.pieces += autocast_pieces(block, experts, copies)
-    if is_loop:
+    if _is_loop(block, experts):
         block.pieces += loop_pieces(block, experts, copies, block.stack.host_work_per_launch)
-    if sorts:
+    if _sorts_copies(block):
         _unsort_gathered(block, copies)
     block.pieces.append(_reordering(block, Role.UNPERMUTE, copies))
-    if picks:
+    if _picks_by_masks(block):
         block.pieces.append(_pick(block, experts, "one_hot_combine", mask_share=1.0))
-    routed = [replace(saved, role=Role.ROUTED) for saved in _kept(block, first)]
-    block.saved[first:] = routed
-    _repeat_activation(block, [saved.name for saved in routed])
+
+
+def _sorts_copies(block: Block) -> bool:
+    """Whether copies that an all-gather brought are sorted by expert."""
+    return block.stack.sorts_gathered_copies and block.plan.ep_dispatch == "all_gather"
+
+
+def _casts_in_loop(block: Block, experts: Experts) -> bool:
+    """Whether each expert of a loop casts its own input."""
+    return _is_loop(block, experts) and block.plan.autocasts
 
 
 def _picks_by_masks(block: Block) -> bool:

@@ -19,7 +19,7 @@ epsilon, or its quotient, are tensors of their own; Transformer Engine, optimize
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from simulator.cost.kernel_time import output_bytes
@@ -72,53 +72,65 @@ def update_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -
         runs: Layers of the rank.
         tied_copy: Whether a stage with the head holds its own copy of the token embedding.
     """
-    choices = job.choices
-    if not choices.data_parallelism.keeps_states:
-        return UpdateMemory()
-    per = state_bytes(job)
+    choices, per = job.choices, state_bytes(job)
     copied = 0.0 if choices.keeps_gradient_copies else per.gradient_copy
-    flattens = choices.flattens_gradients
-    casts = choices.casts_flat_gradients
-    widens = choices.widens_moments
-    if not (
-        copied
-        or choices.copies_for_norm
-        or choices.update_copies
-        or job.plan.updates_in_a_loop
-        or flattens
-        or casts
-        or widens
-    ):
+    if not choices.data_parallelism.keeps_states or not (copied or _holds_more(job)):
         return UpdateMemory()
     share = device_shares(job)[Owner.MASTER_WEIGHTS]
     dense, experts = _updated(job, runs, share, tied_copy=tied_copy)
     pieces = dense + experts
     tensors = [math.fsum(pieces)] if choices.updates_flat else pieces
-    if casts:
+    if choices.casts_flat_gradients:
         tensors = [_cast_numel(job, pieces)]
-    turns: list[Memory] = []
-    if flattens:
-        turns.append(_blocks(Owner.COMMUNICATION, [math.fsum(pieces)], per.reduced))
+    turns = tuple(_turns(job, pieces, tensors, is_copied=copied > 0))
+    if choices.casts_flat_gradients:  # those that were copied are free before the update
+        copied = _COPY_BYTES - output_bytes(job.plan.precision)
+    made = _made(job, tensors)
+    if choices.widens_moments:
+        made += _blocks(Owner.TEMPORARIES, max(dense, experts, key=math.fsum) * 2, _COPY_BYTES)
+    return UpdateMemory(turns, _blocks(Owner.GRADIENTS, tensors, copied) + made)
+
+
+def _holds_more(job: Job) -> bool:
+    """Whether an update holds anything but copies of gradients."""
+    choices = job.choices
+    return bool(
+        choices.copies_for_norm
+        or choices.update_copies
+        or job.plan.updates_in_a_loop
+        or choices.flattens_gradients
+        or choices.casts_flat_gradients
+        or choices.widens_moments
+    )
+
+
+def _turns(
+    job: Job, pieces: Sequence[float], tensors: Sequence[float], *, is_copied: bool
+) -> Iterator[Memory]:
+    """What is held before the update, one group after another."""
+    choices, half = job.choices, output_bytes(job.plan.precision)
+    if choices.flattens_gradients:
+        reduced = state_bytes(job).reduced
+        yield _blocks(Owner.COMMUNICATION, [math.fsum(pieces)], reduced)
     if choices.copies_for_norm:
-        turns.append(_blocks(Owner.GRADIENTS, pieces, _COPY_BYTES))
-    if copied and choices.updates_flat:
-        turns.append(_blocks(Owner.GRADIENTS, tensors, output_bytes(job.plan.precision)))
-    if casts:
-        half = output_bytes(job.plan.precision)
-        both = (Owner.GRADIENTS, half), (Owner.GRADIENTS, _COPY_BYTES)
-        turns.append(
-            tuple(block for owner, per_one in both for block in _blocks(owner, tensors, per_one))
+        yield _blocks(Owner.GRADIENTS, pieces, _COPY_BYTES)
+    if is_copied and choices.updates_flat:
+        yield _blocks(Owner.GRADIENTS, tensors, half)
+    if choices.casts_flat_gradients:
+        yield _blocks(Owner.GRADIENTS, tensors, half) + _blocks(
+            Owner.GRADIENTS, tensors, _COPY_BYTES
         )
-        # Those that were copied are free before the update.
-        copied = _COPY_BYTES - half
+
+
+def _made(job: Job, tensors: Sequence[float]) -> Memory:
+    """What operators make of the tensors that are updated."""
+    choices, per = job.choices, state_bytes(job)
     updated_bytes = _COPY_BYTES if per.master or choices.keeps_master_weights else per.weights
     made = _blocks(Owner.TEMPORARIES, tensors, updated_bytes) * choices.update_copies
     if job.plan.updates_in_a_loop and UPDATE_RULES[job.plan.optimizer].eager_kernels:
         largest = max(tensors, default=0.0)
         made += _blocks(Owner.TEMPORARIES, [largest], updated_bytes) * _LOOP_COPIES
-    if widens:
-        made += _blocks(Owner.TEMPORARIES, max(dense, experts, key=math.fsum) * 2, _COPY_BYTES)
-    return UpdateMemory(tuple(turns), _blocks(Owner.GRADIENTS, tensors, copied) + made)
+    return made
 
 
 def starting_memory(job: Job, runs: Sequence[Slice], *, tied_copy: bool = False) -> Memory:

@@ -54,6 +54,7 @@ from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
 from simulator.capture.recording.refusals import nothing_leaves, unsaved_models
 from simulator.capture.recording.settle import MOST_STEPS, settled_table
+from simulator.capture.recording.unknown.generation import whole_generation
 from simulator.capture.recording.unknown.unpadded import unpadded_sequences
 from simulator.capture.recording.unknown.values import unknown_value, unknown_values, user_line
 from simulator.capture.stated_values import OPTION, StatedValues, read_stated_values
@@ -174,6 +175,7 @@ def captured(  # noqa: PLR0917 - one order, in words
         if len(record.steps) == 1:  # by now the code has imported what it uses
             libraries.enter_context(replaced(unpadded_sequences(record.note)))
             libraries.enter_context(replaced(unsaved_models(record.note)))
+            libraries.enter_context(replaced(whole_generation(record.note)))
 
     modules = Modules(
         on_step,

@@ -124,16 +124,9 @@ def end_captured(result: CaptureResult) -> None:
 
 def print_captured(result: CaptureResult) -> None:
     """Print the headline of a captured step."""
-    tokens_per_s = result.tokens_per_s_per_gpu  # 0 where no embedding says what a token is
-    rows = [
-        ("step time", format_seconds(result.step_time_s)),
-        *([("tokens/s per GPU", f"{tokens_per_s:,.1f}")] if tokens_per_s else []),
-        ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
-        ("MFU", percent(result.mfu)),
-        ("HFU", percent(result.hfu)),
-        ("pipeline bubble", percent(result.bubble_fraction)),
-    ]
-    print_table(result.title, text_columns("") + number_columns(""), rows)
+    from simulator.capture.captured_page import captured_headline
+
+    print_table(result.title, text_columns("") + number_columns(""), captured_headline(result))
 
 
 def print_dearest(result: CaptureResult) -> None:

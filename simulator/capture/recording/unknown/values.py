@@ -166,7 +166,7 @@ def user_place(error: BaseException | None = None) -> tuple[str, int, str]:
 
 
 def _user_frame(error: BaseException | None = None) -> traceback.FrameSummary | None:
-    frames = [*traceback.extract_stack()]
+    frames: list[traceback.FrameSummary] = [*traceback.extract_stack()]
     if error is not None:
         frames += traceback.extract_tb(error.__traceback__)
     library = str(Path(traceback.__file__).parent)

@@ -82,12 +82,12 @@ def flexible_attention(note: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _apart(tensor: Tensor, documents: int) -> Tensor:
+def _apart(tensor: Any, documents: int) -> Any:
     """Documents one below the other, as sequences of their own: (batch, heads, long, ...)."""
     return tensor.unflatten(2, (documents, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _together(tensor: Tensor, documents: int) -> Tensor:
+def _together(tensor: Any, documents: int) -> Any:
     """Sequences of documents as they came."""
     return tensor.unflatten(0, (-1, documents)).transpose(1, 2).flatten(2, 3)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.capture.captured_program import CapturedProgram, RankCosts, captured_program
 from simulator.capture.dearest_operators import DearOperator, dearest_operators
@@ -25,6 +25,9 @@ from simulator.results.fit_probability import memory_spread
 from simulator.results.step import StepResult
 from simulator.results.step_error import EAGER, computed_share, exposure, shipped_errors
 from simulator.results.waits import class_breakdowns, compute_waits, mean_over_ranks
+
+if TYPE_CHECKING:
+    from simulator.exporters.html.answer_tables import AnswerPage
 
 MOST_NAMED = 10
 """Operators that a page or an answer lists."""
@@ -96,6 +99,19 @@ class CaptureResult(StepResult):
     def to_json(self, indent: int | None = 2) -> str:
         """The result as one JSON object."""
         return json.dumps(self.to_dict(), indent=indent)
+
+    def page(self) -> AnswerPage:
+        """The step as a page to write, or to show."""
+        from simulator.capture.captured_page import captured_page
+
+        return captured_page(self)
+
+    def write_html(self, path: str | Path) -> Path:
+        """Write the page; returns where."""
+        from simulator.exporters.html.answer_page import write_answer_page
+
+        write_answer_page(self.page(), path)
+        return Path(path)
 
     def plot_all(self, folder: str | Path) -> list[Path]:
         """Draw pipeline, memory, breakdown and links into a folder, made if it is not there."""

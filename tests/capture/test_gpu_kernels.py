@@ -140,6 +140,31 @@ def test_flexible_attention_is_one_kernel_that_keeps_what_flash_attention_keeps(
     assert any("flex_attention" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("stated", "shape"), [(64, (8, 2, 64, 16)), (100, (4, 2, 128, 16))])
+def test_documents_of_a_stated_length_see_themselves_alone(stated, shape):
+    flexible = torch.nn.attention.flex_attention
+    results = []
+
+    def train():
+        layer = torch.nn.Linear(8, 3 * 32, device="cuda", dtype=torch.bfloat16)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        of = torch.arange(256, device="cuda") // 64
+        blocks = flexible.create_block_mask(
+            lambda b, h, query, key: (query >= key) & (of[query] == of[key]), None, None, 256, 256
+        )
+        for _ in range(4):
+            x = torch.ones(2, 256, 8, device="cuda", dtype=torch.bfloat16)
+            parts = layer(x).unflatten(-1, (3, 2, 16)).transpose(1, 3).unbind(2)
+            results.append(flexible.flex_attention(*parts, block_mask=blocks))
+            results[-1].sum().backward()
+            optimizer.step()
+
+    found = captured(train, 0, 1, ANSWERS, NOWHERE, values=[f"{Path(__file__).name}={stated}"])
+    forward, backward = (call for call in found.table.calls if "attention" in call.name)
+    assert forward.inputs[0].shape == backward.inputs[1].shape == shape
+    assert results[-1].shape == (2, 2, 256, 16)
+
+
 @pytest.mark.parametrize("joined", [False, True])
 def test_the_alignment_loss_keeps_the_table_that_torch_keeps(joined):
     times, batch, longest, symbols = 50, 4, 10, 9

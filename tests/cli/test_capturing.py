@@ -51,12 +51,6 @@ def test_run_names_the_longest_operators_and_their_modules(clustersim, tmp_path)
     assert "a.*.b" in clustersim("run", str(path)).out
 
 
-def test_run_says_how_far_off_it_may_be_and_whether_it_fits(clustersim, file):
-    printed = clustersim("run", file, "--profile", "a100-sxm-80gb").out
-    assert "80 % prediction interval" in printed
-    assert "likely to fit" in printed
-
-
 def test_traffic_lists_its_collectives(clustersim, file):
     (rank_class,) = json.loads(clustersim("traffic", file, "--json").out)["classes"]
     (total,) = rank_class["totals"]
@@ -69,11 +63,21 @@ def test_memory_says_who_holds_what(clustersim, file):
     assert stage["by_owner"] == {"activations": 1 << 30, "workspaces": workspace_bytes}
 
 
-@pytest.mark.parametrize("words", [["--html", "a.html"], ["--unfolded"], ["--trace-ranks", "0"]])
+@pytest.mark.parametrize("words", [["--unfolded"], ["--trace-ranks", "0"]])
 def test_options_that_only_a_job_has_are_refused(clustersim, file, words):
     done = clustersim("run", file, *words)
     assert done.code == 2
     assert f"{words[0]}: is for jobs" in done.err
+
+
+def test_its_page_and_its_headline_say_how_sure_a_step_is(clustersim, tmp_path, file):
+    done = clustersim("run", file, "--html", str(tmp_path / "step.html"))
+    page = (tmp_path / "step.html").read_text(encoding="utf-8")
+    for text in (done.out, page):
+        assert "80 % prediction interval of eager jobs" in text
+        assert "likely to fit" in text
+    assert "Longest operators on the GPU" in page
+    assert "torch.save was skipped" in page
 
 
 def test_the_accepted_risk_counts_for_a_capture_too(clustersim, file):

@@ -4,8 +4,11 @@ One kernel, which Inductor writes in the manner of FlashAttention 2, and which s
 mask leaves out. Which these are follows from contents of tensors where it depends on documents.
 So a mask that lets a query see a later key leaves out nothing here, and every other one is taken
 to be causal, and to leave out nothing else; a note says so. A block mask takes what it holds.
+Where the user states how long documents are, at the line that makes the mask, each sequence is as
+many equal documents, which do not see each other.
 
-Ignores: what ``score_mod`` computes; blocks that windows and document masks leave out.
+Ignores: what ``score_mod`` computes; blocks that windows leave out, and document masks of which
+nothing is stated.
 Source: torch's ``_inductor/kernel/flex`` and the documentation of ``torch.nn.attention``.
 """
 
@@ -21,11 +24,15 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.attention import flex_attention as flexible
 
 from simulator.capture.recording.absent_streams import everywhere, replaced
+from simulator.capture.recording.unknown.values import stated_number
 
 _NOTE = (
     "flex_attention is timed as FlashAttention 2, causal or of all keys: "
-    "what windows and document masks leave out besides is not taken off"
+    "what windows and document masks leave out besides is not taken off; the length of documents "
+    "may be stated at the line of create_block_mask, with --value FILE:LINE=512"
 )
+_DOCUMENTS = "_clustersim_documents"
+"""Attribute of a block mask: into how many documents, which see themselves alone, it parts."""
 _PAIRS = ((0, 1), (0, 100), (100, 101), (7, 9999))
 """Queries and later keys that a mask is asked about."""
 
@@ -52,12 +59,19 @@ def flexible_attention(note: Callable[[str], None]) -> Iterator[None]:
         return_aux: Any = None,
     ) -> Any:
         del score_mod, enable_gqa, kernel_options
-        note(_NOTE)
+        documents = getattr(block_mask, _DOCUMENTS, 1)
+        if documents == 1:
+            note(_NOTE)
         is_causal = block_mask is not None and _is_causal(block_mask.mask_mod)
         given_scale = query.shape[-1] ** -0.5 if scale is None else scale
         found, sums = torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, 0.0, is_causal, False, scale=given_scale
+            *(_apart(each, documents) for each in (query, key, value)),
+            0.0,
+            is_causal,
+            False,
+            scale=given_scale,
         )[:2]
+        found, sums = (_together(each, documents) for each in (found, sums))
         if return_aux is not None:
             largest = torch.empty_like(sums) if return_aux.max_scores else None
             return found, flexible.AuxOutput(sums if return_aux.lse else None, largest)
@@ -66,6 +80,28 @@ def flexible_attention(note: Callable[[str], None]) -> Iterator[None]:
     values = everywhere(flexible.flex_attention, attention)
     with replaced({**values, **everywhere(flexible.create_block_mask, _block_mask)}):
         yield
+
+
+def _apart(tensor: Any, documents: int) -> Any:
+    """Documents one below the other, as sequences of their own: (batch, heads, long, ...)."""
+    return tensor.unflatten(2, (documents, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def _together(tensor: Any, documents: int) -> Any:
+    """Sequences of documents as they came."""
+    return tensor.unflatten(0, (-1, documents)).transpose(1, 2).flatten(2, 3)
+
+
+def _stated_documents(long: int) -> int:
+    """Equal documents of a sequence, as long as the line that makes its mask is stated to ask.
+
+    As many as divide the sequence, if the stated length does not.
+    """
+    stated = stated_number()
+    if stated is None:
+        return 1
+    most = max(1, round(long / max(1.0, stated)))
+    return next(count for count in range(most, 0, -1) if long % count == 0)
 
 
 def _is_causal(mask: Callable[..., Any]) -> bool:
@@ -98,7 +134,10 @@ def _block_mask(  # noqa: PLR0917 - the signature is torch's
         (B or 1, H or 1, rows), dtype=torch.int32, device="cuda" if device is None else device
     )
     places = number.new_zeros((*number.shape, columns))
-    return flexible.BlockMask.from_kv_blocks(
+    mask = flexible.BlockMask.from_kv_blocks(
         number, places, torch.zeros_like(number), torch.zeros_like(places), BLOCK_SIZE, mask_mod,
         (Q_LEN, KV_LEN),
     )  # fmt: skip
+    if Q_LEN == KV_LEN:
+        setattr(mask, _DOCUMENTS, _stated_documents(Q_LEN))
+    return mask

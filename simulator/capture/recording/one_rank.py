@@ -54,6 +54,9 @@ from simulator.capture.recording.recorder import Recorder
 from simulator.capture.recording.reducer import reduced
 from simulator.capture.recording.refusals import nothing_leaves, unsaved_models
 from simulator.capture.recording.settle import MOST_STEPS, settled_table
+from simulator.capture.recording.unknown.built_extensions import built_extensions
+from simulator.capture.recording.unknown.generation import whole_generation
+from simulator.capture.recording.unknown.library_answers import agreeing_ranks
 from simulator.capture.recording.unknown.unpadded import unpadded_sequences
 from simulator.capture.recording.unknown.values import unknown_value, unknown_values, user_line
 from simulator.capture.stated_values import OPTION, StatedValues, read_stated_values
@@ -174,6 +177,8 @@ def captured(  # noqa: PLR0917 - one order, in words
         if len(record.steps) == 1:  # by now the code has imported what it uses
             libraries.enter_context(replaced(unpadded_sequences(record.note)))
             libraries.enter_context(replaced(unsaved_models(record.note)))
+            libraries.enter_context(replaced(whole_generation(record.note)))
+            libraries.enter_context(replaced(agreeing_ranks()))
 
     modules = Modules(
         on_step,
@@ -259,6 +264,7 @@ def _absent(
             reduced(recorder, followed),
             unknown_values(recorder.record.note, stated),
             nothing_leaves(recorder.record.note, recorder.modules.compiled),
+            replaced(built_extensions(recorder.record.note)),
             torch.autograd.set_multithreading_enabled(False),
             fake,
             gpu_kernels(device.capability),

@@ -12,8 +12,7 @@ from simulator.cli.completion import complete_profile
 from simulator.cli.console import note, number_columns, print_table, text_columns, working
 from simulator.cli.options import option, whole_numbers
 from simulator.errors import InputError
-from simulator.results.fit_probability import fit_text
-from simulator.units import format_bytes, format_seconds, format_seconds_range, percent
+from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from simulator.capture.result import CaptureResult
@@ -125,20 +124,9 @@ def end_captured(result: CaptureResult) -> None:
 
 def print_captured(result: CaptureResult) -> None:
     """Print the headline of a captured step."""
-    tokens_per_s = result.tokens_per_s_per_gpu  # 0 where no embedding says what a token is
-    band_s = result.step_time_band_s
-    interval = [] if band_s is None else [format_seconds_range(*band_s)]
-    rows = [
-        ("step time", format_seconds(result.step_time_s)),
-        *(("80 % prediction interval", each) for each in interval),
-        *([("tokens/s per GPU", f"{tokens_per_s:,.1f}")] if tokens_per_s else []),
-        ("model TFLOP/s per GPU", f"{result.model_tflops_per_gpu:.1f}"),
-        ("MFU", percent(result.mfu)),
-        ("HFU", percent(result.hfu)),
-        ("pipeline bubble", percent(result.bubble_fraction)),
-        ("memory", fit_text(result.fits_probability)),
-    ]
-    print_table(result.title, text_columns("") + number_columns(""), rows)
+    from simulator.capture.captured_page import captured_headline
+
+    print_table(result.title, text_columns("") + number_columns(""), captured_headline(result))
 
 
 def print_dearest(result: CaptureResult) -> None:

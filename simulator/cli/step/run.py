@@ -121,8 +121,8 @@ def run(
 
     captured = read_captured(job_file, changes, profile, gpus)
     if captured is not None:
-        _refuse_for_captures({"--html": html, "--unfolded": unfolded, "--trace-ranks": trace_ranks})
-        _show_captured(captured, plot, trace, trace_kernels, as_json=as_json)
+        _refuse_for_captures({"--unfolded": unfolded, "--trace-ranks": trace_ranks})
+        _show_captured(captured, plot, trace, html, kernels=trace_kernels, as_json=as_json)
         end_if_riskier(captured, risk)
         return
     changes = cluster_changes(changes, profile, gpus)
@@ -171,8 +171,9 @@ def _show_captured(
     result: CaptureResult,
     plot: Path | None,
     trace: Path | None,
-    kernels: bool,
+    html: Path | None,
     *,
+    kernels: bool,
     as_json: bool,
 ) -> None:
     """Show a captured step and draw it, as a job's."""
@@ -186,7 +187,8 @@ def _show_captured(
         print_peaks(result)
     drawn = [] if plot is None else result.plot_all(plot)
     written = [] if trace is None else [result.write_trace(trace, kernels=kernels)]
-    for file in (*drawn, *written):
+    pages = [] if html is None else [result.write_html(html)]
+    for file in (*drawn, *written, *pages):
         note(f"wrote {file}")
     end_captured(result)
 

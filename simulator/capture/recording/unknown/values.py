@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
 from simulator.capture.recording.absent_streams import replaced
+from simulator.capture.recording.unknown.library_answers import healthy_answer
 from simulator.capture.stated_values import OPTION, StatedValues
 from simulator.errors import InputError
 
@@ -113,12 +114,15 @@ def stated_number() -> float | None:
 
 
 def needed_number() -> float:
-    """What the user states of the line at work.
+    """What the user states of the line at work, or what a library always hears there.
 
     Raises:
-        InputError: Nothing is.
+        InputError: Nobody knows.
     """
     stated = stated_number()
+    if stated is None:
+        frame = _user_frame()
+        stated = None if frame is None else healthy_answer(frame.filename, frame.name)
     if stated is None:
         raise unknown_value()
     return stated
@@ -155,15 +159,22 @@ _OURS = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
 
 def user_place(error: BaseException | None = None) -> tuple[str, int, str]:
     """File, line and text of the user's code that is at work, or where an error left it."""
-    frames = [*traceback.extract_stack()]
+    frame = _user_frame(error)
+    if frame is None:
+        return sys.argv[0], 0, ""
+    return frame.filename, frame.lineno or 0, frame.line or ""
+
+
+def _user_frame(error: BaseException | None = None) -> traceback.FrameSummary | None:
+    frames: list[traceback.FrameSummary] = [*traceback.extract_stack()]
     if error is not None:
         frames += traceback.extract_tb(error.__traceback__)
     library = str(Path(traceback.__file__).parent)
     for frame in reversed(frames):
         inside = frame.filename.startswith((*_OURS, "<"))
         if not inside and not frame.filename.startswith(library):
-            return frame.filename, frame.lineno or 0, frame.line or ""
-    return sys.argv[0], 0, ""
+            return frame
+    return None
 
 
 def user_line(error: BaseException | None = None) -> str:

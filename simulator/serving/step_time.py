@@ -236,14 +236,17 @@ class StepTime:
         seconds = experts_s(
             expert_fit(self._fits, form),
             form,
-            loads_by_chance(tokens, experts=experts.count, top_k=experts.top_k, ranks=d.ep),
+            loads_by_chance(
+                tokens, experts=experts.count, top_k=experts.top_k, ranks=d.ep,
+                groups=experts.groups, picked=experts.picked_groups,
+            ),
             hidden=self._model.hidden,
             ffn_hidden=-(-experts.ffn_hidden // (ranks // d.ep)),
             matrices=3 if self._model.gated_mlp else 2,
             peak_flop_per_s=peak_flop_per_s(self._profile, form),
             bandwidth_bytes_per_s=self._bandwidth,
             relative_rate=self._relative_rate,
-        )
+        )  # fmt: skip
         if d.attention_dp > 1:
             seconds += self._fits.exchange_times * self._dispatch_s(tokens, ranks)
         return seconds

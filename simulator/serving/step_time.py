@@ -132,11 +132,20 @@ class StepTime:
             device_s += self._adapters_s(batch, fixed.tokens)
         if batch.swapped_blocks:
             device_s += self._swap_s(batch.swapped_blocks)
-        if batch.chunks or not self._graphs:
+        if batch.chunks or not self._has_graph(batch.decodes):
             # Kernels that are launched one by one run no faster than they are launched.
             launches = self._launches_of(fixed.tokens)
             device_s = max(device_s, launches * self._host.launch_s)
         return StepSeconds(device_s, fixed.host_s)
+
+    def _has_graph(self, decodes: int) -> bool:
+        """Whether a batch of answers is no larger than the largest graph of its engine.
+
+        Source: vLLM, docs/design/cuda_graphs.md, and SGLang, cuda_graph_runner.py, ``can_run``:
+        larger batches run without one.
+        """
+        own = -(-decodes // self._deployment.attention_dp)
+        return self._graphs and (not self._graph_sizes or own <= self._graph_sizes[-1])
 
     def _launches_of(self, tokens: int) -> int:
         """Kernels and graphs that a step with so many tokens launches one by one."""

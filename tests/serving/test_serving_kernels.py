@@ -211,6 +211,14 @@ def test_a_batch_of_answers_is_padded_to_the_next_graph():
     assert step(many) == exact(many)
 
 
+def test_a_batch_beyond_the_largest_graph_is_launched_kernel_by_kernel():
+    few = StepTime(deployment(graph_batches=((1, 63, 1),)))
+    no_graphs = StepTime(deployment(graphs=False))
+    within, beyond = Batch(63, 6_300.0), Batch(64, 6_400.0)
+    assert few(within).device_s < no_graphs(within).device_s
+    assert few(beyond) == no_graphs(beyond)
+
+
 def test_sglang_looks_at_what_has_arrived_every_so_many_steps_of_answers():
     scheduler = Sglang(Limits(8, 1024, receive_steps=10), BlockCache(4096, 1, keeps_prefixes=False))
     scheduler.arrive(Request(0, 0.0, 16, 100))

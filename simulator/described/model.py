@@ -62,7 +62,8 @@ class Experts(Spec):
     """MLP width of one routed expert."""
     groups: ExpertCount = 1
     """Equal groups of experts that the router picks among first (DeepSeek's ``n_group``): they
-    decide what ``ep_dispatch: hierarchical`` sends between nodes, and nothing else."""
+    decide what ``ep_dispatch: hierarchical`` sends between nodes, and how far the load of a
+    served rank's experts spreads by chance; nothing else."""
     top_groups: ExpertCountOrZero = 0
     """Groups that each token's experts are in (DeepSeek's ``topk_group``); 0 is all."""
     shared_ffn_hidden: WidthOrZero = 0

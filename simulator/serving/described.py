@@ -39,7 +39,7 @@ from simulator.files import is_there
 from simulator.serving.workload import Workload
 
 Engine = Literal[
-    "vllm", "sglang", "tensorrt-llm", "lmdeploy", "tgi", "fastgen", "lmi", "orca", "static"
+    "vllm", "sglang", "tensorrt-llm", "atom", "lmdeploy", "tgi", "fastgen", "lmi", "orca", "static"
 ]
 WeightFormat = Literal["fp32", "fp16", "bf16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4"]
 CacheFormat = Literal["fp16", "bf16", "fp8", "nvfp4"]

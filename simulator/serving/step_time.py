@@ -132,11 +132,20 @@ class StepTime:
             device_s += self._adapters_s(batch, fixed.tokens)
         if batch.swapped_blocks:
             device_s += self._swap_s(batch.swapped_blocks)
-        if batch.chunks or not self._graphs:
+        if batch.chunks or not self._has_graph(batch.decodes):
             # Kernels that are launched one by one run no faster than they are launched.
             launches = self._launches_of(fixed.tokens)
             device_s = max(device_s, launches * self._host.launch_s)
         return StepSeconds(device_s, fixed.host_s)
+
+    def _has_graph(self, decodes: int) -> bool:
+        """Whether a batch of answers is no larger than the largest graph of its engine.
+
+        Source: vLLM, docs/design/cuda_graphs.md, and SGLang, cuda_graph_runner.py, ``can_run``:
+        larger batches run without one.
+        """
+        own = -(-decodes // self._deployment.attention_dp)
+        return self._graphs and (not self._graph_sizes or own <= self._graph_sizes[-1])
 
     def _launches_of(self, tokens: int) -> int:
         """Kernels and graphs that a step with so many tokens launches one by one."""
@@ -236,14 +245,17 @@ class StepTime:
         seconds = experts_s(
             expert_fit(self._fits, form),
             form,
-            loads_by_chance(tokens, experts=experts.count, top_k=experts.top_k, ranks=d.ep),
+            loads_by_chance(
+                tokens, experts=experts.count, top_k=experts.top_k, ranks=d.ep,
+                groups=experts.groups, picked=experts.picked_groups,
+            ),
             hidden=self._model.hidden,
             ffn_hidden=-(-experts.ffn_hidden // (ranks // d.ep)),
             matrices=3 if self._model.gated_mlp else 2,
             peak_flop_per_s=peak_flop_per_s(self._profile, form),
             bandwidth_bytes_per_s=self._bandwidth,
             relative_rate=self._relative_rate,
-        )
+        )  # fmt: skip
         if d.attention_dp > 1:
             seconds += self._fits.exchange_times * self._dispatch_s(tokens, ranks)
         return seconds

@@ -44,7 +44,7 @@ _ENGINES = {
     "sglang": "sglang",
     "tensorrt-llm": "tensorrt-llm",
     "tensorrt-llm (triton)": "tensorrt-llm",
-    "atom": "vllm",
+    "atom": "atom",
     "dynamo-sglang": "sglang",
     "dynamo-trt": "tensorrt-llm",
     "mori-sglang": "sglang",
@@ -54,13 +54,6 @@ _ENGINES = {
 }
 """Engine whose rules a row's follows; some are named after what moves keys and values between their
 pools."""
-_ATOM = {"scheduler": "vllm-v0", "chunked_prefill": False, "max_tokens": 16384, "max_requests": 512}
-"""Settings of ATOM (AMD), an engine in the manner of vLLM: a step computes prompts while any waits,
-and answers only otherwise, as vLLM's first engine.
-
-Source: ROCm/ATOM, ``atom/model_engine/scheduler.py``, ``Scheduler.schedule`` (batches of prompts
-return before answers are looked at), and ``arg_utils.py``, ``EngineArgs``.
-"""
 _WEIGHTS = {
     "fp16": "fp16",
     "bf16": "bf16",
@@ -213,7 +206,7 @@ def deployment_of(row: ServingRow, *, without: str = "") -> Deployment:
 
 def _commanded(row: ServingRow, fields: Mapping[str, Any], command: Command) -> dict[str, Any]:
     """Settings that the source's commands name or compute."""
-    found = {**(_ATOM if row.cells["engine"].lower() == "atom" else {}), **command.set}
+    found = dict(command.set)
     drafts = (command.drafts or _DRAFTS) if "speculative" in row.scenario else 0
     if drafts:
         acceptance = command.acceptance or _ACCEPTANCE

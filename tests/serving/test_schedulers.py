@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.described.load import load_model, load_profile
+from simulator.serving.defaults import engine_defaults, scheduler_name
+from simulator.serving.described import Deployment
 from simulator.serving.requests import Request
 from simulator.serving.schedulers.by_name import SCHEDULERS
 from tests.serving.workloads import run_all, scheduler_of
@@ -181,3 +184,10 @@ def test_paged_memory_holds_more_than_twice_as_many_requests_as_contiguous():
         batches = run_all(scheduler, [Request(n, 0.0, 160, 340) for n in range(40)])
         held[name] = max(batch.decodes for batch in batches)
     assert 2.7 <= held["vllm-v1"] / held["orca"] <= 12
+
+
+def test_atom_computes_prompts_before_answers_and_whole():
+    profile = load_profile("mi355x")
+    served = Deployment(model=load_model("llama3.1-8b"), profile=profile, gpus=1, engine="atom")
+    assert scheduler_name(served) == "vllm-v0"
+    assert not engine_defaults(served).chunked_prefill

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
 
 from simulator.described.load import load_model, load_profile
@@ -14,6 +17,7 @@ from simulator.serving.kernels.routed_experts import (
     busiest_rank_rows,
     experts_s,
     loads_by_chance,
+    touched_experts,
 )
 from simulator.serving.requests import Request
 from simulator.serving.schedulers.scheduler import Batch, Chunk, Limits
@@ -207,6 +211,14 @@ def test_a_batch_of_answers_is_padded_to_the_next_graph():
     assert step(many) == exact(many)
 
 
+def test_a_batch_beyond_the_largest_graph_is_launched_kernel_by_kernel():
+    few = StepTime(deployment(graph_batches=((1, 63, 1),)))
+    no_graphs = StepTime(deployment(graphs=False))
+    within, beyond = Batch(63, 6_300.0), Batch(64, 6_400.0)
+    assert few(within).device_s < no_graphs(within).device_s
+    assert few(beyond) == no_graphs(beyond)
+
+
 def test_sglang_looks_at_what_has_arrived_every_so_many_steps_of_answers():
     scheduler = Sglang(Limits(8, 1024, receive_steps=10), BlockCache(4096, 1, keeps_prefixes=False))
     scheduler.arrive(Request(0, 0.0, 16, 100))
@@ -234,9 +246,38 @@ def grouped_s(loads, **more):
 
 def test_experts_of_even_rows_take_what_routing_by_chance_takes_where_all_are_visited():
     fit = kernel_fits("a100-sxm-80gb").experts["bf16"]
-    loads = loads_by_chance(65536, experts=8, top_k=2, ranks=2)
+    loads = loads_by_chance(65536, experts=4, top_k=1, ranks=1)
     by_chance_s = experts_s(fit, "bf16", loads, **LAYER)
     assert by_chance_s == pytest.approx(grouped_s([(4, 65536.0)]))
+
+
+def drawn_experts(draw, groups, picked):
+    """Eight experts of 256 that a token visits, of groups that it picks first."""
+    size = 256 // groups
+    pool = [of * size + at for of in draw.sample(range(groups), picked) for at in range(size)]
+    return draw.sample(pool, 8)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "groups", "picked"), [(8, 1, 1), (4, 8, 4), (8, 8, 4), (16, 8, 4)]
+)
+@pytest.mark.parametrize("tokens", [16, 128])
+def test_the_busiest_rank_has_what_most_of_several_draws_have(tokens, ranks, groups, picked):
+    draw, touched, rows = random.Random(0), [], []
+    for _ in range(20):
+        visits = [each for _ in range(tokens) for each in drawn_experts(draw, groups, picked)]
+        of_ranks = [[each for each in visits if each * ranks // 256 == at] for at in range(ranks)]
+        touched.append(max(len(set(of_one)) for of_one in of_ranks))
+        rows.append(max(len(of_one) for of_one in of_ranks))
+    [found] = loads_by_chance(
+        tokens, experts=256, top_k=8, ranks=ranks, groups=groups, picked=picked
+    )
+    assert found == pytest.approx((statistics.fmean(touched), statistics.fmean(rows)), rel=0.08)
+
+
+def test_one_rank_has_all_rows_and_visited_experts():
+    [(touched, rows)] = loads_by_chance(100, experts=256, top_k=8, ranks=1, groups=8, picked=4)
+    assert (touched, rows) == pytest.approx((touched_experts(256, 8, 100), 800))
 
 
 def test_rows_of_other_ranks_cost_their_bytes_where_the_kernel_runs_over_them():

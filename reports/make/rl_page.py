@@ -27,6 +27,9 @@ ANSWER_VARIATION = 0.8
 """Standard deviation over mean of lengths of answers, before they are cut (assumed)."""
 _GROUP = 32
 """Answers to a prompt, in all recipes."""
+_ENGINE_VERSIONS = {"0.4": "0.11.0", "0.6": "0.17.1"}
+"""vLLM by release of NeMo RL: before the change to 0.11.2 (NVIDIA-NeMo/RL, issue 1539), and before
+that from 0.17.1 to 0.20.0 of May 2026 (pull request 2384)."""
 _MEMORY_SHARES = {"alternating": 0.6, "one-step-off": 0.8}
 """Of the engine (``gpu_memory_utilization`` in the recipes)."""
 
@@ -42,7 +45,7 @@ _PAGE = """# Reinforcement learning, predicted and published
 Steps of GRPO as NeMo RL's performance summaries give them. Made by
 `make rl-report` from `reports/data/rl_runs.csv`. Parallel degrees, orders and lengths are those of
 the tables; recomputation, sequence packing, networks of the loss and the engine's share of memory
-those of the recipes that they name.
+those of the recipes that they name, and vLLM's version that of the release.
 
 Assumed, because no page says it: prompts have {prompt} tokens, lengths of answers are log-normal
 with a standard deviation of {variation} times their mean before they are cut, experts are loaded
@@ -65,6 +68,7 @@ class PublishedStep:
 
     Attributes:
         id: Its name.
+        release: Of NeMo RL.
         grade: A- where the page and the recipe say all that is not assumed for every row.
         model, profile, order, precision, recompute: As in a job.
         gpus, generation_gpus: All of them, and those that only generate; 0 where they are shared.
@@ -75,6 +79,7 @@ class PublishedStep:
     """
 
     id: str
+    release: str
     grade: str
     model: str
     profile: str
@@ -108,7 +113,8 @@ def published_steps(path: Path) -> list[PublishedStep]:
 def job_document(row: PublishedStep) -> dict[str, Any]:
     """The job of a row."""
     generation: dict[str, Any] = {
-        "engine": "vllm", "tp": row.generation_tp, "memory_share": _MEMORY_SHARES[row.order],
+        "engine": "vllm", "version": _ENGINE_VERSIONS[row.release], "tp": row.generation_tp,
+        "memory_share": _MEMORY_SHARES[row.order],
     }  # fmt: skip
     if row.generation_gpus:
         generation["gpus"] = row.generation_gpus

@@ -118,6 +118,7 @@ def test_other_gpus_get_all_weights_over_one_card(job):
         ({"rollout.prompts": 10}, "must be a multiple of the 32 sequences of an update"),
         ({"order": "one-step-off"}, "needs GPUs that only generate"),
         ({"generation.model": "llama3.2-1b"}, "is that of training"),
+        ({"training.plan.tp": 3}, "training.plan.tp = 3: must divide"),
         ({"training": 3}, "must be a job or its name"),
     ],
 )

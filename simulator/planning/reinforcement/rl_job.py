@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,7 +193,11 @@ def _job_of(document: Mapping[str, Any], file: str) -> RLJob:
 def _training(given: object, file: str) -> Job:
     """The job of training, written in place or named; files it names are beside this one."""
     if isinstance(given, Mapping):
-        return job_from_document(given, source=file)
+        try:
+            return job_from_document(given, source=file)
+        except InputError as error:
+            faults = [replace(each, path=f"training.{each.path}") for each in error.faults]
+            raise InputError(faults) from error
     if isinstance(given, str):
         beside = Path(file).parent / given
         return load_job(beside if is_there(beside) else given)

@@ -12,6 +12,7 @@ import yaml
 from simulator.api.answer import Answer, frame
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.planning.reinforcement.rl_job import RLJob
+from simulator.results.fit_probability import fit_text
 from simulator.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class RLAnswer(Answer):
             "updates": self.job.updates,
             "microbatches_per_update": step.packing.count,
             "filled_share": step.packing.filled_share,
-            "update_device_bytes": step.update.peak_device_bytes,
-            "fits_probability": step.update.fits_probability,
+            "update_device_bytes": step.longest.peak_device_bytes,
+            "fits_probability": step.longest.fits_probability,
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -84,7 +85,7 @@ class RLAnswer(Answer):
             *(idle if step.idle_share else ()),
             ("updates", f"{self.job.updates:,} of {step.packing.count:,} microbatches"),
             ("computed tokens that belong to a sequence", percent(step.packing.filled_share)),
-            ("memory of an update", f"{format_bytes(step.update.peak_device_bytes)}, {_fit(step)}"),
+            ("memory of an update", _memory(step)),
         ]
 
     def page(self) -> AnswerPage:
@@ -143,8 +144,9 @@ def _one_after_another(phases: dict[str, float]) -> list[tuple[str, float, float
     return lane
 
 
-def _fit(step: RLStep) -> str:
-    return f"{percent(step.update.fits_probability, 0)} likely to fit"
+def _memory(step: RLStep) -> str:
+    held = format_bytes(step.longest.peak_device_bytes)
+    return f"{held}, {fit_text(step.longest.fits_probability)}"
 
 
 def rl(job: RLJob, *, on_ended: Callable[[int, int], None] | None = None) -> RLAnswer:

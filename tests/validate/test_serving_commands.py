@@ -8,6 +8,7 @@ import pytest
 
 from simulator.described.load import load_model, load_profile
 from simulator.errors import InputError
+from simulator.serving.defaults import limits_of, scheduler_name
 from simulator.serving.requests import requests_of
 from simulator.validate.serving import predicted
 from simulator.validate.serving_commands import ServingFacts, facts_file_of, tuned_limits
@@ -167,8 +168,9 @@ def test_atom_computes_prompts_while_any_waits(tmp_path):
     table = tmp_path / "runs.csv"
     table.write_text(f"{HEAD}\n{row}\n")
     deployment = deployment_of(*read_serving_rows(table))
-    assert (deployment.engine, deployment.scheduler) == ("vllm", "vllm-v0")
-    assert deployment.chunked_prefill is False
+    assert deployment.engine == "atom"
+    assert scheduler_name(deployment) == "vllm-v0"
+    assert not limits_of(deployment, 1120).chunked_prefill
 
 
 def test_prompts_that_were_sent_before_are_not_computed_again(tmp_path):

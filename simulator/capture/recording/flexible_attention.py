@@ -28,7 +28,7 @@ from simulator.capture.recording.unknown.values import stated_number
 
 _NOTE = (
     "flex_attention is timed as FlashAttention 2, causal or of all keys: "
-    "what windows and document masks leave out besides is not taken off; the length of documents "
+    "what windows and document masks leave out besides is not taken off. The length of documents "
     "may be stated at the line of create_block_mask, with --value FILE:LINE=512"
 )
 _DOCUMENTS = "_clustersim_documents"

@@ -20,6 +20,7 @@ from simulator.planning.reinforcement.sequences import (
     rollout_requests,
 )
 from simulator.planning.reinforcement.weight_refit import refit_s, states_move_s
+from simulator.results.simulation import run_step
 from simulator.results.step import StepResult
 from simulator.serving.cluster import serve
 from simulator.serving.workload import Workload
@@ -43,7 +44,9 @@ class RLStep:
         tokens: Of all sequences, prompts included.
         longest_tokens: Of the longest sequence.
         answer_ends_s: When each answer ends, in order [s].
-        update: One update, with its memory.
+        update: One update, of microbatches of their mean length.
+        longest: An update of sequences that are all as long as the longest may be: its memory is
+            what a rank must have room for.
         packing: Microbatches of one update.
     """
 
@@ -58,6 +61,7 @@ class RLStep:
     longest_tokens: int
     answer_ends_s: tuple[float, ...]
     update: StepResult
+    longest: StepResult
     packing: Microbatches
 
     @property
@@ -116,7 +120,7 @@ def rl_step(job: RLJob, on_ended: Callable[[int, int], None] | None = None) -> R
         -(-trained.count // job.updates), trained.mean_tokens, trained.sequence_tokens,
         trained.filled_share,
     )  # fmt: skip
-    update = update_step(job.training, per_update)
+    update, longest = update_step(job.training, per_update), run_step(job.training)
     scored = _microbatches(job, lengths, micro=job.logprobs.micro)
     passes = len(job.logprobs.networks)
     return RLStep(
@@ -126,11 +130,12 @@ def rl_step(job: RLJob, on_ended: Callable[[int, int], None] | None = None) -> R
         logprobs_s=passes * forward_s(job.training, scored) if passes else 0.0,
         training_s=job.updates * update.step_time_s,
         refit_s=refit_s(job),
-        states_move_s=states_move_s(job, update),
+        states_move_s=states_move_s(job, longest),
         tokens=sum(lengths),
         longest_tokens=max(lengths),
         answer_ends_s=tuple(ends_s),
         update=update,
+        longest=longest,
         packing=per_update,
     )
 

@@ -35,15 +35,15 @@ def refit_s(job: RLJob) -> float:
     return weights_bytes * (1 - 1 / ranks) / rate
 
 
-def states_move_s(job: RLJob, update: StepResult) -> float:
+def states_move_s(job: RLJob, step: StepResult) -> float:
     """Time in which shared GPUs move optimizer states to the host and back [s].
 
     Args:
         job: What runs.
-        update: A step of it, whose fullest GPU is the last to be done.
+        step: An update, whose fullest GPU is the last to be done.
     """
     if not (job.shares_gpus and job.moves_states):
         return 0.0
-    held = max(sum(each.by_owner.get(owner, 0.0) for owner in _STATES) for each in update.memory)
+    held = max(sum(each.by_owner.get(owner, 0.0) for owner in _STATES) for each in step.memory)
     host = job.training.cluster.profile.host
     return 2 * held * host.gpus_per_pcie_link / host.pcie_bytes_per_s

@@ -140,6 +140,8 @@ serving-report: $(VENV)/.core  ## reports/serving.md and serving_papers.md: serv
 rl-report: $(VENV)/.core  ## reports/reinforcement.md: published steps of GRPO against predicted ones
 	$(BIN)/python -m reports.make.rl_page reports/data/rl_runs.csv reports/data/rl_first_sight.csv > build-rl.md
 	mv build-rl.md reports/reinforcement.md
+	$(BIN)/clustersim rl grpo-llama3.1-8b-16xh100 --set order=one-step-off \
+	  --set training.cluster.gpus=8 --set generation.gpus=8 --plot reports/rl_step.png
 
 planning: $(VENV)/.core  ## reports/planning.md: published plans and GPU-hours against predicted ones
 	$(BIN)/python -m reports.make.planning.planning_report reports/data > build-planning.md

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from reports.make.learning.earlier_versions import NEWEST, REFUSED
+from reports.make.learning.earlier_versions import NEWEST, REFUSED, read_errors, write_errors
 from reports.make.learning.learning_page import (
     held_out_section,
     learning_runs,
@@ -54,3 +54,10 @@ def test_errors_around_first_sight_are_shares_of_those_at_it(runs):
     found = ratios_around_first_sight(runs)
     assert found[0].to_dict() == {0: 1.0, 1: 0.5, 2: 0.25}
     assert found[1].to_dict() == {-1: 2.0, 0: 1.0, 1: 0.5}
+
+
+def test_versions_are_kept_in_order_of_time_with_the_newest_last(tmp_path, runs):
+    path = tmp_path / "errors.csv"
+    mixed = runs.errors[[NEWEST, _VERSIONS[1], _VERSIONS[0]]].rename_axis("id")
+    write_errors(path, mixed)
+    assert list(read_errors(path).columns) == _VERSIONS

@@ -124,9 +124,11 @@ def read_errors(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, dtype=str, keep_default_na=False).set_index(_ID)
 
 
-def _write_errors(path: Path, errors: pd.DataFrame) -> None:
+def write_errors(path: Path, errors: pd.DataFrame) -> None:
+    """One column a version, the oldest first; the newest comes last."""
+    in_time = sorted(errors.columns, key=lambda name: (name == NEWEST, name))
     with whole_file(path) as draft:
-        errors.to_csv(draft, lineterminator="\n")
+        errors[in_time].to_csv(draft, lineterminator="\n")
 
 
 def counts(row: Row) -> bool:
@@ -164,12 +166,11 @@ def main() -> None:
             before = errors.get(version.column, "")
             found = errors.index.to_series().map(cells)
             errors[version.column] = found.fillna(before)
-            _write_errors(options.errors, errors)
+            write_errors(options.errors, errors)
     print(NEWEST, file=sys.stderr)
     newest = pd.Series(predicted_errors(repository, list(runs)))
-    errors = errors.drop(columns=NEWEST, errors="ignore").sort_index(axis="columns")
     errors[NEWEST] = newest.reindex(errors.index).fillna("")
-    _write_errors(options.errors, errors)
+    write_errors(options.errors, errors)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from simulator.api.answer import Answer, frame
+from simulator.described.job import job_yaml
 from simulator.exporters.html.answer_tables import AnswerPage, Table, cells, columns
 from simulator.planning.reinforcement.rl_job import RLJob
 from simulator.results.fit_probability import fit_text
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from simulator.planning.reinforcement.rl_step import RLStep
 
 _SCHEMA_VERSION = 1
-_ENGINE, _TRAINER, _ALL = "engine's GPUs", "trainer's GPUs", "all GPUs"
 KNOWN_ERROR = (
     "Of 26 published steps, predicted before anybody here had seen them, predictions were 31 % "
     "too short on average."
@@ -97,18 +95,19 @@ class RLAnswer(Answer):
                 Table(
                     "The step", "", columns(("",), ("",)), [cells(row) for row in self.figures()]
                 ),
-                Table("Phases", "", columns(("phase",), ("time", "share")), self.phase_rows()),
+                self.phases(),
             ],
-            job_yaml=yaml.safe_dump(dict(self.job.document), sort_keys=False, allow_unicode=True),
+            job_yaml=job_yaml(self.job),
         )
 
-    def phase_rows(self) -> list[Any]:
+    def phases(self) -> Table:
         """Each phase, its time and its share of the step."""
         step_s = self.step.step_time_s
-        return [
+        rows = [
             cells((name, format_seconds(seconds), percent(seconds / step_s)))
             for name, seconds in self.step.phases_s.items()
         ]
+        return Table("Phases", "", columns(("phase",), ("time", "of the step")), rows)
 
     def plot(self, path: str | Path) -> Path:
         """Draw the phases over time and how many answers are under way; returns the path."""
@@ -119,29 +118,8 @@ class RLAnswer(Answer):
             f"step {format_seconds(step.step_time_s)}; in the last {format_seconds(step.tail_s)} "
             "of generation, less than a tenth of the answers is under way"
         )
-        draw_rl_step(self.job.title, subtitle, self._lanes(), step.answer_ends_s, path)
+        draw_rl_step(self.job.title, subtitle, step.lanes, step.answer_ends_s, path)
         return Path(path)
-
-    def _lanes(self) -> dict[str, list[tuple[str, float, float]]]:
-        phases = self.step.phases_s
-        if self.job.order != "one-step-off":
-            return {_ALL: _one_after_another(phases)}
-        refit = "weights to the engine"
-        begin_s = self.step.step_time_s - phases[refit]
-        sent = (refit, begin_s, self.step.step_time_s)
-        trained = {name: phases[name] for name in phases if name not in ("generation", refit)}
-        return {
-            _ENGINE: [("generation", 0.0, phases["generation"]), sent],
-            _TRAINER: [*_one_after_another(trained), sent],
-        }
-
-
-def _one_after_another(phases: dict[str, float]) -> list[tuple[str, float, float]]:
-    lane, now_s = [], 0.0
-    for name, seconds in phases.items():
-        lane.append((name, now_s, now_s + seconds))
-        now_s += seconds
-    return lane
 
 
 def _memory(step: RLStep) -> str:

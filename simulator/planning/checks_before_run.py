@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.described.job import Job
-from simulator.facts import shipped_facts
 from simulator.planning.changes.single_changes import Change
 from simulator.planning.observed_run import StepNumbers
 from simulator.planning.run_diagnosis import Suspect
@@ -54,20 +53,17 @@ def checks_before_run(job: Job, before: StepResult, tried: Sequence[Suspect]) ->
         before: Its prediction.
         tried: What may be hidden, simulated.
     """
-    words_by_odds = {
-        float(odds): word for word, odds in shipped_facts("hidden_changes")["odds"].items()
-    }
-    found = [_check(job, each, before, words_by_odds[each.hidden.odds]) for each in tried]
+    found = [_check(job, each, before) for each in tried]
     return tuple(sorted(found, key=lambda each: (-each.weight, each.words)))
 
 
-def _check(job: Job, suspect: Suspect, before: StepResult, how_often: str) -> Check:
+def _check(job: Job, suspect: Suspect, before: StepResult) -> Check:
     by_effect = sorted(suspect.sizes, key=lambda size: _moved(size[2], before))
     change, _, result = by_effect[(len(by_effect) - 1) // 2]
     effect = statistics.fmean(_moved(each, before) for _, _, each in suspect.sizes)
     return Check(
         words=change.words,
-        how_often=how_often,
+        how_often=suspect.hidden.how_often,
         check=suspect.hidden.check,
         change=change,
         is_stated=any(_is_stated(job.document, path.split(".")) for path in change.fields),

@@ -41,12 +41,14 @@ class HiddenChange:
 
     Attributes:
         words: What is otherwise, as a clause: ``sequence parallelism is off``.
-        odds: How often a run that surprises has it, relative to the other entries (assumption).
+        how_often: How often a run that surprises has it: often, sometimes or seldom (assumption).
+        odds: The same as a number, relative to the other entries.
         check: What settles it.
         variants: The change of the job, in each size that is tried.
     """
 
     words: str
+    how_often: str
     odds: float
     check: str
     variants: tuple[Change, ...]
@@ -64,6 +66,7 @@ def hidden_changes(job: Job, step_s: float) -> Iterator[HiddenChange]:
     for entry in facts["changes"]:
         yield HiddenChange(
             words=entry["change"],
+            how_often=entry["odds"],
             odds=float(facts["odds"][entry["odds"]]),
             check=entry["check"],
             variants=tuple(

@@ -96,9 +96,4 @@ def _log_density(miss: float, moved: float, usual: float) -> float:
 
 def _log_mean(logarithms: list[float]) -> float:
     """Logarithm of the mean of numbers that are given by their logarithms."""
-    most = max(logarithms)
-    return (
-        most
-        + math.log(math.fsum(math.exp(each - most) for each in logarithms))
-        - math.log(len(logarithms))
-    )
+    return float(np.logaddexp.reduce(logarithms)) - math.log(len(logarithms))

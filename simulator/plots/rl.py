@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,8 @@ from simulator.plots import style
 
 _LEFT_IN, _RIGHT_IN, _TOP_IN, _BOTTOM_IN, _BETWEEN_IN = 1.5, 0.4, 0.95, 1.0, 0.6
 _LANE_IN, _CURVE_IN, _BAR = 0.5, 1.7, 0.7
-_COLORS = {
-    "generation": style.SKY, "log-probabilities": style.GREEN, "training": style.BLUE,
-    "weights to the engine": style.ORANGE, "states to the host and back": style.PURPLE,
-}  # fmt: skip
+_COLORS = (style.SKY, style.GREEN, style.BLUE, style.ORANGE, style.PURPLE)
+"""Of the phases, in order of their first beginning."""
 
 Lane = Sequence[tuple[str, float, float]]
 """Phases of some GPUs: name, start and end [s]."""
@@ -50,9 +49,12 @@ def _build_figure(
     figure = style.new_figure(_TOP_IN + lanes_in + _BETWEEN_IN + _CURVE_IN + _BOTTOM_IN)
     width = style.WIDTH_IN - _LEFT_IN - _RIGHT_IN
     axes = style.add_axes_in(figure, left=_LEFT_IN, top=_TOP_IN, width=width, height=lanes_in)
+    begins = sorted((start, name) for lane in lanes.values() for name, start, _ in lane)
+    names = dict.fromkeys(name for _, name in begins)
+    colors = dict(zip(names, cycle(_COLORS), strict=False))
     for row, lane in enumerate(lanes.values()):
         for name, start, end in lane:
-            axes.barh(row, end - start, left=start, height=_BAR, color=_COLORS[name])
+            axes.barh(row, end - start, left=start, height=_BAR, color=colors[name])
     axes.set(xlim=(0, end_s), ylim=(len(lanes) - 0.5, -0.5))
     axes.set_yticks(range(len(lanes)), list(lanes))
     axes.tick_params(axis="y", length=0)
@@ -61,8 +63,7 @@ def _build_figure(
         figure, left=_LEFT_IN, top=_TOP_IN + lanes_in + _BETWEEN_IN, width=width, height=_CURVE_IN
     )
     _draw_under_way(curve, answer_ends_s, end_s)
-    shown = dict.fromkeys(name for lane in lanes.values() for name, _, _ in lane)
-    handles = [Patch(color=_COLORS[name], label=name) for name in shown]
+    handles = [Patch(color=color, label=name) for name, color in colors.items()]
     style.add_title(figure, title, subtitle, left=_LEFT_IN)
     style.add_legend(figure, handles, left=_LEFT_IN)
     return figure

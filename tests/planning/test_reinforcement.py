@@ -78,6 +78,12 @@ def test_the_longer_half_decides_where_generation_goes_on_with_old_weights(job):
     assert 0 < step.idle_share < 1
 
 
+def test_phases_of_shared_gpus_follow_each_other_to_the_end_of_the_step(step):
+    (lane,) = step.lanes.values()
+    assert [begin for _, begin, _ in lane] == [0.0, *(end for _, _, end in lane[:-1])]
+    assert lane[-1][2] == pytest.approx(step.step_time_s)
+
+
 def test_training_is_as_many_updates_as_fill_the_rollout(job, step):
     assert job.updates == 2
     assert step.training_s == 2 * step.update.step_time_s
@@ -117,6 +123,7 @@ def test_other_gpus_get_all_weights_over_one_card(job):
     [
         ({"rollout.prompts": 10}, "must be a multiple of the 32 sequences of an update"),
         ({"order": "one-step-off"}, "needs GPUs that only generate"),
+        ({"shares_gpus": False}, "no such field"),
         ({"generation.model": "llama3.2-1b"}, "is that of training"),
         ({"training.plan.tp": 3}, "training.plan.tp = 3: must divide"),
         ({"training": 3}, "must be a job or its name"),

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from reports.make.rl_page import cut_mean_of, keep_first_sight, published_steps, uncut_mean
+from simulator.api.rl_answers import KNOWN_ERROR
+from simulator.cells import read_table
 
 ROOT = Path(__file__).parents[2]
+FIRST = ROOT / "reports/data/rl_first_sight.csv"
 
 
 def test_lengths_cut_at_the_longest_have_the_published_mean():
@@ -32,5 +35,14 @@ def test_what_was_predicted_first_stays(tmp_path):
 
 def test_every_published_step_has_its_first_prediction():
     rows = published_steps(ROOT / "reports/data/rl_runs.csv")
-    first = (ROOT / "reports/data/rl_first_sight.csv").read_text(encoding="utf-8")
+    first = FIRST.read_text(encoding="utf-8")
     assert all(f"\n{row.id}," in first for row in rows)
+
+
+def test_the_error_that_the_command_prints_is_that_of_first_sight():
+    rows = published_steps(ROOT / "reports/data/rl_runs.csv")
+    first = {each["id"]: each["predicted_step_s"] for each in read_table(FIRST, ("id",))}
+    ratios = [float(first[row.id]) / row.measured_step_s for row in rows if first[row.id]]
+    short = 1 - np.mean(ratios)
+    assert f"Of {len(ratios)} published steps" in KNOWN_ERROR
+    assert f"{100 * short:.0f} % too short on average" in KNOWN_ERROR

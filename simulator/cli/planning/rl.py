@@ -12,6 +12,7 @@ from simulator.cli.console import (
     amounts,
     note,
     number_columns,
+    print_answer_table,
     print_json,
     print_table,
     text_columns,
@@ -24,7 +25,6 @@ from simulator.cli.options import (
     write_page_of,
 )
 from simulator.files import PICTURES
-from simulator.units import format_seconds, percent
 
 
 def rl(
@@ -78,10 +78,5 @@ def rl(
         return
     plain = [*text_columns(""), *number_columns("")]
     print_table(job.title, plain, answer.figures())
-    step_s = answer.step_time_s
-    rows = [
-        (name, format_seconds(seconds), percent(seconds / step_s))
-        for name, seconds in answer.step.phases_s.items()
-    ]
-    print_table("phases", [*text_columns("phase"), *number_columns("time", "of the step")], rows)
+    print_answer_table("phases", answer.phases())
     note(KNOWN_ERROR)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import PrivateAttr, ValidationInfo, field_validator
 
 from simulator.described.base import Count, CountOrZero, Flag, Spec
 from simulator.described.documents import (
@@ -82,8 +82,6 @@ class RLJob(Spec):
     those of the step before while these are trained."""
     moves_states: Flag = True
     """Whether shared GPUs move optimizer states to the host while they generate, and back."""
-    shares_gpus: Flag = Field(default=True, exclude=True)
-    """Whether training and generation have the same GPUs; follows from ``generation.gpus``."""
 
     _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _source: str = PrivateAttr(default="")
@@ -101,6 +99,11 @@ class RLJob(Spec):
     def document(self) -> Mapping[str, Any]:
         """The job as it was written, ready to be saved as YAML."""
         return self._document
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether training and generation have the same GPUs."""
+        return "gpus" not in self._document["generation"]
 
     @property
     def gpus(self) -> int:
@@ -180,13 +183,12 @@ def _job_of(document: Mapping[str, Any], file: str) -> RLJob:
     gpus = given.get("gpus", training.cluster.gpus)
     deployment = {"has_front_end": False, **given, "gpus": gpus}
     deployment |= {"model": training.model, "profile": training.cluster.profile}
-    shares = "gpus" not in given
-    resolved = {**document, "training": training, "generation": deployment, "shares_gpus": shares}
+    resolved = {**document, "training": training, "generation": deployment}
     job = validated(RLJob, resolved, file=name_in_errors(file))
-    if job.order == "one-step-off" and shares:
+    job._document, job._source = written, file
+    if job.order == "one-step-off" and job.shares_gpus:
         rule, hint = "needs GPUs that only generate", "give generation.gpus, or alternate"
         raise InputError.single("order", rule, job.order, hint, file=name_in_errors(file))
-    job._document, job._source = written, file
     return job
 
 

@@ -8,8 +8,9 @@ waking of the engine but for the states that are moved.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from simulator.errors import InputError
 from simulator.planning.reinforcement.policy_passes import forward_s, update_step
@@ -25,6 +26,9 @@ from simulator.results.step import StepResult
 from simulator.serving.cluster import serve
 from simulator.serving.workload import Workload
 
+Phase = tuple[str, float, float]
+"""Its name, and when it begins and ends [s]."""
+_GENERATION, _REFIT = "generation", "weights to the engine"
 _TAIL_SHARE = 0.1
 """Below this share of the answers under way, generation is in its tail."""
 
@@ -76,13 +80,27 @@ class RLStep:
     def phases_s(self) -> dict[str, float]:
         """How long each phase takes, by name, in order [s]; one without time is left out."""
         named = {
-            "generation": self.generation_s,
+            _GENERATION: self.generation_s,
             "log-probabilities": self.logprobs_s,
             "training": self.training_s,
-            "weights to the engine": self.refit_s,
+            _REFIT: self.refit_s,
             "states to the host and back": self.states_move_s,
         }
         return {name: seconds for name, seconds in named.items() if seconds}
+
+    @property
+    def lanes(self) -> dict[str, list[Phase]]:
+        """Phases over time, by the GPUs that run them."""
+        phases_s = self.phases_s
+        if self.job.order != "one-step-off":
+            return {"all GPUs": _one_after_another(phases_s)}
+        end_s = self.step_time_s
+        sent = _REFIT, end_s - self.refit_s, end_s
+        trained = {each: phases_s[each] for each in phases_s if each not in {_GENERATION, _REFIT}}
+        return {
+            "engine's GPUs": [(_GENERATION, 0.0, self.generation_s), sent],
+            "trainer's GPUs": [*_one_after_another(trained), sent],
+        }
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -143,6 +161,11 @@ def rl_step(job: RLJob, on_ended: Callable[[int, int], None] | None = None) -> R
 def _microbatches(job: RLJob, lengths: Sequence[int], *, micro: int) -> Microbatches:
     most = job.training.batch.seq_len * micro
     return microbatches(lengths, most_tokens=most, micro=micro, packed=job.packed)
+
+
+def _one_after_another(phases_s: Mapping[str, float]) -> list[Phase]:
+    ends_s = [*accumulate(phases_s.values())]
+    return [*zip(phases_s, [0.0, *ends_s[:-1]], ends_s, strict=True)]
 
 
 def _tail_s(ends_s: Sequence[float]) -> float:

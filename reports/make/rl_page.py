@@ -53,8 +53,9 @@ evenly. Of rows of grade B the share of the GPUs that generate is assumed, too.
 
 {summary}
 
-*First sight* was predicted before any of these rows had been looked at, and stays as it was
-(`reports/data/rl_first_sight.csv`).
+*First sight* is the first prediction of each, and stays as it was
+(`reports/data/rl_first_sight.csv`). The table had been read to copy it, so the times were known;
+no prediction had been compared with one, and no number of the simulator follows from them.
 
 {columns}
 |---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|

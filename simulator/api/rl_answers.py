@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _SCHEMA_VERSION = 1
 KNOWN_ERROR = (
-    "Of 26 published steps, predicted before anybody here had seen them, predictions were 31 % "
-    "too short on average."
+    "Of 26 published steps, the first predictions, to which nothing had been tuned, were 31 % too "
+    "short on average."
 )
 """How far off such predictions are; `reports/reinforcement.md` has each."""
 
